@@ -1,8 +1,9 @@
 //! The configuration a machine needs for its first request: where the server is and how to verify it.
 //!
-//! Four sources; later ones override earlier ones: the file in the initramfs, SMBIOS OEM strings (type 11,
-//! `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). All have the
-//! same keys.
+//! Five sources; later ones override earlier ones: the file in the initramfs, the settings of one machine on the medium,
+//! SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command line
+//! (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the first says where the server is and what to trust:
+//! its signature covers the file in the initramfs and nothing else.
 
 mod yaml;
 
@@ -15,6 +16,10 @@ use slipway_user_data::Refusal;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
+/// The settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
+const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
+/// The keys that only what is signed may set.
+const SIGNED: [&str; 2] = ["server", "ca"];
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
 /// Largest value from any source, in bytes. A CA bundle of a hundred certificates fits.
@@ -89,6 +94,9 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     if let Some(text) = read_if_there(&baked)? {
         sources.push(from_yaml(BAKED, &text)?);
     }
+    if let Some(text) = read_if_there(&root.join(OF_MACHINE.trim_start_matches('/')))? {
+        sources.push(from_yaml(OF_MACHINE, &text)?);
+    }
     sources.push(Source {
         place: "the SMBIOS OEM strings".to_owned(),
         // Only root can read the table. A machine without SMBIOS has none.
@@ -101,7 +109,9 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     if let Some(text) = read_if_there(&root.join("proc/cmdline"))? {
         sources.push(from_command_line(&text));
     }
-    merge(&sources)
+    // A file with all modes, the current one in brackets (security/lockdown/lockdown.c). Secure Boot locks the kernel down.
+    let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
+    merge(&sources, lockdown.contains('[') && !lockdown.contains("[none]"))
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
@@ -152,8 +162,9 @@ fn from_fw_cfg(folder: &Path) -> Source {
     Source { place: "fw_cfg opt/slipway".to_owned(), values: entries.filter_map(value).collect() }
 }
 
-/// Merges the sources, later ones over earlier ones.
-pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
+/// Merges the sources, later ones over earlier ones. On a machine that is locked down, only the file in the initramfs says
+/// where the server is and what to trust.
+pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<String>), ConfigError> {
     let mut warnings = Vec::new();
     let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for source in sources {
@@ -164,6 +175,13 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
             }
             if !["server", "ca", "token"].contains(&key.as_str()) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
+                continue;
+            }
+            if is_locked_down && SIGNED.contains(&key.as_str()) && source.place != BAKED {
+                warnings.push(format!(
+                    "{} sets {key:?}, which is ignored: Secure Boot is on, so only what is signed says it",
+                    source.place
+                ));
                 continue;
             }
             if key == "token" && source.place == COMMAND_LINE {
@@ -214,10 +232,26 @@ mod tests {
         let later = from_command_line(
             "quiet slipway.server=https://b.example:8443 slipway.boot_medium=LABEL=x slipway.colour=red",
         );
-        let (config, warnings) = merge(&[baked, later]).unwrap();
+        let (config, warnings) = merge(&[baked, later], false).unwrap();
         assert_eq!(config.server.as_str(), "https://b.example:8443/");
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
         assert!(!format!("{config:?}").contains("\"t\""), "a token must not be printed");
+    }
+
+    #[test]
+    fn a_locked_down_machine_takes_its_server_and_ca_from_what_is_signed() {
+        let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA)]);
+        let other = |place: &str| source(place, &[("server", "https://evil.example"), ("ca", "evil"), ("token", "t")]);
+        for place in [OF_MACHINE, "the SMBIOS OEM strings", COMMAND_LINE] {
+            let (config, warnings) = merge(&[baked.clone(), other(place)], true).unwrap();
+            assert_eq!((config.server.as_str(), config.ca.as_str()), ("https://a.example/", CA));
+            assert!(config.token.is_some());
+            let ignored =
+                format!("{place} sets \"server\", which is ignored: Secure Boot is on, so only what is signed says it");
+            assert!(warnings.contains(&ignored), "{warnings:?}");
+        }
+        let error = merge(&[other(OF_MACHINE)], true).unwrap_err();
+        assert!(error.to_string().starts_with("no server is configured"), "{error}");
     }
 
     #[test]
@@ -230,15 +264,15 @@ mod tests {
     #[test]
     fn a_wrong_value_is_named_with_its_place() {
         let check = |server: &str, expect: &str| {
-            let error = merge(&[source(BAKED, &[("server", server), ("ca", CA)])]).unwrap_err();
+            let error = merge(&[source(BAKED, &[("server", server), ("ca", CA)])], false).unwrap_err();
             assert!(error.to_string().contains(expect), "{error}");
         };
         check("http://s.example", "does not begin with https://");
-        check("s.example", "is not a valid URL");
+        check("s.example", "does not begin with https://");
         check("https://user:pw@s.example", "is \"...@s.example\", which must be a host without user name");
-        let error = merge(&[source(BAKED, &[("server", "https://s")])]).unwrap_err();
+        let error = merge(&[source(BAKED, &[("server", "https://s")])], false).unwrap_err();
         assert!(error.to_string().starts_with("no ca is configured"), "{error}");
-        let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])]).unwrap_err();
+        let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])], false).unwrap_err();
         assert!(error.to_string().contains("contains no"), "{error}");
     }
 

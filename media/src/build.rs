@@ -8,16 +8,13 @@ use slipway_parts::{Arch, Parts, cpio, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
+use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::uki::{self, UkiError};
 use crate::{gpt, iso};
 
 /// Label of the file system and name of the partition. slipway does not erase a disk that has it.
 const LABEL: &str = "SLIPWAY";
-/// The file with the settings of one machine: the stub puts credentials into the initramfs (systemd-stub(7)).
-const MACHINE_SETTINGS: &str = "loader/credentials/slipway.cred";
-/// Room for the settings of one machine, in bytes.
-const MACHINE_SETTINGS_LEN: usize = 16 << 10;
 /// First byte of the partition of a disk.
 const DISK_START: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -249,9 +246,8 @@ fn medium(
     programs: &[(Arch, Vec<u8>)],
     build: &mut Build,
 ) -> Result<(), BuildError> {
-    // The settings of a machine are lines of text, so empty lines are none.
-    let settings = [b'\n'; MACHINE_SETTINGS_LEN];
-    let mut files = vec![File { path: MACHINE_SETTINGS, content: &settings }];
+    let settings = MachineSettings::default().to_bytes()?;
+    let mut files = vec![File { path: machine_settings::PATH, content: &settings }];
     files.extend(programs.iter().map(|(arch, program)| File { path: arch.removable(), content: program }));
     let len = fat::fat16_len(&files, 0);
     let (start, end) = (layout.start(), layout.len(len));
@@ -289,7 +285,7 @@ fn medium(
     }
     pieces.push(&tail);
     let offset = start + volume.offsets().first().copied().unwrap_or_default();
-    build.write(path, &pieces, Some(Range { offset, length: MACHINE_SETTINGS_LEN as u64 }))
+    build.write(path, &pieces, Some(Range { offset, length: machine_settings::LEN as u64 }))
 }
 
 /// A GUID, as on disk, that follows from the inputs (RFC 9562, section 5.8).

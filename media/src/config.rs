@@ -45,12 +45,7 @@ impl Config {
         boot_settings::check_server(&self.server).map_err(|wrong| error("server", &self.server, wrong))?;
         boot_settings::check_ca(&self.ca).map_err(|wrong| error("ca", &self.ca, wrong))?;
         if let Some(token) = &self.token {
-            let is_plain = !token.reveal().is_empty() && token.reveal().bytes().all(|c| c.is_ascii_graphic());
-            if !is_plain {
-                let wrong =
-                    "must be one word of visible ASCII characters: write what `slipway-server token add` printed";
-                return Err(error("token", "(secret)", wrong.to_owned()));
-            }
+            check_token(token)?;
         }
         let words = self.consoles.iter().map(|word| ("console", word));
         for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
@@ -100,4 +95,14 @@ impl Config {
         }
         yaml
     }
+}
+
+pub(crate) fn check_token(token: &Secret) -> Result<(), ConfigError> {
+    let token = token.reveal();
+    if (1..=1024).contains(&token.len()) && token.bytes().all(|c| c.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let wrong =
+        "must be one word of visible ASCII characters: write what `slipway-server token add` printed".to_owned();
+    Err(ConfigError { key: "token", value: "(secret)".to_owned(), wrong })
 }

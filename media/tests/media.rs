@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use slipway_media::{Config, Inputs, Kind, Manifest, build, id};
+use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, build, id};
 use slipway_parts::{About, Arch, Component, Parts};
 use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
@@ -237,9 +237,9 @@ fn check_settings(medium: &[u8], manifest: &Manifest, name: &str) {
     let asset = manifest.assets.iter().find(|asset| asset.path == name).unwrap();
     let range = asset.machine_settings.unwrap();
     let (from, to) = (range.offset as usize, (range.offset + range.length) as usize);
-    assert!(medium[from..to].iter().all(|byte| *byte == b'\n'));
-    assert_ne!(medium[from - 1], b'\n');
-    assert_ne!(medium[to], b'\n');
+    assert_eq!(&medium[from..to], MachineSettings::default().to_bytes().unwrap());
+    assert_eq!(MachineSettings::find(&medium[..8 << 20]), Some(from));
+    assert_eq!(MachineSettings::find(&medium[..from + 100]), None);
 }
 
 #[test]

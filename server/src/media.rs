@@ -3,16 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::symlink;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
-use slipway_media::{BuildError, Config, Inputs, Kind, MANIFEST, Manifest};
+use slipway_media::{BuildError, Config, ConfigError, Inputs, Kind, MANIFEST, MachineSettings, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts, PartsError};
 use slipway_secure_boot::SigningKey;
 
 /// The folder of all builds, in the folder of boot files.
 const BUILDS: &str = "media";
+
+/// First bytes of a medium, among which are the settings of a machine.
+const BEFORE_SETTINGS: u64 = 8 << 20;
 
 /// What to build, and of what.
 #[derive(Clone, Debug)]
@@ -58,6 +61,18 @@ pub enum MediaError {
         /// What is in the way.
         path: PathBuf,
     },
+    /// The file has no place for the settings of a machine.
+    #[error(
+        "writing the settings of a machine to {}: it is no medium that `slipway-server media build` made, or it is cut off",
+        path.display()
+    )]
+    NoPlace {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// The settings are wrong.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
     /// A file or folder cannot be read or written.
     #[error("{doing} {}", path.display())]
     File {
@@ -103,6 +118,17 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
     }
     forget(&builds, &[Some(id), before])?;
     Ok(manifest)
+}
+
+/// Writes the settings of one machine to their place on a medium, which nothing else of it changes.
+pub fn write_settings(path: &Path, settings: &MachineSettings) -> Result<(), MediaError> {
+    let bytes = settings.to_bytes()?;
+    let failed = |doing| move |source| MediaError::File { doing, path: path.to_owned(), source };
+    let file = File::options().read(true).write(true).open(path).map_err(failed("opening"))?;
+    let mut head = Vec::new();
+    (&file).take(BEFORE_SETTINGS).read_to_end(&mut head).map_err(failed("reading"))?;
+    let place = MachineSettings::find(&head).ok_or_else(|| MediaError::NoPlace { path: path.to_owned() })?;
+    file.write_all_at(&bytes, place as u64).and_then(|()| file.sync_all()).map_err(failed("writing"))
 }
 
 /// The parts that the request is about, one for each architecture.

@@ -135,7 +135,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         values.insert("token".to_owned(), super::read_file(path)?.trim().to_owned());
     }
     let source = config::Source { place: "the command line".to_owned(), values };
-    let (config, _) = config::merge(&[source])?;
+    let (config, _) = config::merge(&[source], false)?;
     let options = Options {
         facts: facts(None, MachineTpm::at(Place::of_operating_system())),
         set_clock: false,

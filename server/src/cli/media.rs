@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_media::{Config, Kind};
+use slipway_media::{Config, Kind, MachineSettings};
 use slipway_parts::Arch;
 use slipway_protocol::Secret;
 use slipway_server::ca;
@@ -14,7 +14,7 @@ use slipway_server::media::{self, Request};
 use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
 
-use super::{print, print_json};
+use super::{print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum MediaCommand {
@@ -25,6 +25,18 @@ Examples:
   slipway-server media build --out /srv/boot --kernel cloud --kind network
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
     Build(BuildOptions),
+    /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium can read
+    /// them.
+    #[command(after_help = "\
+Examples:
+  slipway-server media settings web1.img --token-file token")]
+    Settings {
+        /// The image, or the disk of a stick.
+        medium: PathBuf,
+        /// File with a bootstrap token. Without it, the settings are removed.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -80,7 +92,22 @@ enum KindName {
 }
 
 pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
-    let MediaCommand::Build(options) = command;
+    match command {
+        MediaCommand::Build(options) => build(data, options).await,
+        MediaCommand::Settings { medium, token_file } => {
+            let settings = MachineSettings { token: token(token_file.as_deref())? };
+            media::write_settings(&medium, &settings)?;
+            print_line(&format!("{} has the settings", medium.display()))
+        }
+    }
+}
+
+fn token(file: Option<&Path>) -> anyhow::Result<Option<Secret>> {
+    let text = file.map(super::read).transpose()?;
+    Ok(text.map(|text| Secret::from(text.trim().to_owned())))
+}
+
+async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
     let server = match options.url.clone() {
         Some(url) => url,
         None => url_of(data).await?,
@@ -89,14 +116,8 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
         Some(file) => super::read(file)?,
         None => ca::anchors(&DataDir::open(data)?)?,
     };
-    let token = options.token_file.as_deref().map(super::read).transpose()?;
-    let config = Config {
-        server,
-        ca,
-        token: token.map(|token| Secret::from(token.trim().to_owned())),
-        consoles: options.consoles,
-        arguments: options.arguments,
-    };
+    let token = token(options.token_file.as_deref())?;
+    let config = Config { server, ca, token, consoles: options.consoles, arguments: options.arguments };
     let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
     let request = Request {
         config,

@@ -208,6 +208,35 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
 }
 
 #[test]
+fn media_of_two_machines_differ_in_their_settings_alone() {
+    let bench = Bench::new();
+    let range = |manifest: Manifest| {
+        let asset = manifest.assets.into_iter().find(|asset| asset.path == "slipway.img").unwrap();
+        asset.machine_settings.unwrap()
+    };
+    let range = range(bench.build(&[]));
+    let whole = fs::read(bench.path("boot/slipway.img")).unwrap();
+    let (copy, token) = (bench.path("web1.img"), bench.path("token"));
+    let named = |path: &Path| path.to_str().unwrap().to_owned();
+    fs::write(&copy, &whole).unwrap();
+    fs::write(&token, "s3cret\n").unwrap();
+    succeed(&bench.data(), &["media", "settings", &named(&copy), "--token-file", &named(&token)]);
+    let changed = fs::read(&copy).unwrap();
+    let (from, to) = (range.offset as usize, (range.offset + range.length) as usize);
+    assert!(changed[..from] == whole[..from] && changed[to..] == whole[to..], "only the settings");
+    assert!(String::from_utf8_lossy(&changed[from..to]).contains("\ntoken: \"s3cret\"\n"));
+    succeed(&bench.data(), &["media", "settings", &named(&copy)]);
+    assert!(fs::read(&copy).unwrap() == whole, "they can be removed again");
+
+    let refused = fail(&bench.data(), &["media", "settings", &named(&token)]);
+    assert!(refused.contains("it is no medium that `slipway-server media build` made"), "{refused}");
+    fs::write(&token, "two words\n").unwrap();
+    let refused = fail(&bench.data(), &["media", "settings", &named(&copy), "--token-file", &named(&token)]);
+    assert!(refused.contains("token \"(secret)\" must be one word"), "{refused}");
+    assert!(fs::read(&copy).unwrap() == whole);
+}
+
+#[test]
 fn keys_are_imported_or_made_once() {
     let bench = Bench::new();
     let data = bench.data();

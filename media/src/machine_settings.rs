@@ -1,0 +1,39 @@
+//! The settings of one machine on a medium: a file of a fixed length at a fixed place, so that media of many machines differ in
+//! these bytes alone. systemd's stub brings it into the initramfs (systemd-stub(7), "global credentials").
+
+use slipway_protocol::Secret;
+
+use crate::config::{ConfigError, check_token};
+
+/// The file in the EFI system partition.
+pub(crate) const PATH: &str = "loader/credentials/slipway.cred";
+/// Bytes of the file.
+pub const LEN: usize = 16 << 10;
+/// What the file begins with. Nothing else on a medium does.
+const MARKER: &[u8] = b"# slipway: settings of one machine\n";
+
+/// What a medium tells one machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineSettings {
+    /// Bootstrap token.
+    pub token: Option<Secret>,
+}
+
+impl MachineSettings {
+    /// The file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, ConfigError> {
+        let mut bytes = MARKER.to_vec();
+        if let Some(token) = &self.token {
+            check_token(token)?;
+            bytes.extend(format!("token: {}\n", serde_json::Value::from(token.reveal())).bytes());
+        }
+        bytes.resize(LEN, b'\n');
+        Ok(bytes)
+    }
+
+    /// Where the file is, from the first bytes of a medium. 8 MiB are enough: only tables are before it.
+    pub fn find(head: &[u8]) -> Option<usize> {
+        let found = head.windows(MARKER.len()).position(|window| window == MARKER)?;
+        (head.len() >= found + LEN).then_some(found)
+    }
+}
