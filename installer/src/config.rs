@@ -3,7 +3,8 @@
 //! Five sources; later ones override earlier ones: the file in the initramfs, the settings of one machine on the medium,
 //! SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command line
 //! (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the first says where the server is and what to trust:
-//! its signature covers the file in the initramfs and nothing else.
+//! its signature covers the file in the initramfs and nothing else. If none
+//! of them has a server, it is the one that the boot image was loaded from over HTTPS.
 
 mod yaml;
 
@@ -14,14 +15,17 @@ use reqwest::Url;
 use slipway_protocol::{Secret, boot_settings};
 use slipway_user_data::Refusal;
 
+use crate::discover::{self, Roots};
+
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
 /// The settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
 const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
-/// The keys that only what is signed may set.
+/// The keys that only what is signed may set. The loader's server is good for nothing without a signed CA.
 const SIGNED: [&str; 2] = ["server", "ca"];
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
+const LOADER: &str = "the URL that the boot image was loaded from";
 /// Largest value from any source, in bytes. A CA bundle of a hundred certificates fits.
 const LARGEST: u64 = 1 << 20;
 
@@ -90,7 +94,7 @@ pub enum ConfigError {
 pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     let root = Path::new("/");
     let baked = root.join(BAKED.trim_start_matches('/'));
-    let mut sources = Vec::new();
+    let mut sources = Vec::from_iter(from_loader(&Roots::default()));
     if let Some(text) = read_if_there(&baked)? {
         sources.push(from_yaml(BAKED, &text)?);
     }
@@ -120,6 +124,13 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
     }
+}
+
+/// The server that the boot image was loaded from, whichever loader did it. It needs no trust: the server must show a
+/// certificate of the configured CA.
+pub fn from_loader(roots: &Roots) -> Option<Source> {
+    let server = discover::server_of_loader(roots)?;
+    Some(Source { place: LOADER.to_owned(), values: BTreeMap::from([("server".to_owned(), server)]) })
 }
 
 /// Reads a YAML mapping of strings to strings.
@@ -177,7 +188,8 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
-            if is_locked_down && SIGNED.contains(&key.as_str()) && source.place != BAKED {
+            let is_signed = source.place == BAKED || source.place == LOADER;
+            if is_locked_down && SIGNED.contains(&key.as_str()) && !is_signed {
                 warnings.push(format!(
                     "{} sets {key:?}, which is ignored: Secure Boot is on, so only what is signed says it",
                     source.place
@@ -252,6 +264,28 @@ mod tests {
         }
         let error = merge(&[other(OF_MACHINE)], true).unwrap_err();
         assert!(error.to_string().starts_with("no server is configured"), "{error}");
+    }
+
+    #[test]
+    fn the_server_of_the_loader_counts_if_no_other_is_configured() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: folder.path().to_owned(), ..Roots::default() };
+        assert_eq!(from_loader(&roots), None);
+        let variables = folder.path().join("firmware/efi/efivars");
+        std::fs::create_dir_all(&variables).unwrap();
+        let url = "https://10.0.2.2:8443/boot/x86_64/slipway.efi\0";
+        let value: Vec<u8> = url.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let variable = "LoaderDeviceURL-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+        std::fs::write(variables.join(variable), [&[6, 0, 0, 0], &*value].concat()).unwrap();
+        let loader = from_loader(&roots).unwrap();
+
+        let (ca, both) = (&[("ca", CA)][..], &[("ca", CA), ("server", "https://a.example")][..]);
+        for (values, expect) in [(ca, "https://10.0.2.2:8443/"), (both, "https://a.example/")] {
+            let (config, warnings) = merge(&[loader.clone(), source(BAKED, values)], false).unwrap();
+            assert_eq!((config.server.as_str(), warnings.as_slice()), (expect, &[][..]));
+        }
+        let error = merge(&[loader], false).unwrap_err();
+        assert!(error.to_string().starts_with("no ca is configured"), "{error}");
     }
 
     #[test]

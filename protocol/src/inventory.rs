@@ -27,6 +27,10 @@ pub struct Inventory {
     /// How the machine booted.
     #[serde(default)]
     pub firmware: Firmware,
+    /// The URL that the boot image was loaded from, if its loader noted it: systemd's stub does, from version 258, if
+    /// firmware loaded it over HTTP or HTTPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded_from: Option<String>,
     /// The network cards and storage controllers on the PCI bus that have no driver or whose driver lacks firmware, sorted
     /// by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

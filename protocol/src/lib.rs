@@ -9,6 +9,7 @@
 
 pub mod admission;
 pub mod attestation;
+pub mod boot_fetch;
 pub mod boot_report;
 pub mod boot_settings;
 pub mod capture;
@@ -35,6 +36,7 @@ pub mod workflow;
 
 pub use admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, Proof, TpmOrigin};
 pub use attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
+pub use boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};

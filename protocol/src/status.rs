@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, NodeKey, NodeTpm,
-    Outcome, Progress, Proof,
+    BootFilesFetched, BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network,
+    NodeKey, NodeTpm, Outcome, Progress, Proof,
 };
 
 /// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
@@ -86,6 +86,9 @@ pub struct NodeStatus {
     /// installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub came_back_at: Option<u64>,
+    /// The boot files that the node fetched since it was last heard from. Present if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_files_fetched: Option<BootFilesFetched>,
     /// How long the node took to boot, as it reported when it enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,
@@ -124,6 +127,7 @@ impl NodeStatus {
             enrolled_at: None,
             silent_since: None,
             came_back_at: None,
+            boot_files_fetched: None,
             timing: None,
             network: None,
             ssh_keys: Vec::new(),

@@ -39,11 +39,12 @@ impl Proxy {
     }
 
     /// Answers until it is dropped. `policy` says what there is to hand out at the moment; `admit` whether a machine is to
-    /// be answered, and if not, why. It is asked last, because it may be slow.
+    /// be answered, and if not, why. It is asked last, because it may be slow. It also hears of machines that take an address
+    /// from another server, and of that address.
     pub async fn run<P, A, F>(&self, policy: P, admit: A)
     where
         P: Fn() -> Policy,
-        A: Fn(Machine) -> F,
+        A: Fn(Machine, Option<Ipv4Addr>) -> F,
         F: Future<Output = Result<(), Dropped>>,
     {
         tokio::join!(
@@ -55,7 +56,7 @@ impl Proxy {
     async fn answer_all<P, A, F>(&self, socket: &UdpSocket, port: u16, policy: &P, admit: &A)
     where
         P: Fn() -> Policy,
-        A: Fn(Machine) -> F,
+        A: Fn(Machine, Option<Ipv4Addr>) -> F,
         F: Future<Output = Result<(), Dropped>>,
     {
         let mut buffer = [0; LARGEST_REQUEST];
@@ -91,15 +92,18 @@ impl Proxy {
     ) -> Result<(), Dropped>
     where
         P: Fn() -> Policy,
-        A: Fn(Machine) -> F,
+        A: Fn(Machine, Option<Ipv4Addr>) -> F,
         F: Future<Output = Result<(), Dropped>>,
     {
         let request = Request::parse(packet).ok_or(Dropped::MalformedDhcp)?;
         let addresses = Addresses { server: self.interface.address, port, client };
-        let answer = dhcp::answer(&request, &policy(), &addresses)?;
-        if !request.probe {
-            admit(request.machine.clone()).await?;
+        let mut answer = dhcp::answer(&request, &policy(), &addresses);
+        let address = request.address();
+        if request.class.is_some() && !request.probe && (answer.is_ok() || address.is_some()) {
+            let admitted = admit(request.machine.clone(), address).await;
+            answer = answer.and_then(|answer| admitted.map(|()| answer));
         }
+        let answer = answer?;
         let sent = socket.send_to(&answer.bytes, answer.to).await;
         let (interface, to, file) = (&self.interface.name, answer.to, &answer.file);
         if let Err(error) = sent {

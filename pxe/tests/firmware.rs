@@ -136,6 +136,26 @@ fn each_firmware_gets_the_file_that_it_can_start() {
 }
 
 #[test]
+fn a_machine_that_takes_an_address_from_another_server_tells_which() {
+    let table = [
+        ("ovmf-x64-2022.11-discover", None),
+        ("ovmf-x64-2022.11-request", Some([10, 77, 0, 138])),
+        ("ovmf-x64-2022.11-port-4011", Some([10, 77, 0, 138])),
+        ("seabios-ipxe-2019-e1000-request", Some([10, 77, 0, 138])),
+        ("seabios-ipxe-2019-e1000-port-4011", Some([10, 77, 0, 138])),
+    ];
+    for (name, expected) in table {
+        let request = Request::parse(&packet(name)).unwrap();
+        assert_eq!(request.address(), expected.map(Ipv4Addr::from), "{name}");
+    }
+    // An address that a client had before and would like to have again.
+    let wish = with(&packet("ovmf-x64-2022.11-discover"), 50, &[192, 0, 2, 7]);
+    assert_eq!(Request::parse(&wish).unwrap().address(), None);
+    let short = with(&packet("ovmf-x64-2022.11-request"), 50, &[192, 0, 2]);
+    assert_eq!(Request::parse(&short).unwrap().address(), None);
+}
+
+#[test]
 fn an_offer_has_what_firmware_looks_for_and_no_address() {
     let table = [
         ("ovmf-x64-2022.11-discover", "PXEClient", Some(vec![6, 1, 8, 255])),

@@ -19,7 +19,7 @@ use crate::state::{self, NodeEvent};
 use crate::store::claimants::{self, Report};
 use crate::store::nodes::{self, Node};
 use crate::store::tokens::{self, Token};
-use crate::store::{self, Connection, Store, runs};
+use crate::store::{self, Connection, Store, boot_fetches, runs};
 use crate::time::Millis;
 use tpm::Claimed;
 
@@ -339,6 +339,7 @@ async fn let_in(
         nodes::save(connection, &node).await?;
     }
     claimants::remove(connection, &applicant.key).await?;
+    boot_fetches::met(connection, &node.id, applicant.address, now).await?;
     Ok(node.id)
 }
 

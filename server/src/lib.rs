@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod api;
 pub mod backup;
+pub mod boot_fetches;
 pub mod ca;
 pub mod capture;
 pub mod certificate;

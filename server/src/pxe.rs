@@ -6,19 +6,22 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use slipway_protocol::{ErrorCode, Identity};
+use slipway_protocol::{BootWay, ErrorCode, Identity};
 use slipway_pxe::dhcp::{Files, Machine, Policy};
 use slipway_pxe::interface::Interface;
 use slipway_pxe::proxy::Proxy;
 use slipway_pxe::{Counters, Dropped, probe, tftp};
 
+use crate::boot_fetches::BootFetches;
 use crate::data::DataDir;
 use crate::enrol;
 use crate::error::{Error, chain};
 use crate::ipxe::{self, Known};
 use crate::random;
+use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::{Store, runs};
+use crate::time::now;
 use tokio::task::JoinSet;
 
 /// What firmware gets, in the boot folder, best first: the boot image itself, else iPXE.
@@ -44,6 +47,7 @@ pub(crate) struct NetworkBoot {
     folder: PathBuf,
     unknown: bool,
     counters: Arc<Counters>,
+    fetches: Arc<BootFetches>,
 }
 
 struct Segment {
@@ -53,8 +57,14 @@ struct Segment {
 }
 
 impl NetworkBoot {
-    /// Listens on each interface, unless another proxy answers there. That takes two seconds to find out.
-    pub async fn bind(settings: &Settings, folder: Option<&Path>, data: &DataDir) -> Result<Option<Self>, Error> {
+    /// Listens on each interface, unless another proxy answers there. That takes two seconds to find out. Notes what is
+    /// fetched by TFTP.
+    pub async fn bind(
+        settings: &Settings,
+        folder: Option<&Path>,
+        data: &DataDir,
+        fetches: &Arc<BootFetches>,
+    ) -> Result<Option<Self>, Error> {
         if settings.interfaces.is_empty() {
             return Ok(None);
         }
@@ -70,24 +80,25 @@ impl NetworkBoot {
             probe::refuse_if_answered(&interface, exchange()).await.map_err(failed)?;
             let proxy = Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?;
             let open = open(folder.to_owned(), data.clone());
-            let tftp = tftp::Server::bind(&interface, open, Box::new(fetched), Arc::clone(&counters));
+            let tftp = tftp::Server::bind(&interface, open, on_fetch(Arc::clone(fetches)), Arc::clone(&counters));
             tracing::info!(interface = name, address = %interface.address, "network boot is offered");
             segments.push(Segment { tftp: tftp.map_err(failed)?, interface, proxy });
         }
-        Ok(Some(Self { segments, folder: folder.to_owned(), unknown: settings.unknown, counters }))
+        let (folder, fetches) = (folder.to_owned(), Arc::clone(fetches));
+        Ok(Some(Self { segments, folder, unknown: settings.unknown, counters, fetches }))
     }
 
     /// Answers until it is dropped. `https` is the server's URL, `boot` where boot files are to be had without TLS.
     pub async fn run(mut self, store: &Store, https: &str, boot: Option<SocketAddr>) {
-        let audience = Audience { store: store.clone(), unknown: self.unknown, told: Mutex::default() };
-        let audience = Arc::new(audience);
+        let (store, fetches) = (store.clone(), Arc::clone(&self.fetches));
+        let audience = Arc::new(Audience { store, unknown: self.unknown, told: Mutex::default(), fetches });
         let mut tasks = JoinSet::new();
         for Segment { interface, proxy, tftp } in self.segments.drain(..) {
             let (folder, base) = (self.folder.clone(), base_url(https, boot, interface.address));
             let audience = Arc::clone(&audience);
-            let admit = move |machine| {
+            let admit = move |machine, address| {
                 let audience = Arc::clone(&audience);
-                async move { audience.admit(&machine).await }
+                async move { audience.admit(&machine, address).await }
             };
             tasks.spawn(async move { proxy.run(|| policy(&folder, &base), admit).await });
             tasks.spawn(async move { tftp.run().await });
@@ -102,14 +113,19 @@ struct Audience {
     unknown: bool,
     /// Machines with nothing to install whose requests are in the log.
     told: Mutex<BTreeSet<[u8; 6]>>,
+    fetches: Arc<BootFetches>,
 }
 
 impl Audience {
-    async fn admit(&self, machine: &Machine) -> Result<(), Dropped> {
-        let known = known(&self.store, machine).await.map_err(|error| {
+    /// Whether the machine is to be answered. Notes at which address it is.
+    async fn admit(&self, machine: &Machine, address: Option<Ipv4Addr>) -> Result<(), Dropped> {
+        let (known, node) = known(&self.store, machine).await.map_err(|error| {
             tracing::warn!(error = chain(&error), "looking up a machine that boots over the network");
             Dropped::NotSent
         })?;
+        if let Some((node, address)) = node.zip(address) {
+            self.fetches.met(node, address.into(), now());
+        }
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if ipxe::boots_from_disk(&known) {
             if told.len() < MOST_TOLD && told.insert(machine.mac) {
@@ -146,8 +162,12 @@ fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
     })
 }
 
-fn fetched(address: IpAddr, name: &str, bytes: u64) {
-    tracing::info!(%address, name, bytes, "a boot file was fetched by TFTP");
+/// Notes what was fetched by TFTP.
+fn on_fetch(fetches: Arc<BootFetches>) -> Box<tftp::OnFetch> {
+    Box::new(move |address: IpAddr, name: &str, bytes| {
+        let (at, way, file) = (now(), BootWay::Tftp, name.to_owned());
+        fetches.fetched(Fetched { at, address, file, bytes, way, to_disk: false, node: None });
+    })
 }
 
 /// Where HTTP clients on an interface find the server: without TLS if there is such a listener, because firmware may
@@ -169,8 +189,9 @@ fn policy(folder: &Path, base: &str) -> Policy {
     Policy { tftp, http, script: Some(format!("{base}/boot/ipxe")) }
 }
 
-/// What is known about a machine by UUID and one of its network cards. Firmware does not send the serial number.
-async fn known(store: &Store, machine: &Machine) -> Result<Known, Error> {
+/// What is known about a machine by UUID and one of its network cards, and the id of its node, if it is one node's. Firmware
+/// does not send the serial number.
+async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
     let uuid = machine.uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect());
     let asks = enrol::normalise(&Identity { uuid, serial: None, macs: vec![mac(machine)] });
     let mut connection = store.read().await?;
@@ -179,6 +200,10 @@ async fn known(store: &Store, machine: &Machine) -> Result<Known, Error> {
     let mut nodes = nodes::matching(&mut connection, &asks).await?;
     nodes.retain(is_it);
     let mut known = Known::No;
+    let only = match nodes.as_slice() {
+        [node] => Some(node.id.clone()),
+        _ => None,
+    };
     for node in nodes {
         let run = runs::newest_of(&mut connection, &node.id).await?;
         known = Known::Node { state: node.state, run: run.map(|run| run.progress.state) };
@@ -187,7 +212,7 @@ async fn known(store: &Store, machine: &Machine) -> Result<Known, Error> {
             break;
         }
     }
-    Ok(known)
+    Ok((known, only))
 }
 
 fn mac(machine: &Machine) -> String {
@@ -221,7 +246,12 @@ mod tests {
         let by_mac = Machine { mac: MAC, uuid: None };
         let other = Machine { mac: MAC, uuid: Some((UUID + 1).to_be_bytes()) };
         let stranger = Machine { mac: [2, 0, 0, 0, 0, 8], uuid: None };
-        let audience = |unknown| Audience { store: store.clone(), unknown, told: Mutex::default() };
+        let audience = |unknown| Audience {
+            store: store.clone(),
+            unknown,
+            told: Mutex::default(),
+            fetches: Arc::new(BootFetches::default()),
+        };
         let identity = Identity {
             uuid: Some("7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01".to_owned()),
             serial: Some("S1".to_owned()),
@@ -238,13 +268,43 @@ mod tests {
             let mut transaction = store.write().await.unwrap();
             nodes::save(&mut transaction, &node).await.unwrap();
             crate::store::commit(transaction).await.unwrap();
-            assert_eq!(audience(false).admit(&by_uuid).await, expected, "{state:?}");
-            assert_eq!(audience(false).admit(&by_mac).await, expected, "{state:?}");
+            assert_eq!(audience(false).admit(&by_uuid, None).await, expected, "{state:?}");
+            assert_eq!(audience(false).admit(&by_mac, None).await, expected, "{state:?}");
             for machine in [&other, &stranger] {
-                assert_eq!(audience(false).admit(machine).await, Err(Dropped::Unknown), "{state:?} {machine:?}");
-                assert_eq!(audience(true).admit(machine).await, Ok(()), "{state:?} {machine:?}");
+                assert_eq!(audience(false).admit(machine, None).await, Err(Dropped::Unknown), "{state:?} {machine:?}");
+                assert_eq!(audience(true).admit(machine, None).await, Ok(()), "{state:?} {machine:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_machine_fetches_by_tftp_is_its_nodes_once_it_took_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        let node = Node::new(Identity { macs: vec!["52:54:00:7d:2f:01".to_owned()], ..Identity::default() }, 0);
+        let mut transaction = store.write().await.unwrap();
+        nodes::save(&mut transaction, &node).await.unwrap();
+        crate::store::commit(transaction).await.unwrap();
+        let fetches = Arc::new(BootFetches::default());
+        let audience =
+            Audience { store: store.clone(), unknown: true, told: Mutex::default(), fetches: Arc::clone(&fetches) };
+        let on_fetch = on_fetch(Arc::clone(&fetches));
+        for (mac, address) in [(1, [192, 0, 2, 7]), (9, [192, 0, 2, 9])] {
+            let machine = Machine { mac: [0x52, 0x54, 0, 0x7d, 0x2f, mac], uuid: None };
+            assert_eq!(audience.admit(&machine, Some(address.into())).await, Ok(()));
+            on_fetch(address.into(), "x86_64//slipway.efi", 20);
+        }
+        fetches.write(&store).await.unwrap();
+        let mut connection = store.read().await.unwrap();
+        let of_nodes = crate::store::boot_fetches::since_heard(&mut connection, None).await.unwrap();
+        let strange = crate::store::boot_fetches::of_strangers(&mut connection, now()).await.unwrap();
+        let told = |fetches: &[slipway_protocol::BootFetch]| match fetches {
+            [one] => (one.file.clone(), one.bytes, one.way, one.address.clone()),
+            other => panic!("{other:?}"),
+        };
+        let expect = |address: &str| ("x86_64/slipway.efi".to_owned(), 20, BootWay::Tftp, address.to_owned());
+        assert_eq!((of_nodes.len(), told(&of_nodes[&node.id])), (1, expect("192.0.2.7")));
+        assert_eq!(told(&strange), expect("192.0.2.9"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::admission::Policy;
 use crate::api::body::Bodies;
 use crate::api::{self, App};
+use crate::boot_fetches::BootFetches;
 use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::certificate::Certificate;
@@ -140,7 +141,8 @@ impl Server {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data).await?;
+        let boot_fetches = Arc::new(BootFetches::default());
+        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches).await?;
 
         data.check_custody()?;
         data.remove_leftovers();
@@ -165,6 +167,7 @@ impl Server {
             policy: config.policy,
             tpms,
             boot: config.boot,
+            boot_fetches,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
             metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
@@ -225,7 +228,11 @@ impl Server {
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
             () = keys.follow() => {}
+            () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}
+        }
+        if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
+            tracing::warn!(error = chain(&error), "storing which boot files were fetched last");
         }
         self.app.store.close().await;
     }

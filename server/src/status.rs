@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState};
+use slipway_protocol::{
+    BootFetch, BootFilesFetched, Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus,
+    StepState,
+};
 
 use crate::admission::SILENT;
 use crate::error::Error;
@@ -10,7 +13,7 @@ use crate::state;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_reports, external_steps, notes};
+use crate::store::{Connection, Store, boot_fetches, boot_reports, external_steps, notes};
 use crate::time::{Millis, now};
 
 /// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
@@ -18,13 +21,20 @@ const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that put a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
-/// A node, its newest run, and the machines that claim to be it.
-fn of_node(node: Node, mut run: Option<RunStatus>, claims: Vec<Claim>, now: Millis) -> NodeStatus {
+/// A node, its newest run, the machines that claim to be it, and the boot files that it fetched since it was last seen.
+fn of_node(
+    node: Node,
+    mut run: Option<RunStatus>,
+    claims: Vec<Claim>,
+    fetches: Vec<BootFetch>,
+    now: Millis,
+) -> NodeStatus {
     let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
     let waiting: Vec<&Claim> = claims.iter().filter(|claim| claim.reason.identifiers_match()).collect();
     NodeStatus {
         silent_since,
         came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, &claims, now)),
+        boot_files_fetched: boot_files_fetched(&node, run.as_ref(), &claims, fetches, now),
         claim_code: match waiting.as_slice() {
             [claim] => Some(claim.code.clone()),
             _ => None,
@@ -97,14 +107,36 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
         && run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && state::leaves(&run.steps);
-    let booted = run.boot.as_ref().map(|boot| boot.at);
-    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
-    let since = run.finished_at.max(run.last_contact_at).max(booted).max(stepped)?;
+    let since = run.finished_at.max(system_heard_at(run))?;
     let is_here = |seen: Option<Millis>| seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE);
     let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen));
     let waiting = claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked)));
     let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
     asked.filter(|at| has_left && *at >= since).min()
+}
+
+/// When the system that a run installed was last heard from.
+fn system_heard_at(run: &RunStatus) -> Option<Millis> {
+    let booted = run.boot.as_ref().map(|boot| boot.at);
+    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
+    run.last_contact_at.max(booted).max(stepped)
+}
+
+/// What the machine fetched since anything was heard of it: of slipway, of the system that it installed, or of a machine
+/// that waits to be let in as this node.
+fn boot_files_fetched(
+    node: &Node,
+    run: Option<&RunStatus>,
+    claims: &[Claim],
+    mut files: Vec<BootFetch>,
+    now: Millis,
+) -> Option<BootFilesFetched> {
+    let asked = claims.iter().map(|claim| claim.last_asked).max();
+    let heard = node.last_seen.max(run.and_then(system_heard_at)).max(asked);
+    files.retain(|fetch| Some(fetch.at) > heard);
+    let newest = files.last().filter(|_| node.state != NodeState::Decommissioned)?.at;
+    let silent_since = (now.saturating_sub(newest) >= boot_fetches::AWAITED).then_some(newest);
+    Some(BootFilesFetched { files, silent_since })
 }
 
 /// The status of a run.
@@ -163,11 +195,13 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
             strangers.push(of_stranger(claimant, claim));
         }
     }
+    let mut fetches = boot_fetches::since_heard(&mut connection, None).await?;
     let now = now();
     let of_node = |node: Node| {
         let run = runs.remove(&node.id);
         let claims = claims.remove(&node.id).unwrap_or_default();
-        of_node(node, run, claims, now)
+        let fetches = fetches.remove(&node.id).unwrap_or_default();
+        of_node(node, run, claims, fetches, now)
     };
     Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
 }
@@ -181,7 +215,14 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let claimants = claimants::of_node(connection, &node.id).await?;
     let claims = claimants.iter().map(|claimant| claim(claimant, Some(node.label()))).collect();
     let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
-    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, now()) })
+    let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
+    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now()) })
+}
+
+/// The newest boot file of each address that fetched some in the last day, is no node's, and has not asked to be let in
+/// since. Newest first.
+pub async fn strange_fetches(store: &Store) -> Result<Vec<BootFetch>, Error> {
+    boot_fetches::of_strangers(&mut *store.read().await?, now()).await
 }
 
 /// A machine that waits and is no node.

@@ -9,6 +9,7 @@ mod devices;
 mod files;
 mod firmware;
 mod links;
+mod loader;
 mod memory;
 mod nics;
 mod smbios;
@@ -62,6 +63,11 @@ pub fn unserved(roots: &Roots) -> Vec<UnservedDevice> {
     devices::unserved(roots, &mut Vec::new())
 }
 
+/// The server that the boot image was loaded from over TLS, as its loader noted, as `https://HOST[:PORT]`.
+pub fn server_of_loader(roots: &Roots) -> Option<String> {
+    loader::server(&roots.sys)
+}
+
 fn ask_links(notes: &mut Notes) -> BTreeMap<String, Link> {
     links::links(notes).unwrap_or_else(|error| {
         notes.push(format!("asking the kernel for network interfaces: {error}"));
@@ -92,6 +98,7 @@ fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk
         // Their errors were noted with the identity.
         nics: nics::nics(&roots.sys, links, &mut Vec::new()),
         firmware: firmware::firmware(&roots.sys, notes),
+        loaded_from: loader::loaded_from(&roots.sys, notes),
         unserved: devices::unserved(roots, notes),
     }
 }

@@ -112,6 +112,7 @@ fn an_ordinary_server_is_known_in_full() {
             driver: Some("acme_nic".into()),
         }],
         firmware: Firmware { uefi: true, secure_boot: Some(true), tpm: Some(2) },
+        loaded_from: None,
         unserved: Vec::new(),
     };
     assert_eq!(inventory, expect);
@@ -408,4 +409,19 @@ fn odd_devices_and_a_crowd_of_them_do_no_harm() {
     let (_, inventory, notes) = machine.discover();
     assert_eq!(inventory.unserved.len(), 128);
     assert!(notes.iter().any(|note| note.ends_with("of which 128 are listed")), "{notes:?}");
+}
+
+#[test]
+fn the_url_that_the_image_was_loaded_from_is_told() {
+    let machine = Machine::server();
+    let variable = "sys/firmware/efi/efivars/LoaderDeviceURL-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+    let value = |text: &str| text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let url = "http://10.0.2.2:8080/boot/x86_64/slipway.efi";
+    machine.file(variable, &[&[6, 0, 0, 0], &*value(url)].concat());
+    let (_, inventory, notes) = machine.discover();
+    assert_eq!((inventory.loaded_from.as_deref(), notes.len()), (Some(url), 0), "{notes:?}");
+    machine.file(variable, b"\x06\0\0\0odd");
+    let (_, inventory, notes) = machine.discover();
+    assert_eq!((inventory.loaded_from, notes.len()), (None, 1), "{notes:?}");
+    assert!(notes[0].ends_with(": not a URL"), "{notes:?}");
 }

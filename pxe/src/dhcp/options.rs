@@ -4,6 +4,8 @@
 pub mod code {
     /// Vendor options, of PXE for the class `PXEClient`.
     pub const VENDOR: u8 = 43;
+    /// The address that the client wants.
+    pub const ADDRESS: u8 = 50;
     /// The type of the message.
     pub const MESSAGE_TYPE: u8 = 53;
     /// The server that is meant, or that answers.

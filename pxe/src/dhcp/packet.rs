@@ -145,6 +145,8 @@ pub struct Request {
     pub server: Option<Ipv4Addr>,
     /// Size in bytes of the largest answer that it takes, with the headers of IP and UDP.
     pub largest_answer: u16,
+    /// The address that the client was offered and takes.
+    taken: Option<Ipv4Addr>,
     /// Option 97, which is to be returned.
     pub(crate) uuid_option: Vec<u8>,
     /// Option 43.
@@ -163,9 +165,11 @@ impl Request {
         let user_class = option(code::USER_CLASS);
         let architecture = Architecture::new(option(code::ARCHITECTURE));
         let class = Class::new(option(code::CLASS));
+        let address = |code| option(code).try_into().ok().map(|octets: [u8; 4]| Ipv4Addr::from(octets));
+        let message = message(bytes)?;
         let largest = option(code::LARGEST).try_into().map_or(SMALLEST_LARGEST, u16::from_be_bytes);
         Some(Self {
-            message: message(bytes)?,
+            message,
             xid: header.xid,
             flags: header.flags,
             client: header.client,
@@ -175,12 +179,19 @@ impl Request {
             architecture,
             ipxe: has_user_class(user_class, b"iPXE") || find(bytes, code::IPXE).is_some(),
             probe: has_user_class(user_class, PROBE),
-            server: option(code::SERVER).try_into().ok().map(|octets: [u8; 4]| octets.into()),
+            server: address(code::SERVER),
             largest_answer: largest.max(SMALLEST_LARGEST),
+            // Before, it is only a wish.
+            taken: address(code::ADDRESS).filter(|_| message == Message::Request),
             uuid_option: option(code::UUID).to_vec(),
             vendor_options: option(code::VENDOR).to_vec(),
             wanted: option(code::WANTED).to_vec(),
         })
+    }
+
+    /// The address that the client has or takes, if it has chosen one. Every server on the link hears which.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        Some(self.client).filter(|client| !client.is_unspecified()).or(self.taken)
     }
 
     pub(crate) fn wants(&self, code: u8) -> bool {

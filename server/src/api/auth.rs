@@ -48,7 +48,8 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
             return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };
         let node = run_events::admitted_node(&mut *app.store.read().await?, &subject).await?;
-        run_events::seen(&app.store, &node, now()).await?;
+        let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
+        run_events::seen(&app.store, &node, from, now()).await?;
         Ok(Self(subject))
     }
 }

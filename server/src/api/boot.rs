@@ -4,22 +4,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path as FilePath};
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use slipway_protocol::{ErrorBody, ErrorCode, Identity};
+use slipway_protocol::{BootWay, ErrorBody, ErrorCode, Identity};
 
 use crate::admission;
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
+use crate::api::auth::Peer;
 use crate::api::files::{self, Served};
 use crate::enrol;
 use crate::error::Error;
 use crate::ipxe::{self, Known};
+use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::runs;
+use crate::time::now;
 use utoipa::IntoParams;
 
 /// What iPXE knows about its machine. Anyone may ask: who knows all identifiers of a node learns whether it installs, and
@@ -38,15 +42,32 @@ pub struct Machine {
 /// parameters.
 #[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses(
     (status = 200, content_type = "text/plain"), (status = 429, body = ErrorBody)))]
-pub async fn script(State(app): State<Arc<App>>, UrlQuery(machine): UrlQuery<Machine>) -> Result<Response, ApiError> {
+pub async fn script(
+    State(app): State<Arc<App>>,
+    peer: Peer,
+    method: Method,
+    UrlQuery(machine): UrlQuery<Machine>,
+) -> Result<Response, ApiError> {
     let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
-    let known = known(&app, machine).await?;
-    Ok(text(ipxe::script(&known, &arch)))
+    let (known, node) = known(&app, machine).await?;
+    let script = ipxe::script(&known, &arch);
+    if method == Method::GET {
+        app.boot_fetches.fetched(Fetched {
+            at: now(),
+            address: peer.address.ip(),
+            file: "ipxe".to_owned(),
+            bytes: script.len() as u64,
+            way: BootWay::IpxeScript,
+            to_disk: ipxe::boots_from_disk(&known),
+            node,
+        });
+    }
+    Ok(text(script))
 }
 
 /// What is known about a machine by the identifiers that iPXE has: it knows one network card, which need not be among
-/// those that were registered beside a UUID or serial number.
-async fn known(app: &App, machine: Machine) -> Result<Known, Error> {
+/// those that were registered beside a UUID or serial number. With the id of its node.
+async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), Error> {
     let macs = machine.mac.into_iter().collect();
     let found = enrol::normalise(&Identity { uuid: machine.uuid, serial: machine.serial, macs });
     let mut connection = app.store.read().await?;
@@ -59,9 +80,11 @@ async fn known(app: &App, machine: Machine) -> Result<Known, Error> {
     };
     let mut nodes = nodes::matching(&mut connection, &found).await?;
     nodes.retain(is_it);
-    let Some(node) = nodes.pop().filter(|_| nodes.is_empty()) else { return Ok(Known::No) };
+    let Some(node) = nodes.pop().filter(|_| nodes.is_empty()) else {
+        return Ok((Known::No, None));
+    };
     let run = runs::newest_of(&mut connection, &node.id).await?;
-    Ok(Known::Node { state: node.state, run: run.map(|run| run.progress.state) })
+    Ok((Known::Node { state: node.state, run: run.map(|run| run.progress.state) }, Some(node.id)))
 }
 
 fn text(script: String) -> Response {
@@ -75,6 +98,8 @@ fn text(script: String) -> Response {
         (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn file(
     State(app): State<Arc<App>>,
+    Extension(way): Extension<BootWay>,
+    peer: Peer,
     UrlPath(path): UrlPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -83,15 +108,20 @@ pub async fn file(
     if !stays_inside(&path) {
         return Err(not_found().into());
     }
-    let path = folder.join(&path);
-    let (file, metadata) = files::open(&path).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
+    let at = folder.join(&path);
+    let (file, metadata) = files::open(&at).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
     // A file that replaces another differs in at least one of these. Files must not be changed in place while they are
     // served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served =
         Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
-    files::respond(served, &headers).await
+    let (bytes, address) = (served.size, peer.address.ip());
+    let note = move || {
+        let (at, to_disk, node) = (now(), false, None);
+        app.boot_fetches.fetched(Fetched { at, address, file: path, bytes, way, to_disk, node });
+    };
+    files::respond_and_tell(served, &headers, Box::new(note)).await
 }
 
 /// Whether the path is relative and has plain names only. Links inside the folder are the operator's choice and are

@@ -21,8 +21,12 @@ use crate::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READS_AT_O
 static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);
 static READS: Semaphore = Semaphore::const_new(READS_AT_ONCE);
 
+/// What is done when the last byte is on its way.
+pub type OnLastByte = Box<dyn FnOnce() + Send>;
+
 /// The bytes of a file that are left to send.
 pub struct FileBody {
+    on_last_byte: Option<OnLastByte>,
     file: Arc<File>,
     left: Range<u64>,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
@@ -30,9 +34,9 @@ pub struct FileBody {
 
 impl FileBody {
     /// These bytes of a file.
-    pub fn new(file: File, bytes: Range<u64>) -> Self {
+    pub fn new(file: File, bytes: Range<u64>, on_last_byte: Option<OnLastByte>) -> Self {
         DOWNLOADS.fetch_add(1, Ordering::Relaxed);
-        Self { file: Arc::new(file), left: bytes, reading: None }
+        Self { on_last_byte, file: Arc::new(file), left: bytes, reading: None }
     }
 }
 
@@ -69,6 +73,9 @@ impl Body for FileBody {
         body.reading = None;
         let bytes = read.map_err(io::Error::other).flatten()?;
         body.left.start += bytes.len() as u64;
+        if let Some(done) = body.on_last_byte.take_if(|_| body.left.is_empty()) {
+            done();
+        }
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 

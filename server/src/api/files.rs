@@ -13,7 +13,7 @@ use slipway_protocol::ErrorCode;
 use tokio::fs::File;
 
 use crate::api::answer::ApiError;
-use crate::api::file_body::FileBody;
+use crate::api::file_body::{FileBody, OnLastByte};
 use crate::error::Error;
 use crate::range::{self, Wanted};
 
@@ -50,6 +50,16 @@ fn is_absence(kind: ErrorKind) -> bool {
 
 /// Answers a GET or HEAD.
 pub async fn respond(served: Served, request: &HeaderMap) -> Result<Response, ApiError> {
+    respond_and_tell(served, request, Box::new(|| ())).await
+}
+
+/// Answers a GET or HEAD, and tells when the last byte of the file is on its way. Clients that fetch a file in parts fetch
+/// that byte last. A HEAD does not fetch it.
+pub async fn respond_and_tell(
+    served: Served,
+    request: &HeaderMap,
+    on_last_byte: OnLastByte,
+) -> Result<Response, ApiError> {
     let header = |name: HeaderName| request.get(name).and_then(|value| value.to_str().ok());
     let common = [(ETAG, served.etag.clone()), (CACHE_CONTROL, served.cache.to_owned())];
     if header(IF_NONE_MATCH).is_some_and(|tags| range::none_match_has(tags, &served.etag)) {
@@ -65,7 +75,8 @@ pub async fn respond(served: Served, request: &HeaderMap) -> Result<Response, Ap
         Wanted::Outside => return Ok(outside(served.size)),
     };
     let length = bytes.end - bytes.start;
-    let body = Body::new(FileBody::new(served.file.into_std().await, bytes.clone()));
+    let on_last_byte = (bytes.end == served.size).then_some(on_last_byte);
+    let body = Body::new(FileBody::new(served.file.into_std().await, bytes.clone(), on_last_byte));
     let headers = [
         (ACCEPT_RANGES, "bytes".to_owned()),
         (CONTENT_TYPE, served.content_type.to_owned()),

@@ -24,16 +24,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES, printable};
+use axum::{Extension, Router};
+use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES, printable};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::admission::Policy;
+use crate::boot_fetches::BootFetches;
 use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::data::DataDir;
@@ -66,6 +67,8 @@ pub struct App {
     pub tpms: tpm::Judge,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// Boot files that were fetched.
+    pub boot_fetches: Arc<BootFetches>,
     /// How often installed systems may report.
     pub reports: Rate,
     /// How often the bearer of a run's token may report.
@@ -145,7 +148,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/boot-report", get(boot_report::known).post(boot_report::report))
         .route("/v1/boot-report/logs", post(boot_report::logs))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), keep_pace));
-    let routes = boot_routes(&app)
+    let routes = boot_routes(&app, BootWay::Https)
         .merge(paced)
         .route("/images/{digest}", get(images::get))
         .route("/v1/node/renew", post(enrol::renew))
@@ -164,13 +167,13 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// The boot routes alone, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
-    finish(boot_routes(&app), app)
+    finish(boot_routes(&app, BootWay::Http), app)
 }
 
-fn boot_routes(app: &Arc<App>) -> Router<Arc<App>> {
+fn boot_routes(app: &Arc<App>, way: BootWay) -> Router<Arc<App>> {
     let keep_pace = middleware::from_fn_with_state(Arc::clone(app), keep_pace);
     let script = Router::new().route("/boot/ipxe", get(boot::script)).route_layer(keep_pace);
-    script.route("/boot/{*path}", get(boot::file))
+    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way))
 }
 
 fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {

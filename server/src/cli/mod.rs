@@ -1,6 +1,7 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
 mod backup;
+mod boot_files;
 mod ca;
 mod claims;
 mod disk;

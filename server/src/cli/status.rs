@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use slipway_protocol::printable::{self, line};
-use slipway_protocol::{NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
+use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
 use super::words::{bytes, cut_to, dash, duration, table, word};
-use super::{claims, host_keys, reports};
+use super::{boot_files, claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -46,7 +46,7 @@ pub struct Options {
 }
 
 pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
-    let mut shown: Option<Vec<NodeStatus>> = None;
+    let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>)> = None;
     let mut written = String::new();
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
@@ -55,15 +55,21 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
             Some(node) => vec![operate::show_node(store, node).await?],
             None => status::all(store).await?,
         };
-        let before = shown.as_deref().unwrap_or_default();
+        let strangers = match options.node {
+            Some(_) => Vec::new(),
+            None => status::strange_fetches(store).await?,
+        };
+        let current = (nodes, strangers);
+        let (nodes, strangers) = &current;
+        let before = shown.as_ref().map(|(nodes, _)| nodes.as_slice()).unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
                 writeln!(output, "{}", printable::json(&serde_json::to_string(node)?))?;
             }
-        } else if redraws || shown.as_ref() != Some(&nodes) {
+        } else if redraws || shown.as_ref() != Some(&current) {
             let text = match (&options.node, nodes.as_slice()) {
                 (Some(_), [node]) => one(node, now()),
-                _ => many(&nodes, options.all, now()),
+                _ => many(nodes, options.all, now()) + &boot_files::strangers(strangers, now()),
             };
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
             if !redraws || text != written {
@@ -75,7 +81,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         if !options.watch {
             return Ok(());
         }
-        shown = Some(nodes);
+        shown = Some(current);
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
@@ -95,10 +101,11 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
 /// Everything known about a machine.
 fn one(node: &NodeStatus, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
-    let notice = notice(node, now).map(|notice| format!("\nThe machine {notice}\n")).unwrap_or_default();
+    let notice = problem(node, now).map(|problem| format!("\nThe machine {problem}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
-    format!("{table}{notice}{failure}{contacts}{}{}", reports::of_node(node, now), claims::details(node, now))
+    let (fetched, reports) = (boot_files::details(node, now), reports::of_node(node, now));
+    format!("{table}{notice}{fetched}{failure}{contacts}{reports}{}", claims::details(node, now))
 }
 
 /// The width of the terminal in columns. Other output is not cut.
@@ -156,8 +163,13 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
     }
 }
 
-/// A problem of a machine that its own reports do not show.
+/// What happened to a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
+    // Whoever fetched boot files has begun anew, so whatever else is known is older.
+    boot_files::notice(node, now).or_else(|| problem(node, now))
+}
+
+fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
     let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
     let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned());
     silent.or_else(came_back).or_else(|| claims::notice(node, now))

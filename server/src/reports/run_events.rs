@@ -1,5 +1,7 @@
 //! Events of runs, as nodes report them.
 
+use std::net::IpAddr;
+
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState, Workflow,
 };
@@ -10,7 +12,7 @@ use crate::reports::{boot, node_state, secrets};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, events, nodes, notes};
+use crate::store::{self, Connection, Store, boot_fetches, events, nodes, notes};
 use crate::time::Millis;
 
 /// Milliseconds for which a sign of life stands for those that follow. It spares a write for most requests, and is
@@ -37,13 +39,17 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
     Ok(node)
 }
 
-/// Records that the node was heard from. Most requests of a node come soon after another, and need no write.
-pub async fn seen(store: &Store, node: &Node, now: Millis) -> Result<(), Error> {
+/// Records that the node was heard from, and from where, if it is known. Most requests of a node come soon after another,
+/// and need no write.
+pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
     if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
         return Ok(());
     }
     let mut transaction = store.write().await?;
     nodes::seen(&mut transaction, &node.id, now).await?;
+    if let Some(from) = from {
+        boot_fetches::seen_at(&mut transaction, &node.id, from, now).await?;
+    }
     store::commit(transaction).await
 }
 

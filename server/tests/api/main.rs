@@ -6,6 +6,7 @@ mod admission;
 mod attested;
 mod authority;
 mod backups;
+mod boot_fetches;
 mod boot_reports;
 mod captures;
 mod command_line;

@@ -1,0 +1,232 @@
+//! Boot files that machines fetched, and whose machines these were. A request for a script of iPXE and one of DHCP say which
+//! machine asks. Every other has an address only, and that is a node's if this node alone was there lately.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use slipway_protocol::{BootFetch, BootWay};
+
+use super::{Connection, database, enum_from_text, get, number, to_word};
+use crate::error::Error;
+use crate::random;
+use crate::rate::Origin;
+use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
+
+/// Most fetches kept of a node.
+const MAX_OF_NODE: i64 = 64;
+/// Most fetches kept of nobody's machines, and of those from one network.
+const MAX_OF_STRANGERS: i64 = 1000;
+const MAX_OF_NETWORK: i64 = 16;
+/// Most addresses kept of a node.
+const MAX_ADDRESSES: i64 = 8;
+/// Milliseconds in which fetches of one file by one machine count as one.
+const REPEATED: Millis = 60 * 1000;
+/// Milliseconds in which the machine that fetched a file tells who it is, or else is said to be silent.
+pub const AWAITED: Millis = 15 * 60 * 1000;
+/// Milliseconds for which a node's address, and a fetch of nobody's machine, is remembered: DHCP servers commonly lend an
+/// address for a day.
+pub const REMEMBERED: Millis = 24 * 60 * 60 * 1000;
+/// Milliseconds for which it need not be stored again that a node is at an address.
+const NOTED: Millis = 10 * 60 * 1000;
+
+/// A boot file that was fetched, up to its last byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// When the last byte was sent.
+    pub at: Millis,
+    /// Who fetched it.
+    pub address: IpAddr,
+    /// Its path below the boot folder.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+    /// How it was fetched.
+    pub way: BootWay,
+    /// Whether it is a script that sends its machine to its disk.
+    pub to_disk: bool,
+    /// Id of the node, if the machine said which it is.
+    pub node: Option<String>,
+}
+
+/// Stores a fetch. It belongs to the node that it names, else to the only node that was at its address lately, else to
+/// nobody. A node's oldest make room for it.
+pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<(), Error> {
+    let node = match &fetched.node {
+        Some(node) if exists(connection, node).await? => {
+            met(connection, node, fetched.address, fetched.at).await?;
+            Some(node.clone())
+        }
+        _ => only_node_at(connection, &text(fetched.address), fetched.at).await?,
+    };
+    if !is_repeated(connection, fetched, node.as_deref()).await? {
+        insert(connection, fetched, node.as_deref()).await?;
+    }
+    match node {
+        Some(node) => forget_of_node(connection, &node).await,
+        None => Ok(()),
+    }
+}
+
+/// Notes that the machine of a node is at an address, and gives it what was fetched from there in the last minutes, unless
+/// another node was there lately.
+pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
+    let address = text(address);
+    note(connection, node, &address, now).await?;
+    if only_node_at(connection, &address, now).await?.as_deref() != Some(node) {
+        return Ok(());
+    }
+    let sql = "UPDATE boot_fetches SET node = $1 WHERE node IS NULL AND address = $2 AND at >= $3";
+    let query = sqlx::query(sql).bind(node).bind(&address).bind(now.saturating_sub(AWAITED).cast_signed());
+    query.execute(&mut *connection).await.map_err(database("giving fetched boot files to a node"))?;
+    forget_of_node(connection, node).await
+}
+
+/// Notes that a node made a request from an address.
+pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
+    let address = text(address);
+    let sql = "SELECT at FROM node_addresses WHERE node = $1 AND address = $2";
+    let row = sqlx::query(sql).bind(node).bind(&address).fetch_optional(&mut *connection).await;
+    let at = row.map_err(database("looking up an address of a node"))?.map(|row| number(&row, "at")).transpose()?;
+    match at {
+        Some(at) if at <= now && now - at < NOTED => Ok(()),
+        _ => note(connection, node, &address, now).await,
+    }
+}
+
+/// The fetches of a node, or of each, since its machine was heard from and since it was sent to its disk, oldest first, by
+/// the id of the node.
+pub async fn since_heard(
+    connection: &mut Connection,
+    node: Option<&str>,
+) -> Result<HashMap<String, Vec<BootFetch>>, Error> {
+    let sql = "SELECT node, at, address, file, bytes, way FROM boot_fetches JOIN nodes ON nodes.id = node \
+               WHERE ($1 IS NULL OR node = $1) AND at > COALESCE(last_seen, 0) AND at > COALESCE((SELECT MAX(sent.at) \
+               FROM boot_fetches AS sent WHERE sent.node = boot_fetches.node AND sent.to_disk), 0) \
+               ORDER BY at, boot_fetches.id";
+    let rows = sqlx::query(sql).bind(node).fetch_all(connection).await;
+    let mut fetches: HashMap<String, Vec<BootFetch>> = HashMap::new();
+    for row in rows.map_err(database("reading fetched boot files"))? {
+        fetches.entry(get(&row, "node")?).or_default().push(from_row(&row)?);
+    }
+    Ok(fetches)
+}
+
+/// The newest fetch of each address at which no node was lately, and from where no machine has asked to be let in since,
+/// newest first.
+pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Vec<BootFetch>, Error> {
+    let sql = "SELECT at, address, file, bytes, way FROM (SELECT boot_fetches.*, \
+               ROW_NUMBER() OVER (PARTITION BY address ORDER BY at DESC, id) AS place \
+               FROM boot_fetches WHERE node IS NULL AND NOT to_disk) AS newest \
+               WHERE place = 1 AND at >= $1 \
+               AND NOT EXISTS (SELECT 1 FROM node_addresses WHERE address = newest.address AND at >= $1) \
+               AND NOT EXISTS (SELECT 1 FROM claimants WHERE address = newest.address AND last_asked >= newest.at) \
+               ORDER BY at DESC, address";
+    let query = sqlx::query(sql).bind(now.saturating_sub(REMEMBERED).cast_signed());
+    let rows = query.fetch_all(connection).await.map_err(database("reading the boot files that strangers fetched"))?;
+    rows.iter().map(from_row).collect()
+}
+
+/// Forgets the oldest fetches of nobody's machines beyond the limits.
+pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Result<(), Error> {
+    let sql = "DELETE FROM boot_fetches WHERE node IS NULL AND (at < $1 OR id IN (SELECT id FROM (SELECT id, network, \
+               ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place, \
+               ROW_NUMBER() OVER (PARTITION BY network ORDER BY at DESC, id) AS place_in_network \
+               FROM boot_fetches WHERE node IS NULL) AS kept WHERE place > $2 OR place_in_network > $3))";
+    let done = sqlx::query(sql)
+        .bind(now.saturating_sub(REMEMBERED).cast_signed())
+        .bind(MAX_OF_STRANGERS)
+        .bind(MAX_OF_NETWORK)
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("forgetting old boot files of strangers"))
+}
+
+/// The node that was at an address lately, if it is the only one.
+async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -> Result<Option<String>, Error> {
+    let sql = "SELECT node FROM node_addresses JOIN nodes ON nodes.id = node \
+               WHERE address = $1 AND at >= $2 AND state <> 'decommissioned' LIMIT 2";
+    let query = sqlx::query(sql).bind(address).bind(now.saturating_sub(REMEMBERED).cast_signed());
+    let rows = query.fetch_all(connection).await.map_err(database("looking for the node at an address"))?;
+    match rows.as_slice() {
+        [row] => get(row, "node").map(Some),
+        _ => Ok(None),
+    }
+}
+
+async fn exists(connection: &mut Connection, node: &str) -> Result<bool, Error> {
+    let row = sqlx::query("SELECT 1 FROM nodes WHERE id = $1").bind(node).fetch_optional(connection).await;
+    Ok(row.map_err(database("looking up a node"))?.is_some())
+}
+
+async fn note(connection: &mut Connection, node: &str, address: &str, now: Millis) -> Result<(), Error> {
+    // The node may have been removed in between.
+    let sql = "INSERT INTO node_addresses (node, address, at) \
+               SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM nodes WHERE id = $1) \
+               ON CONFLICT (node, address) DO UPDATE SET at = excluded.at";
+    let query = sqlx::query(sql).bind(node).bind(address).bind(now.cast_signed());
+    query.execute(&mut *connection).await.map_err(database("storing the address of a node"))?;
+    let sql = "DELETE FROM node_addresses WHERE node = $1 AND (at < $2 OR address IN (SELECT address FROM \
+               (SELECT address, ROW_NUMBER() OVER (ORDER BY at DESC, address) AS place FROM node_addresses \
+               WHERE node = $1) AS kept WHERE place > $3))";
+    let query = sqlx::query(sql).bind(node).bind(now.saturating_sub(REMEMBERED).cast_signed()).bind(MAX_ADDRESSES);
+    query.execute(connection).await.map(drop).map_err(database("forgetting old addresses of a node"))
+}
+
+/// Whether the fetch repeats another, which then has its time. Firmware tries again, and loaders fetch in parts.
+async fn is_repeated(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<bool, Error> {
+    let sql = "UPDATE boot_fetches SET at = $1, bytes = $2 WHERE address = $3 AND file = $4 AND way = $5 \
+               AND to_disk = $6 AND at >= $7 AND (node = $8 OR (node IS NULL AND $8 IS NULL))";
+    let done = sqlx::query(sql)
+        .bind(fetched.at.cast_signed())
+        .bind(fetched.bytes.cast_signed())
+        .bind(text(fetched.address))
+        .bind(&fetched.file)
+        .bind(to_word(&fetched.way))
+        .bind(fetched.to_disk)
+        .bind(fetched.at.saturating_sub(REPEATED).cast_signed())
+        .bind(node)
+        .execute(connection)
+        .await;
+    Ok(done.map_err(database("storing that a boot file was fetched again"))?.rows_affected() > 0)
+}
+
+async fn insert(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<(), Error> {
+    let sql = "INSERT INTO boot_fetches (id, at, address, network, file, bytes, way, to_disk, node) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let done = sqlx::query(sql)
+        .bind(random::id())
+        .bind(fetched.at.cast_signed())
+        .bind(text(fetched.address))
+        .bind(Origin::of(fetched.address).to_string())
+        .bind(&fetched.file)
+        .bind(fetched.bytes.cast_signed())
+        .bind(to_word(&fetched.way))
+        .bind(fetched.to_disk)
+        .bind(node)
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("storing that a boot file was fetched"))
+}
+
+async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
+    let sql = "DELETE FROM boot_fetches WHERE id IN (SELECT id FROM (SELECT id, \
+               ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place FROM boot_fetches WHERE node = $1) AS kept \
+               WHERE place > $2)";
+    let done = sqlx::query(sql).bind(node).bind(MAX_OF_NODE).execute(connection).await;
+    done.map(drop).map_err(database("forgetting old boot files of a node"))
+}
+
+fn text(address: IpAddr) -> String {
+    address.to_canonical().to_string()
+}
+
+fn from_row(row: &SqliteRow) -> Result<BootFetch, Error> {
+    Ok(BootFetch {
+        at: number(row, "at")?,
+        file: get(row, "file")?,
+        bytes: number(row, "bytes")?,
+        way: enum_from_text(row, "way")?,
+        address: get(row, "address")?,
+    })
+}
