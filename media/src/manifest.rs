@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use slipway_parts::{Arch, Component, Parts};
-use time::OffsetDateTime;
+use slipway_parts::{Arch, Parts};
 
 /// Name of the manifest among the files.
 pub const MANIFEST: &str = "manifest.json";
@@ -88,46 +87,11 @@ impl Manifest {
     }
 }
 
-/// The bill of materials (SPDX 2.3, <https://spdx.github.io/spdx-spec/v2.3/>): the software that is part of the boot files.
+/// The bill of materials: the software that is part of the boot files.
 pub fn sbom(id: &str, parts: &[Parts]) -> Vec<u8> {
-    let mut components: Vec<&Component> = parts.iter().flat_map(|parts| &parts.about.components).collect();
-    components.sort();
-    components.dedup();
+    let components = parts.iter().flat_map(|parts| &parts.about.components);
     let date = parts.iter().map(|parts| parts.about.date).max().unwrap_or_default();
-    let packages = components.iter().enumerate().map(|(index, component)| {
-        let license = component.license.as_deref().unwrap_or("NOASSERTION");
-        json!({
-            "SPDXID": format!("SPDXRef-Package-{index}"),
-            "name": component.name,
-            "versionInfo": component.version,
-            "supplier": format!("Organization: {}", component.supplier),
-            "downloadLocation": "NOASSERTION",
-            "filesAnalyzed": false,
-            "licenseConcluded": "NOASSERTION",
-            "licenseDeclared": license,
-            "copyrightText": "NOASSERTION",
-        })
-    });
-    let describes = (0..components.len()).map(|index| {
-        json!({
-            "spdxElementId": "SPDXRef-DOCUMENT",
-            "relationshipType": "DESCRIBES",
-            "relatedSpdxElement": format!("SPDXRef-Package-{index}"),
-        })
-    });
-    pretty(&json!({
-        "spdxVersion": "SPDX-2.3",
-        "dataLicense": "CC0-1.0",
-        "SPDXID": "SPDXRef-DOCUMENT",
-        "name": format!("slipway-boot-files-{id}"),
-        "documentNamespace": format!("https://spdx.org/spdxdocs/slipway-boot-files-{id}"),
-        "creationInfo": {
-            "created": utc(date),
-            "creators": [format!("Tool: slipway-{}", env!("CARGO_PKG_VERSION"))],
-        },
-        "packages": packages.collect::<Vec<_>>(),
-        "relationships": describes.collect::<Vec<_>>(),
-    }))
+    slipway_parts::sbom(&format!("slipway-boot-files-{id}"), date, components)
 }
 
 fn pretty(value: &Value) -> Vec<u8> {
@@ -135,12 +99,4 @@ fn pretty(value: &Value) -> Vec<u8> {
     let mut json = serde_json::to_vec_pretty(value).unwrap_or_default();
     json.push(b'\n');
     json
-}
-
-/// A date as `YYYY-MM-DDThh:mm:ssZ`, from seconds since 1970.
-fn utc(seconds: u64) -> String {
-    let date = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).unwrap_or_default());
-    let date = date.unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let ((year, month, day), (hour, minute, second)) = (date.to_calendar_date(), date.to_hms());
-    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
 }

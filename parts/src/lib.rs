@@ -4,6 +4,8 @@
 mod arch;
 pub mod cpio;
 mod parts;
+mod sbom;
 
 pub use arch::Arch;
 pub use parts::{ABOUT, About, Component, INITRAMFS, Parts, PartsError, STUB, VMLINUZ, sha256};
+pub use sbom::sbom;

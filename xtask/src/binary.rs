@@ -152,7 +152,7 @@ fn cflags(arch: Arch) -> String {
     }
 }
 
-fn cargo_home() -> Result<PathBuf> {
+pub(crate) fn cargo_home() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("CARGO_HOME") {
         return Ok(folder.into());
     }

@@ -11,7 +11,7 @@ use crate::{binary, host, workspace};
 
 /// Every component of the parts.
 pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
-    let mut components = crates(&binary::target(config.arch))?;
+    let mut components = crates("slipway", &binary::target(config.arch))?;
     components.push(kernel(config)?);
     components.push(debian("systemd-boot-efi", Some("LGPL-2.1-or-later"))?);
     // What mke2fs and mkfs.xfs are built from and linked with.
@@ -30,9 +30,9 @@ pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     Ok(components)
 }
 
-/// The crates that the static binary is linked from.
-fn crates(target: &str) -> Result<Vec<Component>> {
-    let arguments = ["tree", "--locked", "--package", "slipway", "--edges", "normal", "--target", target];
+/// The crates that a program is linked from, by its package and target.
+pub fn crates(package: &str, target: &str) -> Result<Vec<Component>> {
+    let arguments = ["tree", "--locked", "--package", package, "--edges", "normal", "--target", target];
     let format = ["--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"];
     let listed = stdout(command(workspace::cargo(), arguments).args(format).current_dir(workspace::root()))?;
     let mut components: Vec<Component> = listed.lines().filter_map(of_tree).collect();

@@ -71,7 +71,9 @@ impl Machine {
         }
         let root = folder.join("root");
         fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
-        run_quietly(command("tar", ["--extract", "--numeric-owner", "--file"]).arg(pristine()?).arg("-C").arg(&root))?;
+        run_quietly(
+            command("tar", ["--extract", "--numeric-owner", "--file"]).arg(pristine(PACKAGES)?).arg("-C").arg(&root),
+        )?;
         let machine = Self { root, log: folder.join("log"), lent: lent.to_vec() };
         machine.connect()?;
         let source = machine.root.join("srv/slipway.git");
@@ -192,17 +194,17 @@ impl Drop for Machine {
     }
 }
 
-/// Debian's smallest system with [`PACKAGES`], as a tar file.
-fn pristine() -> Result<PathBuf> {
+/// Debian's smallest system with these packages, as a tar file.
+pub fn pristine(packages: &[&str]) -> Result<PathBuf> {
     host::ensure(host::TARGET_IMAGE)?;
     let sources = debian::sources()?;
-    let key = Key::new("fresh-root-1").with("sources", &sources.list).with("packages", PACKAGES.join(" "));
+    let key = Key::new("fresh-root-1").with("sources", &sources.list).with("packages", packages.join(" "));
     let folder = cache::keyed("fresh-root", key, |folder| {
         eprintln!("building the root of a fresh machine: Debian {} (kept for the next time)", sources.suite);
         let list = folder.join("sources.list");
         fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
         let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);
-        mmdebstrap.arg(format!("--include={}", PACKAGES.join(",")));
+        mmdebstrap.arg(format!("--include={}", packages.join(",")));
         run_quietly(mmdebstrap.arg(&sources.suite).arg(folder.join("root.tar")).arg(&list))
     })?;
     Ok(folder.join("root.tar"))

@@ -19,6 +19,8 @@ pub const MKFS: &[&str] =
 pub const MKFS_ARM64: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 /// For crates with C code: the C compiler, which also links Rust programs, and the headers of the C library.
 pub const C_COMPILER: &[&str] = &["gcc", "libc6-dev"];
+/// For Debian packages: programs that find libraries, strip and compress.
+pub const PACKAGES: &[&str] = &["binutils", "dpkg-dev", "gzip"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];

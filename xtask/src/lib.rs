@@ -10,6 +10,7 @@ mod components;
 pub mod coverage;
 pub mod debian;
 pub mod demo;
+pub mod dist;
 mod elf;
 pub mod firmware_files;
 pub mod fresh;

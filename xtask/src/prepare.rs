@@ -47,6 +47,16 @@ pub const SERVER: Part = Part {
     download: 40,
     kept: 600,
 };
+/// slipway-server as it is released, and the programs that make packages.
+pub const RELEASE: Part = Part {
+    name: "the server of the release",
+    packages: &[host::C_COMPILER, host::PACKAGES],
+    folder: "target-dist/release/deps",
+    entries: 1,
+    seconds: 260,
+    download: 40,
+    kept: 600,
+};
 /// Kernel, programs and archive of the boot image.
 pub const BOOT_IMAGE: Part = Part {
     name: "the boot image",

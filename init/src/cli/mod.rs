@@ -14,6 +14,8 @@ mod action;
 mod disks;
 mod install;
 mod log;
+#[cfg(feature = "manual")]
+mod manual;
 mod measure;
 mod probe;
 mod report;
@@ -38,6 +40,13 @@ enum Command {
     /// Run a command in an installed system; the child of run-in-target
     #[command(hide = true)]
     InTarget,
+    /// Write man pages and completions into an empty folder
+    #[cfg(feature = "manual")]
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
     /// Enrol this running system with a server and run its workflow
     Install(install::InstallArguments),
     /// Run one action by hand
@@ -73,6 +82,8 @@ pub fn run() -> ExitCode {
         Command::Network(child) => network(child),
         Command::Installer(arguments) => install::installer(arguments),
         Command::InTarget => Ok(slipway_actions::in_target()),
+        #[cfg(feature = "manual")]
+        Command::Manual { folder } => manual::write(&folder),
         Command::Install(arguments) => install::install(arguments),
         Command::Action(arguments) => action::run(*arguments),
         Command::Disks(arguments) => disks::run(arguments),

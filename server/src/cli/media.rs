@@ -1,5 +1,7 @@
 //! `slipway-server media`.
 
+mod write;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,7 @@ pub enum MediaCommand {
     /// Make what machines boot from: files for the network, and the images of a stick and of a disc.
     #[command(after_help = "\
 Examples:
-  slipway-server media build --out /srv/boot
+  slipway-server media build
   slipway-server media build --out /srv/boot --kernel cloud --kind network
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
     Build(BuildOptions),
@@ -37,12 +39,22 @@ Examples:
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
+    /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root, and the
+    /// program slipway, which writes disks.
+    #[command(after_help = "\
+Examples:
+  slipway-server media write --disk /dev/sdb
+  slipway-server media write --disk /dev/sdb --image media/slipway.img")]
+    Write(write::WriteOptions),
 }
+
+/// Where boot files are by default.
+const BOOT_FOLDER: &str = "/var/lib/slipway-boot";
 
 #[derive(Args)]
 pub struct BuildOptions {
     /// Folder for the files. It may be the folder that `serve --boot` names.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", default_value = BOOT_FOLDER)]
     out: PathBuf,
     /// Folder of the prebuilt parts.
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = "/usr/share/slipway/parts")]
@@ -99,6 +111,7 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
             media::write_settings(&medium, &settings)?;
             print_line(&format!("{} has the settings", medium.display()))
         }
+        MediaCommand::Write(options) => write::run(&options),
     }
 }
 

@@ -10,6 +10,7 @@ mod host_keys;
 mod image_add;
 mod keys;
 mod lists;
+mod manual;
 mod media;
 mod node;
 mod operator;
@@ -101,6 +102,12 @@ pub enum Command {
     Operator(OperatorCommand),
     /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
     Ca(ca::Options),
+    /// Write man pages and completions into an empty folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 impl Command {
@@ -161,6 +168,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Serve(options) => return serve::run(data, options).await,
         Command::Restore(options) => return backup::restore(&data, options).await,
         Command::Media(command) => return media::run(&data, command).await,
+        Command::Manual { folder } => return manual::write(&folder),
         command => command,
     };
     let data = DataDir::open(&data)?;
@@ -200,7 +208,12 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
         Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::Restore(_) | Command::Media(_) | Command::Keys(_) | Command::Ca(_) => {
+        Command::Serve(_)
+        | Command::Restore(_)
+        | Command::Media(_)
+        | Command::Keys(_)
+        | Command::Ca(_)
+        | Command::Manual { .. } => {
             bail!("this command needs no database")
         }
     }
@@ -295,7 +308,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 18, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 19, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

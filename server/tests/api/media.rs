@@ -1,6 +1,7 @@
 //! Boot files, and the keys they are signed with.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use slipway_media::Manifest;
@@ -106,6 +107,39 @@ fn an_operator_makes_boot_files_that_the_server_hands_out() {
     let url = format!("http://{}/boot/x86_64/slipway.efi", ready["boot"].as_str().unwrap());
     let fetched = std::process::Command::new("curl").args(["--silent", "--fail", &url]).output().unwrap();
     assert!(fetched.stdout == bench.program());
+}
+
+#[test]
+fn a_stick_is_written_by_the_program_that_writes_disks() {
+    let bench = Bench::new();
+    let [image, slipway] = ["boot/slipway.img", "slipway"].map(|name| bench.path(name).to_str().unwrap().to_owned());
+    let write = ["media", "write", "--disk", "/dev/sdz", "--image", &image, "--slipway", &slipway];
+    let said = fail(&bench.data(), &write);
+    assert!(said.contains("slipway-server media build"), "{said}");
+
+    let manifest = bench.build(&[]);
+    let said = fail(&bench.data(), &write);
+    assert!(said.contains("install the package slipway"), "{said}");
+
+    // Stands in for the program, and tells what it was asked.
+    fs::write(&slipway, "#!/bin/sh\necho \"$@\"\n").unwrap();
+    fs::set_permissions(&slipway, fs::Permissions::from_mode(0o755)).unwrap();
+    let built = bench.path("boot/media").join(&manifest.id).join("slipway.img").canonicalize().unwrap();
+    let digest = &manifest.assets.iter().find(|asset| asset.path == "slipway.img").unwrap().sha256;
+    let asked = format!(
+        "action stream-image --no-grow --verify readback --url {} --disk /dev/sdz --sha256 {digest}\n",
+        built.display()
+    );
+    assert_eq!(succeed(&bench.data(), &write), asked);
+    // A copy without the manifest has no digest.
+    fs::copy(&image, bench.path("copy.img")).unwrap();
+    let copy = bench.path("copy.img").to_str().unwrap().to_owned();
+    let write = ["media", "write", "--disk", "/dev/sdz", "--image", &copy, "--slipway", &slipway, "--yes"];
+    let asked = format!("action stream-image --no-grow --verify readback --url {copy} --disk /dev/sdz --yes\n");
+    assert_eq!(succeed(&bench.data(), &write), asked);
+
+    fs::write(&slipway, "#!/bin/sh\nexit 1\n").unwrap();
+    assert!(fail(&bench.data(), &write).contains("slipway ended with exit status: 1"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod bench;
 mod build;
 mod cache;
 mod demo;
+mod dist;
 mod fresh;
 mod fuzz;
 mod image;
@@ -27,6 +28,8 @@ pub enum Command {
     Image(image::Image),
     /// Install a real Debian on an empty machine, from power-on to its report that it runs.
     Demo(demo::Demo),
+    /// Make the files of a release: programs, parts of boot images, Debian packages.
+    Dist(dist::Dist),
     /// Run the README's commands on a machine without any trace of the project.
     Fresh(fresh::Fresh),
     /// Test the parsers of untrusted data with a fuzzer.
@@ -48,6 +51,7 @@ impl Command {
             Command::Bench(command) => command.run(),
             Command::Build(command) => command.run(),
             Command::Cache(command) => command.run(),
+            Command::Dist(command) => command.run(),
             Command::Fresh(command) => command.run(),
             Command::Fuzz(command) => command.run(),
             Command::Image(command) => command.run(),
