@@ -4,6 +4,7 @@ mod boot_reporter;
 mod capture_disk;
 mod efi_boot_order;
 mod encrypt_root;
+mod enrol_secure_boot;
 mod erase_disk;
 mod kernel_args;
 mod kexec;
@@ -73,6 +74,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: Tell) -> Result<Done,
         Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
         Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
         Action::EfiBootOrder(inputs) => efi_boot_order::run(inputs, machine, report),
+        Action::EnrolSecureBoot(inputs) => enrol_secure_boot::run(inputs, machine, report),
         Action::Kexec(inputs) => kexec::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }

@@ -1,6 +1,7 @@
-//! Boot entries of UEFI firmware: the load options in its variables (UEFI specification 2.10, 3.1), and their device
-//! paths.
+//! Variables of UEFI firmware: boot entries (UEFI specification 2.10, 3.1) with their device paths, and lists of what it
+//! trusts.
 
 pub mod device_path;
 pub mod load_option;
 pub mod order;
+pub mod signature_list;

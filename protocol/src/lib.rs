@@ -58,10 +58,10 @@ pub use raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EraseDisk, EraseMode,
-    FileSystemKind, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Origin, Partition,
-    PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage,
-    UnpackArchive, Verify, Workflow, WriteFile,
+    Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EnrolSecureBoot, EraseDisk,
+    EraseMode, FileSystemKind, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Origin,
+    Partition, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget, SecureBootUpdate, SecureBootVariable,
+    SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile, signed_lists,
 };
 
 /// The largest request body that the server reads from a node, in bytes, after decompression.

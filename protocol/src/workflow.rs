@@ -12,6 +12,7 @@ pub use image::{StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
 pub use origin::{DetachedSignature, Location, Origin, RegistryAuth, shown_url};
 pub use partition::{FileSystemKind, MAX_PARTITIONS, MakeFileSystem, Partition, volume_id};
+pub use secure_boot::{EnrolSecureBoot, SecureBootUpdate, SecureBootVariable, signed_lists};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
@@ -23,6 +24,7 @@ mod image;
 mod kernel_args;
 mod origin;
 mod partition;
+mod secure_boot;
 mod seed;
 mod target;
 
@@ -138,6 +140,8 @@ pub enum Action {
     BootReporter(BootReporter),
     /// Makes the firmware start the installed system.
     EfiBootOrder(EfiBootOrder),
+    /// Gives the firmware keys for Secure Boot.
+    EnrolSecureBoot(EnrolSecureBoot),
     /// Starts the installed system without the firmware.
     Kexec(Kexec),
     /// Restarts the machine into the installed system.
@@ -162,6 +166,7 @@ impl Action {
             Action::CaptureDisk(capture) => capture.validate(),
             Action::BootReporter(reporter) => reporter.validate(),
             Action::EfiBootOrder(order) => order.validate(),
+            Action::EnrolSecureBoot(enrol) => enrol.validate(),
             Action::Kexec(kexec) => kexec.validate(),
             Action::Reboot(_) => Vec::new(),
         }
@@ -183,6 +188,7 @@ impl Action {
             Action::CaptureDisk(_) => "capture-disk",
             Action::BootReporter(_) => "boot-reporter",
             Action::EfiBootOrder(_) => "efi-boot-order",
+            Action::EnrolSecureBoot(_) => "enrol-secure-boot",
             Action::Kexec(_) => "kexec",
             Action::Reboot(_) => "reboot",
         }

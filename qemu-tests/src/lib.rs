@@ -15,6 +15,7 @@ use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::{self, System};
 
 pub mod installed;
+pub mod secure_boot;
 pub mod tpm;
 
 /// SMBIOS UUID of the machine.
@@ -120,6 +121,7 @@ impl Bench {
                 // Tests use SysRq to act on a running machine.
                 cmdline: "console=ttyS0,115200 sysrq_always_enabled=1".to_owned(),
             },
+            secure_boot: false,
             memory_mib: 512,
             uuid: UUID.to_owned(),
             serial: "BENCH0001".to_owned(),

@@ -105,6 +105,7 @@ impl Site {
         let none = (Vec::new(), Vec::new());
         let config = MachineConfig {
             boot,
+            secure_boot: false,
             memory_mib: 256,
             uuid,
             serial,

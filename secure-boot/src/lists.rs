@@ -3,10 +3,12 @@
 
 use std::mem::size_of;
 
-use thiserror::Error;
+use slipway_formats::efi::signature_list::{self, Signature};
 use uuid::{Uuid, uuid};
 
 use crate::certificate::Certificate;
+
+pub use slipway_formats::efi::signature_list::ListError;
 
 /// Types of entries: EFI_CERT_X509_GUID, EFI_CERT_SHA256_GUID.
 const X509: Uuid = uuid!("a5c059a1-94e4-4aa7-87b5-ab155c2bf072");
@@ -38,17 +40,6 @@ pub enum Content {
         /// Its bytes.
         bytes: Vec<u8>,
     },
-}
-
-/// The content of a variable is not a list.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-#[error("reading a list of what firmware trusts: at byte {at}, {what}")]
-pub struct ListError {
-    /// Where it went wrong, in bytes from the begin.
-    pub at: usize,
-    /// How.
-    pub what: &'static str,
 }
 
 impl Entry {
@@ -104,27 +95,11 @@ pub fn build(entries: &[Entry]) -> Vec<u8> {
 /// # Errors
 /// If a length in it is wrong.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Entry>, ListError> {
-    let mut entries = Vec::new();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let wrong = |what| ListError { at: bytes.len() - rest.len(), what };
-        let (kind, header) = uuid(rest).ok_or(wrong("a list is cut off"))?;
-        let (Some(length), Some(extra), Some(size)) = (long(header, 0), long(header, 4), long(header, 8)) else {
-            return Err(wrong("a list is cut off"));
-        };
-        let (list, after) = rest.split_at_checked(length).ok_or(wrong("a list is longer than what is left"))?;
-        let content = HEADER.checked_add(extra).and_then(|start| list.get(start..));
-        let content = content.ok_or(wrong("a list is shorter than its header"))?;
-        if size <= OWNER || content.len() % size != 0 {
-            return Err(wrong("the entries of a list do not fill it"));
-        }
-        entries.extend(content.chunks_exact(size).filter_map(|entry| {
-            let (owner, bytes) = uuid(entry)?;
-            Some(Entry { owner, content: content_of(kind, bytes) })
-        }));
-        rest = after;
-    }
-    Ok(entries)
+    let entry = |found: &Signature<'_>| Entry {
+        owner: Uuid::from_bytes_le(found.owner),
+        content: content_of(Uuid::from_bytes_le(found.kind), found.data),
+    };
+    Ok(signature_list::parse(bytes)?.iter().map(entry).collect())
 }
 
 fn content_of(kind: Uuid, bytes: &[u8]) -> Content {
@@ -134,14 +109,4 @@ fn content_of(kind: Uuid, bytes: &[u8]) -> Content {
         SHA256 => bytes.try_into().map_or_else(|_| other(), Content::Sha256),
         _ => other(),
     }
-}
-
-/// The GUID at the begin, and what follows it. Its first three fields are little-endian (UEFI 2.10, appendix A).
-fn uuid(bytes: &[u8]) -> Option<(Uuid, &[u8])> {
-    let (guid, rest) = bytes.split_first_chunk()?;
-    Some((Uuid::from_bytes_le(*guid), rest))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<usize> {
-    usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
 }

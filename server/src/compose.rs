@@ -1,14 +1,16 @@
 //! Composes the workflow that installs an operating system.
 
 use slipway_protocol::{
-    Action, BootPosition, BootReporter, Digest, EfiBootOrder, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit,
-    Step, StreamImage,
+    Action, BootPosition, BootReporter, Digest, EfiBootOrder, EnrolSecureBoot, EraseDisk, KernelArgs, Network, Reboot,
+    SecureBootUpdate, SecureBootVariable, SeedCloudInit, Step, StreamImage,
 };
+use slipway_secure_boot::{Variable, Write};
 
 pub mod network;
 pub mod phone_home;
 
 use crate::random;
+use crate::secure_boot::Update;
 use crate::store::systems::System;
 
 const MINUTE: u64 = 60;
@@ -109,6 +111,40 @@ pub fn ask_to_report_boots(steps: &mut [Step], server: &str, token: &str, ca: &s
             reporter.ca = ca.to_owned();
         }
     }
+}
+
+/// Whether steps give the firmware keys that are yet to be filled in.
+pub fn wants_keys(steps: &[Step]) -> bool {
+    steps.iter().any(|step| matches!(&step.action, Action::EnrolSecureBoot(enrol) if enrol.updates.is_empty()))
+}
+
+/// Gives every `enrol-secure-boot` step without updates those of the site's keys.
+pub fn fill_in_keys(steps: &mut [Step], updates: &[Update]) {
+    let variable = |variable: Variable| match variable {
+        Variable::Dbx => SecureBootVariable::Dbx,
+        Variable::Db => SecureBootVariable::Db,
+        Variable::Kek => SecureBootVariable::Kek,
+        Variable::Pk => SecureBootVariable::Pk,
+    };
+    let update = |update: &Update| {
+        SecureBootUpdate::new(variable(update.variable), update.write == Write::Append, &update.signed)
+    };
+    for step in steps {
+        if let Action::EnrolSecureBoot(enrol) = &mut step.action
+            && enrol.updates.is_empty()
+        {
+            enrol.updates = updates.iter().map(update).collect();
+        }
+    }
+}
+
+/// The steps that give the firmware of a machine the site's keys, and restart it.
+pub fn enrol_keys() -> Vec<Step> {
+    let enrol = Action::EnrolSecureBoot(EnrolSecureBoot::default());
+    vec![
+        step("enrol-secure-boot", enrol, SHORT_TIMEOUT),
+        step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT),
+    ]
 }
 
 fn step(name: &str, action: Action, timeout: u64) -> Step {

@@ -160,6 +160,11 @@ impl SecureBoot {
         own.into_iter().chain(next).map(|(name, key)| (name, key.certificate())).collect()
     }
 
+    /// The SHA-256 of the platform key's certificate, in hexadecimal, by which a machine with these keys is known.
+    pub fn platform_key(&self) -> String {
+        crate::random::hex(&self.pk.certificate().sha256())
+    }
+
     /// Whether the lists have Microsoft's certificates too.
     pub fn has_microsoft(&self) -> bool {
         self.stored.microsoft

@@ -84,6 +84,7 @@ impl Demo {
         let config = MachineConfig {
             arch: Arch::X86_64,
             boot: Boot::Uefi { uri: Some(self.lab.loader_url()) },
+            secure_boot: false,
             memory_mib: MEMORY_MIB,
             uuid: UUID.to_owned(),
             serial: "DEMO0001".to_owned(),

@@ -153,6 +153,7 @@ impl Lab {
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
         fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
+        // With the data folder, whose keys for Secure Boot sign, if it has any.
         let mut media = self.command();
         media.args(["media", "build", "--kind", "network", "--kernel", kernel]);
         media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);

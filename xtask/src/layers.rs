@@ -16,11 +16,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("parts", &[]),
     ("media", &["protocol", "formats", "parts", "secure-boot"]),
     ("attestation", &["protocol"]),
-    ("secure-boot", &[]),
+    ("secure-boot", &["formats"]),
     ("tpm", &["protocol"]),
     ("pxe", &[]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
-    ("installer", &["protocol", "user-data", "actions", "tpm"]),
+    ("installer", &["protocol", "formats", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
     ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media", "pxe"]),
 ];

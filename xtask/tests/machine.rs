@@ -22,6 +22,7 @@ fn config(boot: Boot) -> MachineConfig {
     MachineConfig {
         arch: Arch::X86_64,
         boot,
+        secure_boot: false,
         memory_mib: 512,
         uuid: "4c4c4544-0042-3010-8058-b7c04f503432".to_owned(),
         serial: "7CZ1234".to_owned(),

@@ -41,6 +41,23 @@ pub enum BootError {
         #[source]
         source: io::Error,
     },
+    /// The firmware cannot be given keys for Secure Boot.
+    #[error("giving the firmware keys for Secure Boot: {reason}")]
+    SecureBoot {
+        /// What was found, and what to do.
+        reason: String,
+    },
+    /// The firmware did not take one of the variables of Secure Boot.
+    #[error("writing the EFI variable {variable}: {state}")]
+    SecureBootVariable {
+        /// Its name.
+        variable: String,
+        /// What was written before, and what the firmware starts now.
+        state: String,
+        /// The cause, and what to do.
+        #[source]
+        source: io::Error,
+    },
     /// The program that starts the installed system cannot be determined.
     #[error("looking for the boot loader on {disk}: {reason}")]
     Loader {

@@ -2,27 +2,41 @@
 
 use std::path::Path;
 
+use ring::digest::{SHA256, digest};
+use slipway_formats::efi::signature_list;
 use slipway_protocol::Firmware;
 
 use super::files::{Notes, attribute, bytes, note};
 
-/// Secure Boot state: a global variable of the UEFI specification (2.10, 3.3), with the vendor GUID of global
-/// variables.
-const SECURE_BOOT: &str = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Folder of the firmware's variables.
+const VARIABLES: &str = "firmware/efi/efivars";
+/// Vendor GUID of the variables that the UEFI specification defines (2.10, 3.3).
+const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Bytes of attributes that efivarfs puts before the value (Linux, Documentation/filesystems/efivarfs.rst).
+const ATTRIBUTES: usize = 4;
 
 /// Firmware interface, Secure Boot and TPM.
 pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     let uefi = sys.join("firmware/efi").is_dir();
-    Firmware {
-        uefi,
-        secure_boot: if uefi { secure_boot(&sys.join(SECURE_BOOT), notes) } else { None },
-        tpm: tpm(&sys.join("class/tpm/tpm0/tpm_version_major"), notes),
+    let mut found =
+        Firmware { uefi, tpm: tpm(&sys.join("class/tpm/tpm0/tpm_version_major"), notes), ..Firmware::default() };
+    let variable = |name: &str| sys.join(VARIABLES).join(format!("{name}-{GLOBAL}"));
+    if uefi {
+        found.secure_boot = boolean(&variable("SecureBoot"), notes);
     }
+    // Firmware without the one has none of the others.
+    if found.secure_boot.is_some() {
+        found.setup_mode = boolean(&variable("SetupMode"), notes);
+    }
+    // In Setup Mode there is no platform key.
+    if found.setup_mode == Some(false) {
+        found.platform_key = platform_key(&variable("PK"), notes);
+    }
+    found
 }
 
-/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst). The value
-/// is one byte, 0 or 1.
-fn secure_boot(path: &Path, notes: &mut Notes) -> Option<bool> {
+/// A variable of one byte, 0 or 1.
+fn boolean(path: &Path, notes: &mut Notes) -> Option<bool> {
     match bytes(path, notes)?.as_slice() {
         [_, _, _, _, 0] => Some(false),
         [_, _, _, _, 1] => Some(true),
@@ -31,6 +45,16 @@ fn secure_boot(path: &Path, notes: &mut Notes) -> Option<bool> {
             None
         }
     }
+}
+
+/// The SHA-256 of the certificate of the platform key, in hexadecimal.
+fn platform_key(path: &Path, notes: &mut Notes) -> Option<String> {
+    let content = bytes(path, notes)?;
+    let list = content.get(ATTRIBUTES..).unwrap_or_default();
+    let entries = signature_list::parse(list).map_err(|error| note(path, &error, notes)).ok()?;
+    let certificate = entries.iter().find(|entry| entry.kind == signature_list::X509)?;
+    let digest = digest(&SHA256, certificate.data);
+    Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn tpm(path: &Path, notes: &mut Notes) -> Option<u8> {

@@ -10,6 +10,9 @@ use super::*;
 
 const SECURE_BOOT: &str = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
+const SETUP_MODE: &str = "sys/firmware/efi/efivars/SetupMode-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+const PK: &str = "sys/firmware/efi/efivars/PK-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
 /// The files of an ordinary server and their content.
 const SERVER: &[(&str, &[u8])] = &[
     ("sys/class/dmi/id/product_uuid", b"4c4c4544-0042-3010-8058-b7c04f503432\n"),
@@ -23,6 +26,12 @@ const SERVER: &[(&str, &[u8])] = &[
     ("proc/cpuinfo", b"processor\t: 0\nmodel name\t: Acme Core\n\nprocessor\t: 1\n"),
     ("proc/meminfo", b"MemTotal:       16777216 kB\nMemFree: 1 kB\n"),
     (SECURE_BOOT, &[6, 0, 0, 0, 1]),
+    (SETUP_MODE, &[6, 0, 0, 0, 0]),
+    (
+        PK,
+        b"\x27\0\0\0\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72\x37\0\0\0\0\0\0\0\x1b\0\0\0\
+          owner of entry 1certificate",
+    ),
     ("sys/class/tpm/tpm0/tpm_version_major", b"2\n"),
     ("sys/class/net/test0/address", b"52:54:00:AB:CD:01\n"),
     ("sys/class/net/test0/addr_assign_type", b"0\n"),
@@ -111,7 +120,14 @@ fn an_ordinary_server_is_known_in_full() {
             speed: Some(25_000),
             driver: Some("acme_nic".into()),
         }],
-        firmware: Firmware { uefi: true, secure_boot: Some(true), tpm: Some(2) },
+        firmware: Firmware {
+            uefi: true,
+            secure_boot: Some(true),
+            setup_mode: Some(false),
+            // `printf certificate | sha256sum`.
+            platform_key: Some("03d66dd08835c1ca3f128cceacd1f31ac94163096b20f445ae84285bc0832d72".into()),
+            tpm: Some(2),
+        },
         loaded_from: None,
         unserved: Vec::new(),
     };

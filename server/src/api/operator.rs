@@ -160,6 +160,7 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
+    let new = new.with_keys(&app.data)?;
     let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
     Ok((StatusCode::CREATED, Json(run)))
 }

@@ -202,7 +202,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         }
         Command::Os(command) => os::run(store, command).await,
         Command::Run(command) => run::run(store, data, command).await,
-        Command::Status(options) => status::run(store, options).await,
+        Command::Status(options) => status::run(store, data, options).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => escrow::run(store, command).await,
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),

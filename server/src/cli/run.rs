@@ -44,7 +44,8 @@ Examples:
   slipway-server run start web1 --os debian-12
   slipway-server run start web1 --os debian-12 --user-data web1.yaml --replace
   slipway-server run start web1 --os debian-12 --disk-serial S4EVNF0M
-  slipway-server run start web1 --workflow erase.yaml")]
+  slipway-server run start web1 --workflow erase.yaml
+  slipway-server run start web1 --secure-boot")]
 #[command(group(clap::ArgGroup::new("task").required(true)))]
 pub struct RunStart {
     /// Id, name or claim code of the machine.
@@ -55,8 +56,11 @@ pub struct RunStart {
     /// Run the steps in this YAML file.
     #[arg(long, value_name = "FILE", group = "task")]
     workflow: Option<PathBuf>,
+    /// Give the firmware, which must be in Setup Mode, the site's keys for Secure Boot, and restart the machine.
+    #[arg(long, group = "task")]
+    secure_boot: bool,
     /// File with user-data in place of the operating system's, plain or compressed with gzip.
-    #[arg(long, conflicts_with = "workflow")]
+    #[arg(long, conflicts_with_all = ["workflow", "secure_boot"])]
     user_data: Option<PathBuf>,
     /// Whether the installed system reports that it is up; overrides the operating system or the workflow.
     #[arg(long, value_name = "BOOL")]
@@ -109,13 +113,14 @@ fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
 }
 
 async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result<()> {
-    let task = match (start.os, start.workflow) {
-        (Some(os), None) => Task::Os(os),
+    let new = match (start.os, start.workflow) {
+        (Some(os), None) => NewRun::new(Task::Os(os)),
         (None, Some(file)) => {
             let yaml = read(&file)?;
-            Task::Workflow(operate::parse_workflow(&yaml).with_context(|| format!("reading {file:?}"))?)
+            NewRun::new(Task::Workflow(operate::parse_workflow(&yaml).with_context(|| format!("reading {file:?}"))?))
         }
-        _ => bail!("give either --os or --workflow"),
+        (None, None) if start.secure_boot => NewRun::enrolling_keys(),
+        _ => bail!("give one of --os, --workflow and --secure-boot"),
     };
     let ca = ca::anchors(data)?;
     let new = NewRun {
@@ -126,7 +131,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         known_steps: start.known_steps,
         disk: start.disk.hints(),
         replace: start.replace,
-        ..NewRun::new(task)
+        ..new
     };
-    print_line(&operate::start_run(store, &ca, &start.node, new).await?.id)
+    print_line(&operate::start_run(store, &ca, &start.node, new.with_keys(data)?).await?.id)
 }

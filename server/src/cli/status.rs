@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use slipway_protocol::printable::{self, line};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
+use slipway_server::data::DataDir;
+use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
-use super::words::{bytes, cut_to, dash, duration, table, word};
+use super::words::{bytes, cut_to, dash, duration, secure_boot, table, word};
 use super::{boot_files, claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
@@ -45,7 +47,8 @@ pub struct Options {
     watch: bool,
 }
 
-pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
+pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
+    let own_key = SecureBoot::open(data)?.map(|keys| keys.platform_key());
     let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>)> = None;
     let mut written = String::new();
     let mut output = std::io::stdout();
@@ -68,7 +71,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
             }
         } else if redraws || shown.as_ref() != Some(&current) {
             let text = match (&options.node, nodes.as_slice()) {
-                (Some(_), [node]) => one(node, now()),
+                (Some(_), [node]) => one(node, own_key.as_deref(), now()),
                 _ => many(nodes, options.all, now()) + &boot_files::strangers(strangers, now()),
             };
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
@@ -98,14 +101,17 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
     text
 }
 
-/// Everything known about a machine.
-fn one(node: &NodeStatus, now: Millis) -> String {
+/// Everything known about a machine. `own_key` is the site's platform key for Secure Boot.
+fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
     let notice = problem(node, now).map(|problem| format!("\nThe machine {problem}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
+    let firmware = node.inventory.as_ref().map(|inventory| &inventory.firmware);
+    let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key));
+    let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
     let (fetched, reports) = (boot_files::details(node, now), reports::of_node(node, now));
-    format!("{table}{notice}{fetched}{failure}{contacts}{reports}{}", claims::details(node, now))
+    format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
 /// The width of the terminal in columns. Other output is not cut.
@@ -382,7 +388,7 @@ mod tests {
         let causes = vec!["opening /dev/sda".to_owned(), "no such device".to_owned()];
         erase.failure = Some(Failure { reason: "erasing".to_owned(), causes, log_tail: Vec::new() });
         let node = node(NodeState::Failed, vec![erase, step("reboot", StepState::Skipped)]);
-        let text = one(&node, 103_000);
+        let text = one(&node, None, 103_000);
         assert!(
             text.contains("\nStep 1/2 erase-disk: erasing\n  because: opening /dev/sda\n  because: no such device\n"),
             "{text}"
@@ -457,7 +463,7 @@ mod tests {
         let mut stream = step("stream-image", StepState::Failed);
         let causes = vec!["a\x1b[2Jb\nforged: line".to_owned()];
         stream.failure = Some(Failure { reason: "c\x1b]0;d\x07".to_owned(), causes, log_tail: Vec::new() });
-        let text = one(&node(NodeState::Failed, vec![stream]), 103_000);
+        let text = one(&node(NodeState::Failed, vec![stream]), None, 103_000);
         assert!(text.contains("because: a\\u{1b}[2Jb\\nforged: line\n"), "{text}");
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }

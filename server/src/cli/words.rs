@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 use slipway_protocol::printable::line;
-use slipway_protocol::{NodeStatus, Proof};
+use slipway_protocol::{Firmware, NodeStatus, Proof};
 use slipway_server::time::Millis;
 
 /// What a machine must prove, as an option.
@@ -86,4 +86,45 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
 /// The name of a node, else its id.
 pub fn label(node: &NodeStatus) -> &str {
     node.name.as_deref().unwrap_or(&node.id)
+}
+
+/// The state of Secure Boot. `own_key` is the site's platform key. None for a machine with a BIOS, or if it is unknown.
+pub fn secure_boot(firmware: &Firmware, own_key: Option<&str>) -> Option<String> {
+    let keys = match firmware.platform_key.as_deref() {
+        None => "keys that are unknown",
+        found if found == own_key => "the keys of this site",
+        Some(_) => "other keys than those of this site",
+    };
+    Some(match (firmware.secure_boot?, firmware.setup_mode) {
+        (true, _) => format!("on, with {keys}"),
+        (false, Some(true)) => {
+            "off; the firmware is in Setup Mode and can be given keys (run start --secure-boot)".to_owned()
+        }
+        (false, _) => format!("off, with {keys}; it is switched on in the firmware's menu"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_secure_boot_says_whose_keys_there_are() {
+        let check = |secure_boot: Option<bool>, setup_mode: Option<bool>, key: Option<&str>, expect: Option<&str>| {
+            let platform_key = key.map(str::to_owned);
+            let firmware = Firmware { uefi: true, secure_boot, setup_mode, platform_key, ..Firmware::default() };
+            assert_eq!(super::secure_boot(&firmware, Some("ours")).as_deref(), expect);
+        };
+        check(None, None, None, None);
+        check(Some(true), Some(false), Some("ours"), Some("on, with the keys of this site"));
+        check(Some(true), Some(false), Some("theirs"), Some("on, with other keys than those of this site"));
+        check(Some(true), None, None, Some("on, with keys that are unknown"));
+        let setup = "off; the firmware is in Setup Mode and can be given keys (run start --secure-boot)";
+        check(Some(false), Some(true), None, Some(setup));
+        let off = "off, with the keys of this site; it is switched on in the firmware's menu";
+        check(Some(false), Some(false), Some("ours"), Some(off));
+        let theirs =
+            Firmware { secure_boot: Some(true), platform_key: Some("theirs".to_owned()), ..Firmware::default() };
+        assert_eq!(super::secure_boot(&theirs, None).as_deref(), Some("on, with other keys than those of this site"));
+    }
 }

@@ -2,9 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::DiskHints;
+use time::OffsetDateTime;
 
 use super::workflow_file::WorkflowFile;
+use crate::compose;
+use crate::data::DataDir;
+use crate::error::Error;
 use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::secure_boot::{SecureBoot, no_keys};
 
 /// What a node is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -58,6 +63,23 @@ impl NewRun {
             disk: None,
             replace: false,
         }
+    }
+
+    /// A run that gives the firmware of a machine the site's keys for Secure Boot, and restarts it.
+    pub fn enrolling_keys() -> Self {
+        Self::new(Task::Workflow(WorkflowFile { steps: compose::enrol_keys(), ..WorkflowFile::default() }))
+    }
+
+    /// The run with the site's keys where its steps give keys to the firmware. They are signed now, because firmware takes only
+    /// what is later than what it has. Fails if the site has no keys.
+    pub fn with_keys(mut self, data: &DataDir) -> Result<Self, Error> {
+        if let Task::Workflow(workflow) = &mut self.task
+            && compose::wants_keys(&workflow.steps)
+        {
+            let keys = SecureBoot::open(data)?.ok_or_else(no_keys)?;
+            compose::fill_in_keys(&mut workflow.steps, &keys.updates(OffsetDateTime::now_utc())?);
+        }
+        Ok(self)
     }
 
     pub(super) fn reporting(&self) -> PhoneHomeSettings {

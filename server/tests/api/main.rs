@@ -35,6 +35,7 @@ mod program;
 mod recovery_keys;
 mod reporting;
 mod secrets;
+mod secure_boot;
 mod siege;
 mod support;
 #[path = "../../../tpm/tests/common/mod.rs"]

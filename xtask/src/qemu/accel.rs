@@ -75,7 +75,7 @@ fn lives_under_kvm(arch: Arch) -> Result<bool> {
     let (log, variables) = (folder.path().join("log"), folder.path().join("vars.fd"));
     firmware::variables(&variables, arch, None)?;
     let mut qemu = command(program(arch), ["-machine", board(arch), "-m", "256", "-display", "none", "-nodefaults"]);
-    qemu.args(firmware::drives(&variables, arch)?).args(Accel::Kvm.arguments(arch));
+    qemu.args(firmware::drives(&variables, arch, false)?).args(Accel::Kvm.arguments(arch));
     qemu.arg("-serial").arg(format!("file:{}", log.display()));
     let mut probe =
         qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;

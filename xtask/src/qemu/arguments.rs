@@ -47,7 +47,7 @@ pub(super) fn of(
     // One processor: under TCG, firmware and kernel are slower with two.
     add(&[
         "-machine",
-        board(config.arch),
+        &if config.secure_boot { format!("{},smm=on", board(config.arch)) } else { board(config.arch).to_owned() },
         "-smp",
         "1",
         "-m",
@@ -71,9 +71,13 @@ pub(super) fn of(
         &format!("unix:{},server=on,wait=off", escape_commas(&sockets.join("qmp"))),
     ]);
     add(&["-device", "virtio-rng-pci"]);
+    if config.secure_boot {
+        // Only the firmware in system management mode writes its variables.
+        add(&["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+    }
     match &config.boot {
         Boot::Uefi { .. } => {
-            add(&firmware::drives(variables, config.arch)?.each_ref().map(String::as_str));
+            add(&firmware::drives(variables, config.arch, config.secure_boot)?.each_ref().map(String::as_str));
             // AAVMF would wait five seconds for a key before it starts anything. OVMF does not.
             if config.arch == Arch::Aarch64 {
                 add(&["-boot", "menu=on,splash-time=0"]);
@@ -84,7 +88,7 @@ pub(super) fn of(
             }
         }
         Boot::UefiPxe => {
-            add(&firmware::drives(variables, config.arch)?.each_ref().map(String::as_str));
+            add(&firmware::drives(variables, config.arch, config.secure_boot)?.each_ref().map(String::as_str));
             add(&["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
         }
         Boot::BiosPxe => add(&["-boot", "n"]),

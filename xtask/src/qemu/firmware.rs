@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use crate::binary::Arch;
 use crate::command::{command, run_quietly};
@@ -11,17 +12,20 @@ use crate::{debian, host, python};
 
 use super::escape_commas;
 
-/// A firmware, without Secure Boot.
+/// A firmware.
 struct Firmware {
     code: PathBuf,
     /// Factory default variables.
     factory: PathBuf,
 }
 
-fn of(arch: Arch) -> Result<Firmware> {
-    let (folder, [code, factory]) = match arch {
-        Arch::X86_64 => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
-        Arch::Aarch64 => {
+/// The firmware of an architecture. With Secure Boot it begins in Setup Mode: it has no keys.
+fn of(arch: Arch, secure_boot: bool) -> Result<Firmware> {
+    let (folder, [code, factory]) = match (arch, secure_boot) {
+        (Arch::X86_64, false) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
+        (Arch::X86_64, true) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.fd"]),
+        (Arch::Aarch64, true) => bail!("a machine with arm64 has no firmware with Secure Boot here"),
+        (Arch::Aarch64, false) => {
             let root = debian::unpacked(&debian::ARM64_FIRMWARE)?;
             (root.join("usr/share/AAVMF"), ["AAVMF_CODE.no-secboot.fd", "AAVMF_VARS.fd"])
         }
@@ -49,7 +53,8 @@ pub fn variables(path: &Path, arch: Arch, boot_uri: Option<&str>) -> Result<()> 
         return Ok(());
     }
     let fresh = path.with_extension("fresh");
-    let factory = of(arch)?.factory;
+    // Those of x86-64 are the same with Secure Boot and without.
+    let factory = of(arch, false)?.factory;
     fs::copy(&factory, &fresh).with_context(|| format!("copying {}", factory.display()))?;
     if let Some(uri) = boot_uri {
         let tools = python::environment(python::FIRMWARE)?;
@@ -58,10 +63,56 @@ pub fn variables(path: &Path, arch: Arch, boot_uri: Option<&str>) -> Result<()> 
     fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
 }
 
+/// A variable of the firmware.
+pub struct Variable {
+    /// Its name, such as `Boot0001`.
+    pub name: &'static str,
+    /// GUID of its namespace.
+    pub vendor: &'static str,
+    /// Its attributes (UEFI specification 2.10, 8.2.1).
+    pub attributes: u32,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// Namespace of the variables in the UEFI specification (3.3).
+pub const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Namespace of db and dbx (32.6.1).
+const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
+/// Attributes of a variable that its updates sign.
+const AUTHENTICATED: u32 = 0x27;
+
+/// Keys for Secure Boot in a folder that `slipway-server keys export` has made, as the firmware's variables.
+pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
+    let mut variables = Vec::new();
+    for (name, vendor) in [("dbx", IMAGE_SECURITY), ("db", IMAGE_SECURITY), ("KEK", GLOBAL), ("PK", GLOBAL)] {
+        let lists = folder.join(name).with_extension("esl");
+        // Without anything retired there is no dbx.
+        if lists.exists() {
+            let content = fs::read(&lists).with_context(|| format!("reading {}", lists.display()))?;
+            variables.push(Variable { name, vendor, attributes: AUTHENTICATED, content });
+        }
+    }
+    Ok(variables)
+}
+
+/// Sets a machine's variables, and switches Secure Boot on if they have keys.
+pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
+    let json = |variable: &Variable| {
+        let hex: String = variable.content.iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({ "name": variable.name, "guid": variable.vendor, "attr": variable.attributes, "data": hex })
+    };
+    let text = json!({ "version": 2, "variables": variables.iter().map(json).collect::<Vec<_>>() }).to_string();
+    let file = path.with_extension("json");
+    fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    let tools = python::environment(python::FIRMWARE)?;
+    run_quietly(command(tools.join("virt-fw-vars"), ["--sb", "--inplace"]).arg(path).arg("--set-json").arg(&file))
+}
+
 /// QEMU's arguments for the two flash chips: code and a machine's variables.
-pub fn drives(variables: &Path, arch: Arch) -> Result<[String; 4]> {
+pub fn drives(variables: &Path, arch: Arch, secure_boot: bool) -> Result<[String; 4]> {
     let drive = "-drive".to_owned();
-    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch)?.code));
+    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch, secure_boot)?.code));
     let variables = format!("if=pflash,unit=1,format=raw,file={}", escape_commas(variables));
     Ok([drive.clone(), code, drive, variables])
 }

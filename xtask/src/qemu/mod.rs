@@ -77,6 +77,8 @@ pub struct MachineConfig {
     pub arch: Arch,
     /// How it starts.
     pub boot: Boot,
+    /// Whether its UEFI firmware has Secure Boot. Without keys it is in Setup Mode ([`firmware::set`] gives it some).
+    pub secure_boot: bool,
     /// Memory in MiB.
     pub memory_mib: u32,
     /// SMBIOS system UUID.

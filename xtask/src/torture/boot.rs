@@ -28,6 +28,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let config = MachineConfig {
         arch: Arch::X86_64,
         boot: Boot::Uefi { uri: None },
+        secure_boot: false,
         memory_mib: 256,
         uuid: "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b302".to_owned(),
         serial: "TORTURE002".to_owned(),

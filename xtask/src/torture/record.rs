@@ -128,6 +128,7 @@ fn machine(boot: ImagePaths, disk: &Path, log: &Path) -> MachineConfig {
     MachineConfig {
         arch: Arch::X86_64,
         boot: Boot::Kernel { vmlinuz: boot.vmlinuz, initramfs: boot.initramfs, cmdline },
+        secure_boot: false,
         memory_mib: 512,
         uuid: UUID.to_owned(),
         serial: "TORTURE001".to_owned(),

@@ -13,6 +13,8 @@ use crate::error::{BootError, Error};
 
 /// Vendor GUID of the variables defined in the specification (UEFI specification 2.10, 3.3).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Vendor GUID of the lists of what may start (32.6.1).
+const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
 /// Attributes: non-volatile, visible to the boot manager and to Linux (8.2.1). In a file they precede the content.
 const ATTRIBUTES: [u8; 4] = 7_u32.to_le_bytes();
 /// Maximum size of a variable in bytes. Firmware has less room for all of them together.
@@ -68,22 +70,36 @@ impl Variables {
 
     /// Writes a variable and reads it back, because firmware may accept it and store something else.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
-        let path = self.0.join(name);
-        let is_new = !path.exists();
-        let written = thawed(&path, || write_whole(&path, content));
-        if let Err(source) = written {
-            if is_new {
-                // Some kernels leave the file of a variable that does not exist.
-                _ = fs::remove_file(&path);
-            }
-            return Err(failed("writing", name, source));
-        }
+        let bytes = [&ATTRIBUTES, content].concat();
+        let written = self.store(name, &bytes, |file| {
+            // efivarfs does this itself. If plain files replace it, the rest of a longer file would remain.
+            _ = file.set_len(bytes.len() as u64);
+        });
+        written.map_err(|source| failed("writing", name, source))?;
         if self.read(name)?.as_deref() != Some(content) {
             let source =
                 io::Error::other("the firmware accepted it, but returned something else when it was read back");
             return Err(failed("writing", name, source));
         }
         Ok(())
+    }
+
+    /// Writes a signed update of a variable: attributes, time, signature and content (8.2.2). The variable then has the content
+    /// alone.
+    pub(crate) fn write_update(&self, name: &str, update: &[u8]) -> io::Result<()> {
+        self.store(name, update, |_| {})
+    }
+
+    /// Writes the file of a variable.
+    fn store(&self, name: &str, bytes: &[u8], then: impl FnOnce(&File)) -> io::Result<()> {
+        let path = self.0.join(name);
+        let is_new = !path.exists();
+        let written = thawed(&path, || write_at_once(&path, bytes));
+        if written.is_err() && is_new {
+            // Some kernels leave the file of a variable that does not exist.
+            _ = fs::remove_file(&path);
+        }
+        written.map(|file| then(&file))
     }
 
     /// Removes a variable. It is not an error if it does not exist.
@@ -106,6 +122,11 @@ pub(crate) fn global(name: &str) -> String {
     format!("{name}-{GLOBAL}")
 }
 
+/// File name of a list of what may start, or may not.
+pub(crate) fn image_security(name: &str) -> String {
+    format!("{name}-{IMAGE_SECURITY}")
+}
+
 /// The number of a boot entry, from its file name.
 fn entry_number(file: &str) -> Option<u16> {
     let digits = file.strip_prefix("Boot")?.strip_suffix(GLOBAL)?.strip_suffix('-')?;
@@ -114,16 +135,13 @@ fn entry_number(file: &str) -> Option<u16> {
 }
 
 /// Writes a variable with a single write, which the kernel passes to the firmware.
-fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
-    let bytes = [&ATTRIBUTES, content].concat();
+fn write_at_once(path: &Path, bytes: &[u8]) -> io::Result<File> {
     // Truncating the file first would remove the variable.
     let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
-    if file.write(&bytes)? != bytes.len() {
+    if file.write(bytes)? != bytes.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
-    // efivarfs does this itself. If plain files replace it, the rest of a longer file would remain.
-    _ = file.set_len(bytes.len() as u64);
-    Ok(())
+    Ok(file)
 }
 
 /// Changes a file that may be marked as immutable. efivarfs marks variables so if some machines do not start without
