@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use slipway_protocol::{Action, Digest, DiskHints, NodeStatus, Step, StreamImage};
+use slipway_secure_boot::lists::{self, Entry};
+use slipway_secure_boot::{Certificate, Uuid};
 use tempfile::TempDir;
 use xtask::binary::Arch;
 use xtask::bootable;
@@ -185,6 +187,17 @@ pub fn noise(length: usize) -> Vec<u8> {
         state.to_le_bytes()
     });
     words.flatten().take(length).collect()
+}
+
+/// QEMU's arguments for firmware whose TLS trusts one certificate in PEM, and nothing else. A file for it is made in the
+/// folder.
+pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
+    let list = lists::build(&[Entry::certificate(Uuid::nil(), &Certificate::from_pem(ca)?)]);
+    let mut file = tempfile::Builder::new().suffix(".esl").tempfile_in(folder)?;
+    file.write_all(&list)?;
+    let (_, kept) = file.keep()?;
+    // Read by OVMF into the variable TlsCaCertificate (OvmfPkg/Library/TlsAuthConfigLib).
+    Ok(vec!["-fw_cfg".to_owned(), format!("name=etc/edk2/https/cacerts,file={}", path(&kept)?)])
 }
 
 /// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without

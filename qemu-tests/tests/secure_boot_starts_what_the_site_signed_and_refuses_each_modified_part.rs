@@ -57,7 +57,7 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
         bench.lab.operator(&["keys", "export", keys_path])?;
         let folder = bench.folder().join("machine");
         std::fs::create_dir_all(&folder)?;
-        firmware::variables(&folder.join("vars.fd"), Arch::X86_64, None)?;
+        firmware::variables(&folder.join("vars.fd"), Arch::X86_64, firmware::Release::Host, None)?;
         let mut variables = firmware::exported_keys(&keys)?;
         variables.extend(entry());
         firmware::set(&folder.join("vars.fd"), &variables)?;

@@ -13,6 +13,7 @@ use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
 use xtask::binary::Arch;
 use xtask::command::{command, run_quietly};
 use xtask::python;
+use xtask::qemu::firmware::Release;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
 use xtask::target_image::System;
 
@@ -104,7 +105,7 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
 /// Variables with which a machine always starts from a URI first, and then from a former installation.
 fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     let variables = folder.join("vars.fd");
-    firmware::variables(&variables, Arch::X86_64, Some(uri))?;
+    firmware::variables(&variables, Arch::X86_64, Release::Host, Some(uri))?;
     let variable = |name: &str, data: &[u8]| json!({ "name": name, "guid": GLOBAL, "attr": 7, "data": hex(data) });
     let order = variable("BootOrder", &[NETWORK, FORMER].map(u16::to_le_bytes).concat());
     let former = variable(&format!("Boot{FORMER:04X}"), &former_entry());

@@ -27,7 +27,7 @@ const SUMS: &str = "SHA256SUMS";
 /// Where the images are.
 const IMAGES: &str = "images/sha256";
 /// The keys, certificates and tokens.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 17] = [
     "ca.pem",
     "ca.key",
     "intermediate.pem",
@@ -38,6 +38,10 @@ const KEYS: [&str; 13] = [
     "next-intermediate.key",
     "server.pem",
     "server.key",
+    "firmware-ca.pem",
+    "firmware-ca.key",
+    "firmware-server.pem",
+    "firmware-server.key",
     "jwt.key",
     "operator-token",
     "secure-boot.json",

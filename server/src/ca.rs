@@ -6,12 +6,13 @@
 
 mod certificate;
 mod files;
+pub mod firmware;
 mod rotation;
 mod template;
 
 use std::collections::BTreeSet;
 
-use rcgen::{CertificateSigningRequestParams, KeyPair, PublicKeyData};
+use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use slipway_protocol::ErrorCode;
@@ -45,7 +46,7 @@ pub struct Authority {
 
 /// Certificate chain and key of a TLS server.
 pub struct ServerIdentity {
-    /// Leaf first, then the intermediate.
+    /// Leaf first, then the intermediate if there is one.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's key.
     pub key: PrivateKeyDer<'static>,
@@ -131,22 +132,11 @@ impl Authority {
     /// The server's certificate for these host names and addresses, created or renewed as needed. Each has a new key.
     pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
         let names = self.allowed(data, names)?;
-        let intermediate = &self.current.intermediate;
-        let stored = (files::certificate(data, "server.pem").ok().flatten(), key_pair(data, "server.key")?);
-        let (leaf, key) = match stored {
-            (Some(leaf), Some(key)) if leaf.is_of(&key) && serves(&leaf, intermediate, &names) => (leaf.der, key),
-            _ => {
-                let key = files::new_key()?;
-                let made = template::server(&names, intermediate)?.signed_by(&key, &self.current.issuer);
-                let made = made.map_err(certificate_error("signing the server's certificate"))?;
-                data.replace("server.key", &key.serialize_pem())?;
-                data.replace("server.pem", &made.pem())?;
-                (made.der().clone(), key)
-            }
-        };
-        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
-        let key = key.map_err(tls_error("reading server.key"))?;
-        Ok(ServerIdentity { chain: vec![leaf, intermediate.der.clone()], key })
+        let Generation { intermediate, issuer, .. } = &self.current;
+        let files = ["server.pem", "server.key"];
+        let mut identity = kept_or_signed(data, files, intermediate, issuer, files::new_key, &names)?;
+        identity.chain.push(intermediate.der.clone());
+        Ok(identity)
     }
 
     /// The names that the certificate can be for. During a rotation, a name that only the next root may vouch for has
@@ -261,6 +251,33 @@ pub fn subject(certificate: &CertificateDer<'_>) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
     Some(Subject { node: name.to_owned(), key: random::fingerprint(certificate.public_key().raw) })
+}
+
+/// A certificate of the server and its key from two files of the data folder. If it is not for these names, or due, it is
+/// replaced, with a new key. Its chain is the certificate alone.
+fn kept_or_signed(
+    data: &DataDir,
+    [pem, key_file]: [&'static str; 2],
+    authority: &Certificate,
+    issuer: &Issuer<'_, KeyPair>,
+    new_key: fn() -> Result<KeyPair, Error>,
+    names: &BTreeSet<String>,
+) -> Result<ServerIdentity, Error> {
+    let stored = (files::certificate(data, pem).ok().flatten(), key_pair(data, key_file)?);
+    let (leaf, key) = match stored {
+        (Some(leaf), Some(key)) if leaf.is_of(&key) && serves(&leaf, authority, names) => (leaf.der, key),
+        _ => {
+            let key = new_key()?;
+            let made = template::server(names, authority, &key)?.signed_by(&key, issuer);
+            let made = made.map_err(certificate_error("signing the server's certificate"))?;
+            data.replace(key_file, &key.serialize_pem())?;
+            data.replace(pem, &made.pem())?;
+            (made.der().clone(), key)
+        }
+    };
+    let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
+    let key = key.map_err(tls_error("reading the key of the server's certificate"))?;
+    Ok(ServerIdentity { chain: vec![leaf], key })
 }
 
 /// Whether the certificate is for exactly these names, from this authority, and lasts long enough.

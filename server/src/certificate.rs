@@ -1,4 +1,4 @@
-//! The server's certificate. It is renewed before it expires, without a restart.
+//! The server's certificates. They are renewed before they expire, without a restart.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,18 +8,26 @@ use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::ca::Authority;
+use crate::ca::{Authority, ServerIdentity, firmware};
 use crate::data::DataDir;
 use crate::error::{Error, chain};
 
 /// How often the certificate's expiry is checked. Far shorter than its lifetime.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The certificate in use, for these host names and addresses.
+/// The certificates in use, for these host names and addresses.
 #[derive(Debug)]
 pub struct Certificate {
     names: BTreeSet<String>,
-    current: RwLock<Arc<CertifiedKey>>,
+    current: RwLock<Current>,
+}
+
+#[derive(Clone, Debug)]
+struct Current {
+    /// What nodes, installed systems and operators trust, by an elliptic curve.
+    usual: Arc<CertifiedKey>,
+    /// For firmware that knows nothing but RSA, if the site has such.
+    firmware: Option<Arc<CertifiedKey>>,
 }
 
 impl Certificate {
@@ -48,16 +56,24 @@ impl Certificate {
 }
 
 impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let Current { usual, firmware } = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match usual.key.choose_scheme(client.signature_schemes()) {
+            Some(_) => Some(usual),
+            None => firmware.or(Some(usual)),
+        }
     }
 }
 
-fn load(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<Arc<CertifiedKey>, Error> {
-    let identity = authority.server_identity(data, names)?;
-    let key = CertifiedKey::from_der(identity.chain, identity.key, &ring::default_provider());
-    let wrong = |source| Error::Tls { doing: "using server.pem with server.key", source: Box::new(source) };
-    key.map(Arc::new).map_err(wrong)
+fn load(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<Current, Error> {
+    let certified = |ServerIdentity { chain, key }| {
+        let key = CertifiedKey::from_der(chain, key, &ring::default_provider());
+        let wrong =
+            |source| Error::Tls { doing: "using the server's certificate with its key", source: Box::new(source) };
+        key.map(Arc::new).map_err(wrong)
+    };
+    let usual = certified(authority.server_identity(data, names)?)?;
+    Ok(Current { usual, firmware: firmware::identity(data, names)?.map(certified).transpose()? })
 }
 
 #[cfg(test)]
@@ -70,7 +86,9 @@ mod tests {
         let data = DataDir::make(folder.path())?;
         let authority = Authority::open_or_make(&data, &BTreeSet::from(["localhost".to_owned()]))?;
         let certificate = Certificate::open(&authority, &data, BTreeSet::from(["localhost".to_owned()]))?;
-        let shown = || certificate.current.read().map(|key| key.cert[0].clone()).map_err(|error| error.to_string());
+        let shown = || {
+            certificate.current.read().map(|current| current.usual.cert[0].clone()).map_err(|error| error.to_string())
+        };
         let first = shown()?;
         certificate.renew(&authority, &data)?;
         assert_eq!(shown()?, first, "it lasts for long");

@@ -8,6 +8,7 @@
 //! intermediate.pem .key what signs for the server and the nodes
 //! next-*                root and intermediate that a rotation brings
 //! server.pem server.key the server's own certificate and key
+//! firmware-*            root, certificate of the server and keys for firmware that knows only RSA, if the site has such
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
 //! operator-token        token of the first operator of the HTTPS API
 //! secure-boot.json      keys of UEFI Secure Boot, if the site has some

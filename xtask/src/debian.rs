@@ -57,6 +57,8 @@ pub const SYSTEMD_BOOT: Package<'_> =
     Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
 /// The network boot loader. Debian has it for arm64 since trixie; the package is the same for all architectures.
 pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "trixie", component: "main" };
+/// UEFI firmware for QEMU's machines whose TLS has elliptic curves. That of trixie has none.
+pub const NEWER_FIRMWARE: Package<'_> = Package { name: "ovmf-generic", suite: "forky", component: "main" };
 /// UEFI firmware for QEMU's arm64 machines. That of bookworm comes without a formatted store of variables, so nothing
 /// but the firmware itself could write the first.
 pub const ARM64_FIRMWARE: Package<'_> = Package { name: "qemu-efi-aarch64", suite: "trixie", component: "main" };

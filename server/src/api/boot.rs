@@ -1,5 +1,6 @@
 //! Boot files and iPXE scripts: everything that the plain HTTP listener serves.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path as FilePath};
 use std::sync::Arc;
@@ -114,14 +115,24 @@ pub async fn file(
     // served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-    let served =
-        Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
+    let served = Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: media_type(&at) };
     let (bytes, address) = (served.size, peer.address.ip());
     let note = move || {
         let (at, to_disk, node) = (now(), false, None);
         app.boot_fetches.fetched(Fetched { at, address, file: path, bytes, way, to_disk, node });
     };
     files::respond_and_tell(served, &headers, Box::new(note)).await
+}
+
+/// The media type of a boot file, by which firmware tells a program from an image that it makes a RAM disk of (UEFI 2.10,
+/// section 24.7.3.2, and the media types that are registered with IANA).
+fn media_type(path: &FilePath) -> &'static str {
+    match path.extension().and_then(OsStr::to_str) {
+        Some("efi") => "application/efi",
+        Some("iso") => "application/vnd.efi-iso",
+        Some("img") => "application/vnd.efi-img",
+        _ => "application/octet-stream",
+    }
 }
 
 /// Whether the path is relative and has plain names only. Links inside the folder are the operator's choice and are

@@ -85,7 +85,7 @@ impl Generation {
         let key = existing_or_new_key(data, files.intermediate_key)?;
         let root = template::root(names).self_signed(&root_key);
         let root = root.map_err(certificate_error("creating the root of the certificate authority"))?.pem();
-        let root = Certificate::parse(&root).ok_or_else(|| unreadable(data, files.root))?;
+        let root = Certificate::parse(&root).ok_or_else(|| unreadable(data, files.root, "a certificate"))?;
         let pem = sign(&root, root_key, &key, names)?;
         data.replace(files.intermediate, &pem)?;
         data.replace(files.root, &root.pem)
@@ -125,7 +125,7 @@ fn sign(root: &Certificate, root_key: KeyPair, key: &KeyPair, names: &BTreeSet<S
 /// A certificate of the folder, if it is there.
 pub fn certificate(data: &DataDir, name: &str) -> Result<Option<Certificate>, Error> {
     let pem = data.read(name)?;
-    pem.map(|pem| Certificate::parse(&pem).ok_or_else(|| unreadable(data, name))).transpose()
+    pem.map(|pem| Certificate::parse(&pem).ok_or_else(|| unreadable(data, name, "a certificate"))).transpose()
 }
 
 /// A key of the folder, if it is there.
@@ -148,8 +148,9 @@ fn existing_or_new_key(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
     Ok(key)
 }
 
-fn unreadable(data: &DataDir, name: &str) -> Error {
-    let message = format!("{:?} is not a certificate in PEM; restore it from a backup", data.path(name));
+/// A file is not what it should be.
+pub fn unreadable(data: &DataDir, name: &str, what: &str) -> Error {
+    let message = format!("{:?} is not {what} in PEM; restore it from a backup", data.path(name));
     Error::refused(ErrorCode::Conflict, message)
 }
 

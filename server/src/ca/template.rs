@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    GeneralSubtree, IsCa, KeyUsagePurpose, NameConstraints, SanType, SerialNumber,
+    GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints, SanType, SerialNumber,
 };
 use slipway_protocol::ErrorCode;
 use time::{Duration, OffsetDateTime};
@@ -65,13 +65,27 @@ fn subtree(name: &str) -> GeneralSubtree {
     }
 }
 
-/// The server's certificate. It does not outlive its issuer.
-pub fn server(names: &BTreeSet<String>, issuer: &Certificate) -> Result<CertificateParams, Error> {
+/// A root for firmware. It signs certificates of the server, and nothing else.
+pub fn firmware_root() -> CertificateParams {
+    let mut params = params(&format!("slipway firmware CA {}", random::id()), CA_LIFETIME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = false;
+    params
+}
+
+/// The server's certificate, for this key. It does not outlive its issuer.
+pub fn server(names: &BTreeSet<String>, issuer: &Certificate, key: &KeyPair) -> Result<CertificateParams, Error> {
     // GnuTLS takes the common name for a host name if the certificate is for addresses alone.
     let has_host_name = names.iter().any(|name| name.parse::<IpAddr>().is_err());
     let mut params = params(if has_host_name { "slipway-server" } else { "localhost" }, SERVER_LIFETIME);
     params.not_after = params.not_after.min(issuer.not_after);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    if key.algorithm() == &rcgen::PKCS_RSA_SHA256 {
+        // Old firmware has no other key exchange than encryption with this key (RFC 5246, section 7.4.2).
+        params.key_usages.push(KeyUsagePurpose::KeyEncipherment);
+    }
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     for name in names {
         params.subject_alt_names.push(match name.parse::<IpAddr>() {

@@ -24,6 +24,8 @@ pub struct Options {
 enum CaCommand {
     /// Show what machines trust: how long, for which names and addresses, and where the root key is.
     Show,
+    /// Print the root for firmware and network boot loaders that verify nothing but RSA; made on first use.
+    Firmware,
     /// Begin a new certificate authority beside the old one, or end that with --finish or --cancel.
     #[command(after_help = "\
 Examples:
@@ -62,6 +64,14 @@ pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
     match options.command {
         None => print(&ca::anchors(data)?),
         Some(CaCommand::Show) => print(&shown(data, &Authority::open(data)?)),
+        Some(CaCommand::Firmware) => {
+            let is_in_use = data.path(ca::firmware::SERVER[0]).exists();
+            let root = ca::firmware::root(data)?;
+            if !is_in_use {
+                tell(RESTART);
+            }
+            print(&root)
+        }
         Some(CaCommand::Rotate { finish: true, .. }) => {
             ca::finish_rotation(data)?;
             tell(RESTART);

@@ -14,12 +14,14 @@ use crate::error::Error;
 /// Rights of the group and of others.
 const OTHERS: u32 = 0o077;
 /// The files that hold secrets.
-const SECRET: [&str; 10] = [
+const SECRET: [&str; 12] = [
     "ca.key",
     "intermediate.key",
     "next-ca.key",
     "next-intermediate.key",
     "server.key",
+    "firmware-ca.key",
+    "firmware-server.key",
     "jwt.key",
     "operator-token",
     "slipway.db",

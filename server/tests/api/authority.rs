@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::{Client, StatusCode};
@@ -63,6 +63,53 @@ fn what_machines_trust_is_of_no_use_for_another_name() {
     let refused = fail(&data, &["serve", "--url", "https://server.test", "--san", "b.test", "--listen", "127.0.0.1:0"]);
     let expect = format!("run `slipway-server --data {} ca rotate --name b.test`", data.display());
     assert!(refused.contains(&expect), "{refused}");
+}
+
+/// What a TLS client of openssl says that trusts one file, and verifies signatures of these kinds. `Err` if it breaks off.
+fn handshake(address: &str, trusted: &Path, kinds: &str) -> Option<Result<String, String>> {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-tls1_2", "-sigalgs", kinds, "-connect", address, "-verify_ip", "127.0.0.1"]);
+    openssl.args(["-verify_return_error", "-no-CApath", "-no-CAstore", "-CAfile"]).arg(trusted).stdin(Stdio::null());
+    match openssl.output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            Some(if output.status.success() { Ok(said) } else { Err(said) })
+        }
+        Err(error) => {
+            eprintln!("not checked: openssl: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_client_that_verifies_only_rsa_gets_a_certificate_of_the_root_for_firmware() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, firmware) = (folder.path().join("data"), folder.path().join("firmware.pem"));
+    let connect = |server: &serde_json::Value, trusted: &Path, kinds: &str| {
+        handshake(server["https"].as_str().unwrap(), trusted, kinds)
+    };
+    let (usual, only_rsa) = ("ECDSA+SHA256:RSA+SHA256", "RSA+SHA256");
+    let (server, says) = serve(&data);
+    let Some(refused) = connect(&says, &data.join("ca.pem"), only_rsa) else { return };
+    assert!(refused.unwrap_err().contains("handshake failure"));
+    drop(server);
+
+    let root = succeed(&data, &["ca", "firmware"]);
+    assert_eq!(succeed(&data, &["ca", "firmware"]), root, "it is made once");
+    fs::write(&firmware, root).unwrap();
+    let (server, says) = serve(&data);
+    let first = read(&data, "firmware-server.pem");
+    let taken = connect(&says, &firmware, only_rsa).unwrap().unwrap();
+    assert!(taken.contains("Peer signature type: RSA") && taken.contains("Server public key is 3072 bit"), "{taken}");
+    // Who can verify it gets the usual certificate, and what is installed trusts no other.
+    let taken = connect(&says, &data.join("ca.pem"), usual).unwrap().unwrap();
+    assert!(taken.contains("Peer signature type: ECDSA"), "{taken}");
+    let refused = connect(&says, &data.join("ca.pem"), only_rsa).unwrap().unwrap_err();
+    assert!(refused.contains("verify error"), "{refused}");
+    drop(server);
+    drop(serve(&data));
+    assert_eq!(read(&data, "firmware-server.pem"), first, "it is kept");
 }
 
 /// The authority as versions made it that had no intermediate: a root for any name, which signed by itself.

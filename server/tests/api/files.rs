@@ -3,6 +3,8 @@
 use reqwest::{Client, Response, StatusCode};
 use slipway_protocol::ErrorCode;
 use slipway_server::image;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::support::{TestServer, UUID, refusal};
 
@@ -98,6 +100,53 @@ async fn boot_files_are_given_out_with_and_without_tls() {
         assert!(!header(&part, "etag").is_empty());
         assert_eq!(part.text().await.unwrap(), "rn");
     }
+}
+
+/// What firmware goes by: it asks for the size first, and then for the file on the same connection, and by the type it
+/// tells a program from an image.
+#[tokio::test]
+async fn firmware_gets_size_and_type_of_a_boot_file_and_keeps_its_connection() {
+    let server = TestServer::start().await;
+    let table = [
+        ("slipway.efi", "application/efi"),
+        ("slipway.iso", "application/vnd.efi-iso"),
+        ("slipway.img", "application/vnd.efi-img"),
+        ("initramfs", "application/octet-stream"),
+    ];
+    let url = reqwest::Url::parse(&server.boot_url("/")).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", url.port().unwrap())).await.unwrap();
+    for (name, media_type) in table {
+        std::fs::write(server.folder.path().join("boot").join(name), "0123456789").unwrap();
+        // The Host is as edk2 sends it, without the port.
+        for (method, range, expect) in [
+            ("HEAD", "", ("200 OK", "10", "")),
+            ("GET", "", ("200 OK", "10", "0123456789")),
+            ("GET", "Range: bytes=4-\r\n", ("206 Partial Content", "6", "456789")),
+        ] {
+            let request = format!("{method} /boot/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n{range}\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let head = head(&mut stream).await;
+            let mut body = vec![0; expect.2.len()];
+            stream.read_exact(&mut body).await.unwrap();
+            let has = |line: &str| head.lines().any(|found| found == line);
+            assert!(head.starts_with(&format!("HTTP/1.1 {}\r\n", expect.0)), "{head}");
+            assert!(
+                has(&format!("content-length: {}", expect.1)) && has(&format!("content-type: {media_type}")),
+                "{head}"
+            );
+            assert!(!head.contains("transfer-encoding") && !head.contains("connection"), "{head}");
+            assert_eq!(String::from_utf8(body).unwrap(), expect.2);
+        }
+    }
+}
+
+/// An answer up to its body, and no byte of that.
+async fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
 }
 
 #[tokio::test]

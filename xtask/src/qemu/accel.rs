@@ -13,6 +13,7 @@ use crate::command::{command, stdout};
 
 use super::arguments::{board, program};
 use super::console::Console;
+use super::firmware::Release;
 use super::{POLL, firmware};
 
 /// What executes a guest's instructions.
@@ -73,9 +74,9 @@ pub fn choose(arch: Arch) -> Result<Accel> {
 fn lives_under_kvm(arch: Arch) -> Result<bool> {
     let folder = tempfile::tempdir().context("creating a temporary folder")?;
     let (log, variables) = (folder.path().join("log"), folder.path().join("vars.fd"));
-    firmware::variables(&variables, arch, None)?;
+    firmware::variables(&variables, arch, Release::Host, None)?;
     let mut qemu = command(program(arch), ["-machine", board(arch), "-m", "256", "-display", "none", "-nodefaults"]);
-    qemu.args(firmware::drives(&variables, arch, false)?).args(Accel::Kvm.arguments(arch));
+    qemu.args(firmware::drives(&variables, arch, Release::Host)?).args(Accel::Kvm.arguments(arch));
     qemu.arg("-serial").arg(format!("file:{}", log.display()));
     let mut probe =
         qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;

@@ -8,6 +8,7 @@ use crate::binary::Arch;
 use crate::host;
 
 use super::accel::Accel;
+use super::firmware::Release;
 use super::{Boot, MachineConfig, escape_commas, firmware};
 
 /// QEMU's program.
@@ -76,8 +77,12 @@ pub(super) fn of(
         add(&["-global", "driver=cfi.pflash01,property=secure,value=on"]);
     }
     match &config.boot {
-        Boot::Uefi { .. } => {
-            add(&firmware::drives(variables, config.arch, config.secure_boot)?.each_ref().map(String::as_str));
+        Boot::Uefi { .. } | Boot::NewerUefi { .. } => {
+            let release = match config.boot {
+                Boot::NewerUefi { .. } => Release::Newer,
+                _ => Release::of_host(config.secure_boot),
+            };
+            add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
             // AAVMF would wait five seconds for a key before it starts anything. OVMF does not.
             if config.arch == Arch::Aarch64 {
                 add(&["-boot", "menu=on,splash-time=0"]);
@@ -88,7 +93,8 @@ pub(super) fn of(
             }
         }
         Boot::UefiPxe => {
-            add(&firmware::drives(variables, config.arch, config.secure_boot)?.each_ref().map(String::as_str));
+            let release = Release::of_host(config.secure_boot);
+            add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
             add(&["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
         }
         Boot::BiosPxe => add(&["-boot", "n"]),

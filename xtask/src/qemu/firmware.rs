@@ -19,13 +19,38 @@ struct Firmware {
     factory: PathBuf,
 }
 
-/// The firmware of an architecture. With Secure Boot it begins in Setup Mode: it has no keys.
-fn of(arch: Arch, secure_boot: bool) -> Result<Firmware> {
-    let (folder, [code, factory]) = match (arch, secure_boot) {
-        (Arch::X86_64, false) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
-        (Arch::X86_64, true) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.fd"]),
-        (Arch::Aarch64, true) => bail!("a machine with arm64 has no firmware with Secure Boot here"),
-        (Arch::Aarch64, false) => {
+/// A release of the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The host's. Its TLS knows RSA alone, also for the exchange of keys.
+    Host,
+    /// The host's with Secure Boot. It begins in Setup Mode: it has no keys.
+    HostWithSecureBoot,
+    /// A newer one, whose TLS has elliptic curves too.
+    Newer,
+}
+
+impl Release {
+    /// The host's.
+    pub fn of_host(secure_boot: bool) -> Self {
+        if secure_boot { Self::HostWithSecureBoot } else { Self::Host }
+    }
+}
+
+fn of(arch: Arch, release: Release) -> Result<Firmware> {
+    let (folder, [code, factory]) = match (arch, release) {
+        (Arch::X86_64, Release::Host) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
+        (Arch::X86_64, Release::HostWithSecureBoot) => {
+            ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.fd"])
+        }
+        (Arch::X86_64, Release::Newer) => {
+            let root = debian::unpacked(&debian::NEWER_FIRMWARE)?;
+            (root.join("usr/share/OVMF"), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"])
+        }
+        (Arch::Aarch64, Release::HostWithSecureBoot) => {
+            bail!("a machine with arm64 has no firmware with Secure Boot here")
+        }
+        (Arch::Aarch64, _) => {
             let root = debian::unpacked(&debian::ARM64_FIRMWARE)?;
             (root.join("usr/share/AAVMF"), ["AAVMF_CODE.no-secboot.fd", "AAVMF_VARS.fd"])
         }
@@ -48,13 +73,12 @@ pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
 
 /// Makes a machine's own variables, unless they exist from an earlier start. With a URI the firmware boots from there
 /// at its next start only, as if an operator had chosen it, and then from disk.
-pub fn variables(path: &Path, arch: Arch, boot_uri: Option<&str>) -> Result<()> {
+pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&str>) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
     let fresh = path.with_extension("fresh");
-    // Those of x86-64 are the same with Secure Boot and without.
-    let factory = of(arch, false)?.factory;
+    let factory = of(arch, release)?.factory;
     fs::copy(&factory, &fresh).with_context(|| format!("copying {}", factory.display()))?;
     if let Some(uri) = boot_uri {
         let tools = python::environment(python::FIRMWARE)?;
@@ -110,9 +134,9 @@ pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
 }
 
 /// QEMU's arguments for the two flash chips: code and a machine's variables.
-pub fn drives(variables: &Path, arch: Arch, secure_boot: bool) -> Result<[String; 4]> {
+pub fn drives(variables: &Path, arch: Arch, release: Release) -> Result<[String; 4]> {
     let drive = "-drive".to_owned();
-    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch, secure_boot)?.code));
+    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch, release)?.code));
     let variables = format!("if=pflash,unit=1,format=raw,file={}", escape_commas(variables));
     Ok([drive.clone(), code, drive, variables])
 }

@@ -23,6 +23,7 @@ pub mod firmware;
 mod qmp;
 
 use console::Console;
+use firmware::Release;
 use qmp::Qmp;
 
 /// Polling interval.
@@ -34,6 +35,11 @@ pub enum Boot {
     /// By UEFI firmware. Its variables are kept in the machine's folder. With a URI it boots from there once, then from
     /// disk.
     Uefi {
+        /// HTTP or HTTPS URL of an EFI program.
+        uri: Option<String>,
+    },
+    /// The same by a newer release of the firmware.
+    NewerUefi {
         /// HTTP or HTTPS URL of an EFI program.
         uri: Option<String>,
     },
@@ -118,8 +124,9 @@ impl Machine {
         let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
         let variables = folder.join("vars.fd");
         match &config.boot {
-            Boot::Uefi { uri } => firmware::variables(&variables, config.arch, uri.as_deref())?,
-            Boot::UefiPxe => firmware::variables(&variables, config.arch, None)?,
+            Boot::Uefi { uri } => firmware::variables(&variables, config.arch, Release::Host, uri.as_deref())?,
+            Boot::NewerUefi { uri } => firmware::variables(&variables, config.arch, Release::Newer, uri.as_deref())?,
+            Boot::UefiPxe => firmware::variables(&variables, config.arch, Release::Host, None)?,
             Boot::BiosPxe | Boot::Kernel { .. } => {}
         }
         let console = Console::new(&folder.join("console.log"));

@@ -1,0 +1,149 @@
+//! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by HTTPS
+//! and starts it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, unshare};
+use qemu_tests::{LIMIT, UUID, firmware_trusts, timed};
+use tempfile::TempDir;
+use xtask::binary::Arch;
+use xtask::command::{command, run_quietly, stdout};
+use xtask::lab::{FOR_EMULATION, build_server};
+use xtask::qemu::{Boot, Machine, MachineConfig};
+use xtask::{host, image, kernel};
+
+const SLIPWAY: &str = "fd77::1";
+const URL: &str = "https://[fd77::1]:8443";
+
+/// A network, and what runs on it. It ends with the thread that made it.
+struct Site {
+    folder: TempDir,
+    program: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Site {
+    /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. None if that
+    /// is not allowed here.
+    fn new() -> Result<Option<Self>> {
+        host::ensure(&["dnsmasq-base", "iproute2"])?;
+        let program = build_server()?;
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+            eprintln!("not checked: networks of one's own are not allowed: {error}");
+            return Ok(None);
+        }
+        for arguments in ["link set lo up", "tuntap add tap0 mode tap", "addr add fd77::1/64 dev tap0 nodad"] {
+            run_quietly(&mut command("ip", arguments.split(' ')))?;
+        }
+        run_quietly(&mut command("ip", ["link", "set", "tap0", "up"]))?;
+        Ok(Some(Self { folder: tempfile::tempdir()?, program, children: Vec::new() }))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn slipway(&self, arguments: &[&str]) -> Command {
+        let mut slipway = command(&self.program, ["--data"]);
+        slipway.arg(self.path("data")).args(arguments);
+        slipway
+    }
+
+    fn start(&mut self, mut program: Command, log: &str) -> Result<()> {
+        let log = File::create(self.path(log))?;
+        let started = program.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
+        self.children.push(started.with_context(|| format!("starting {:?}", program.get_program()))?);
+        Ok(())
+    }
+
+    fn wait_for(&self, log: &str, wanted: &str) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let said = std::fs::read_to_string(self.path(log)).with_context(|| format!("reading {log}"))?;
+            if said.contains(wanted) {
+                return Ok(());
+            }
+            if start.elapsed() > LIMIT {
+                bail!("waiting for {wanted:?}:\n{said}");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn serve(&mut self, boot: &Path) -> Result<()> {
+        let mut server = self.slipway(&["serve", "--url", URL, "--listen", "[::]:8443", "--san", SLIPWAY, "--boot"]);
+        server.arg(boot).env("SLIPWAY_LOG", "info,slipway_server=debug");
+        self.start(server, "server.log")?;
+        self.wait_for("server.log", "\"https\":")
+    }
+
+    fn make_boot_files(&self, boot: &Path) -> Result<()> {
+        let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
+        let mut media = self.slipway(&["media", "build", "--kind", "network", "--kernel", kernel::CLOUD, "--url", URL]);
+        stdout(media.args(["--argument", FOR_EMULATION, "--parts"]).arg(parts).arg("--out").arg(boot)).map(drop)
+    }
+
+    /// A server of DHCPv6 and router advertisements.
+    fn advertise(&mut self) -> Result<()> {
+        let mut dnsmasq = command("dnsmasq", ["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0"]);
+        dnsmasq.args(["--interface=tap0", "--dhcp-range=fd77::100,fd77::200,64,1h", "--enable-ra"]);
+        dnsmasq.arg(format!("--dhcp-leasefile={}", self.path("leases").display()));
+        dnsmasq.arg(format!("--dhcp-option=option6:59,{URL}/boot/x86_64/slipway.efi"));
+        // The firmware looks for the class behind a number of four bytes and a length of two (RFC 8415, section 21.16).
+        // dnsmasq writes a length alone, so four bytes take the place of the rest.
+        dnsmasq.arg("--dhcp-option-force=option6:16,0000HTTPClient");
+        self.start(dnsmasq, "dnsmasq.log")
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
+        let card = "virtio-net-pci,netdev=net0,romfile=";
+        // It would wait a minute for an answer over IPv4.
+        let no_ipv4 = "name=opt/org.tianocore/IPv4Support,string=no";
+        let mut extra = ["-netdev", netdev, "-device", card, "-fw_cfg", no_ipv4].map(str::to_owned).to_vec();
+        extra.extend(firmware_trusts(self.folder.path(), &stdout(&mut self.slipway(&["ca"]))?)?);
+        let config = MachineConfig {
+            secure_boot: false,
+            arch: Arch::X86_64,
+            boot: Boot::NewerUefi { uri: None },
+            memory_mib: 512,
+            uuid: UUID.to_owned(),
+            serial: "BENCH0001".to_owned(),
+            disks: Vec::new(),
+            nics: Vec::new(),
+            extra,
+            detached: false,
+        };
+        Machine::start(&config, &self.path("machine"))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // Both fail only if it has already ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn firmware_starts_the_boot_image_over_ipv6_as_dhcp_says() -> Result<()> {
+    timed("firmware starts the boot image over IPv6 as DHCP says", || {
+        let Some(mut site) = Site::new()? else { return Ok(()) };
+        let boot = site.path("boot");
+        std::fs::create_dir_all(&boot)?;
+        site.serve(&boot)?;
+        site.make_boot_files(&boot)?;
+        site.advertise()?;
+        let mut machine = site.machine()?;
+        machine.wait_for_console(&format!("URI: {URL}/boot/x86_64/slipway.efi"), LIMIT)?;
+        machine.wait_for_console("slipway init: ", LIMIT)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,28 @@
+//! The firmware fetches the image of a disc by HTTP, takes its memory for a disc (NFIT), and starts slipway from that.
+
+use anyhow::{Context, Result};
+use qemu_tests::{Bench, timed};
+use xtask::binary::Arch;
+use xtask::lab::FOR_EMULATION;
+use xtask::qemu::{Boot, MachineConfig};
+use xtask::{image, kernel};
+
+#[test]
+fn firmware_starts_the_disc_image_as_a_ram_disk() -> Result<()> {
+    timed("firmware starts the disc image as a RAM disk", || {
+        let bench = Bench::new()?;
+        let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
+        let (parts, out) = (parts.to_str().context("a path")?, bench.lab.boot_folder());
+        let (out, url) = (out.to_str().context("a path")?, bench.lab.url());
+        let media = ["media", "build", "--kind", "disc", "--kernel", kernel::CLOUD, "--parts", parts, "--out", out];
+        bench.lab.operator(&[&media[..], &["--url", &url, "--argument", FOR_EMULATION]].concat())?;
+        bench.register()?;
+
+        let boot = Boot::Uefi { uri: Some(format!("{}/slipway.iso", bench.lab.boot_url())) };
+        let machine = bench.power_on(&MachineConfig { boot, disks: Vec::new(), ..bench.machine() })?;
+        bench.wait_for(&machine, "enrolled", |node| node.inventory.is_some())?;
+        let console = machine.console()?;
+        assert!(console.contains("VenMedia") || console.contains("VirtualCD"), "not from a RAM disk:\n{console}");
+        Ok(())
+    })
+}
