@@ -28,11 +28,16 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whole-machine tests that take longer than two minutes and take turns, each with the system that only it installs.
-pub const LONG: [(&str, System); 3] = [
-    ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", System::Dracut),
-    ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", System::Grub),
-    ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", System::BootPartition),
+/// The machine with another processor. What it boots takes minutes to build.
+pub const ARM64: &str = "an_arm64_machine_boots_by_firmware_and_has_its_disk_written";
+
+/// Whole-machine tests that take longer than two minutes, with what only they need, and take turns, each with the system that
+/// only it installs, if any.
+pub const LONG: [(&str, Option<System>); 4] = [
+    ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
+    ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
+    ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
+    (ARM64, None),
 ];
 
 /// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.

@@ -13,7 +13,7 @@ use xtask::{debian, kernel, lab, manual, mkfs, prepare, python, workspace};
 
 /// Run every check.
 ///
-/// Whole-machine tests that take longer than two minutes take turns: each commit runs one of them.
+/// Whole-machine tests that take longer than two minutes, with what only they need, take turns: each commit runs one of them.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
@@ -43,7 +43,7 @@ impl Test {
             (None, true) => 40,
         };
         prepare::prepare("cargo xtask test", &parts, Duration::from_secs(60 * minutes))?;
-        let left_out: Vec<(&str, System)> = match self.all || self.filter.is_some() {
+        let left_out: Vec<(&str, Option<System>)> = match self.all || self.filter.is_some() {
             true => Vec::new(),
             false => LONG.into_iter().enumerate().filter(|(n, _)| *n != runner::turn()).map(|(_, long)| long).collect(),
         };
@@ -59,22 +59,32 @@ impl Test {
         if self.filter.is_none() {
             // Built here, so that the build does not count as time of the first test that needs them.
             let began = Instant::now();
-            for system in System::ALL.into_iter().filter(|system| left_out.iter().all(|(_, other)| other != system)) {
+            for system in
+                System::ALL.into_iter().filter(|system| left_out.iter().all(|(_, other)| *other != Some(*system)))
+            {
                 target_image::build(system)?;
             }
             lab::build_server()?;
-            for arch in [Arch::X86_64, Arch::Aarch64] {
+            let with_arm64 = left_out.iter().all(|(name, _)| *name != runner::ARM64);
+            for arch in Arch::ALL.into_iter().filter(|arch| *arch == Arch::X86_64 || with_arm64) {
                 binary::build(arch, None)?;
                 mkfs::build(arch)?;
                 kernel::fetch(Some(kernel::CLOUD), arch)?;
             }
             kernel::fetch(None, Arch::X86_64)?;
-            for package in [debian::ARM64_FIRMWARE, debian::IPXE] {
+            for package in [
+                debian::IGNITION,
+                debian::INSTALLER,
+                debian::SYSTEMD_BOOT,
+                debian::IPXE,
+                debian::NEWER_FIRMWARE,
+                debian::PCI_IDS,
+            ] {
                 debian::unpacked(&package)?;
             }
-            debian::unpacked_for(&debian::SYSTEMD_BOOT, Arch::Aarch64)?;
-            for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT] {
-                debian::unpacked(&package)?;
+            if with_arm64 {
+                debian::unpacked(&debian::ARM64_FIRMWARE)?;
+                debian::unpacked_for(&debian::SYSTEMD_BOOT, Arch::Aarch64)?;
             }
             println!("target images, server and programs of the boot image: ready ({} s)", began.elapsed().as_secs());
         }
