@@ -14,7 +14,7 @@ use xtask::binary::Arch;
 use xtask::command::{command, run_quietly, stdout};
 use xtask::lab::{FOR_EMULATION, build_server};
 use xtask::qemu::{Boot, Machine, MachineConfig};
-use xtask::{host, image, kernel};
+use xtask::{debian, host, image, kernel};
 
 const SLIPWAY: &str = "fd77::1";
 const URL: &str = "https://[fd77::1]:8443";
@@ -23,6 +23,8 @@ const URL: &str = "https://[fd77::1]:8443";
 struct Site {
     folder: TempDir,
     program: PathBuf,
+    /// What boot files are made of.
+    parts: PathBuf,
     children: Vec<Child>,
 }
 
@@ -32,6 +34,9 @@ impl Site {
     fn new() -> Result<Option<Self>> {
         host::ensure(&["dnsmasq-base", "iproute2"])?;
         let program = build_server()?;
+        // What has to be fetched, while there is a network to fetch from.
+        debian::unpacked(&debian::NEWER_FIRMWARE)?;
+        let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
             eprintln!("not checked: networks of one's own are not allowed: {error}");
             return Ok(None);
@@ -40,7 +45,7 @@ impl Site {
             run_quietly(&mut command("ip", arguments.split(' ')))?;
         }
         run_quietly(&mut command("ip", ["link", "set", "tap0", "up"]))?;
-        Ok(Some(Self { folder: tempfile::tempdir()?, program, children: Vec::new() }))
+        Ok(Some(Self { folder: tempfile::tempdir()?, program, parts, children: Vec::new() }))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -82,9 +87,8 @@ impl Site {
     }
 
     fn make_boot_files(&self, boot: &Path) -> Result<()> {
-        let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
         let mut media = self.slipway(&["media", "build", "--kind", "network", "--kernel", kernel::CLOUD, "--url", URL]);
-        stdout(media.args(["--argument", FOR_EMULATION, "--parts"]).arg(parts).arg("--out").arg(boot)).map(drop)
+        stdout(media.args(["--argument", FOR_EMULATION, "--parts"]).arg(&self.parts).arg("--out").arg(boot)).map(drop)
     }
 
     /// A server of DHCPv6 and router advertisements.

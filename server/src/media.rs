@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags};
 use slipway_media::{BuildError, Config, ConfigError, Inputs, Kind, MANIFEST, MachineSettings, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts, PartsError};
 use slipway_secure_boot::SigningKey;
@@ -94,6 +95,9 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
     let inputs = Inputs { config: &request.config, parts: &parts, kinds: &kinds, signer };
     let id = slipway_media::id(&inputs);
     let builds = out.join(BUILDS);
+    // Others wait until these files have their names.
+    let _lock = lock(&builds)?;
+    give_to_owner_of(out, &builds)?;
     let (folder, unfinished) = (builds.join(&id), builds.join(format!("{id}.unfinished")));
     remove(&unfinished)?;
     let mut write = |path: &str, pieces: &[&[u8]]| {
@@ -109,14 +113,18 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
         remove(&unfinished)?;
         return Err(MediaError::InTheWay { path });
     }
-    // The same files, unless somebody changed them.
-    remove(&folder)?;
-    rename(&unfinished, &folder)?;
+    give_all_to_owner_of(out, &unfinished)?;
+    match folder.exists() {
+        // The same files, unless somebody changed them. A machine may be loading them, so they are there at all times.
+        true => exchange(&unfinished, &folder)?,
+        false => rename(&unfinished, &folder)?,
+    }
     let before = fs::read_link(out.join(MANIFEST)).ok().and_then(|link| build_of(&link));
     for name in &names {
         name_file(out, name, &id)?;
     }
     forget(&builds, &[Some(id), before])?;
+    remove_dangling(out)?;
     Ok(manifest)
 }
 
@@ -183,6 +191,41 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     Ok(())
 }
 
+/// Gives what root made to the owner of the folder of boot files, because the server runs as that user and could not read it.
+fn give_to_owner_of(out: &Path, made: &Path) -> Result<(), MediaError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let given = fs::metadata(out).and_then(|owner| lchown(made, Some(owner.uid()), Some(owner.gid())));
+    given.map_err(|source| MediaError::File { doing: "changing the owner of", path: made.to_owned(), source })
+}
+
+fn give_all_to_owner_of(out: &Path, folder: &Path) -> Result<(), MediaError> {
+    give_to_owner_of(out, folder)?;
+    let failed = |source| MediaError::File { doing: "reading", path: folder.to_owned(), source };
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        match path.is_dir() {
+            true => give_all_to_owner_of(out, &path)?,
+            false => give_to_owner_of(out, &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes links to files of builds that are gone, such as that of a stick if only files for the network are made now.
+fn remove_dangling(out: &Path) -> Result<(), MediaError> {
+    let failed = |source| MediaError::File { doing: "reading", path: out.to_owned(), source };
+    for entry in fs::read_dir(out).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_ours = fs::read_link(&path).is_ok_and(|link| build_of(&link).is_some());
+        if is_ours && !path.exists() {
+            remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
 fn remove(path: &Path) -> Result<(), MediaError> {
     let is_folder = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
     let removed = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
@@ -192,6 +235,20 @@ fn remove(path: &Path) -> Result<(), MediaError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Creates the folder and waits until nobody else builds there. The lock ends when the returned file is dropped.
+fn lock(builds: &Path) -> Result<File, MediaError> {
+    let failed = |doing| move |source| MediaError::File { doing, path: builds.to_owned(), source };
+    fs::create_dir_all(builds).map_err(failed("creating"))?;
+    let folder = File::open(builds).map_err(failed("opening"))?;
+    folder.lock().map_err(failed("locking"))?;
+    Ok(folder)
+}
+
+fn exchange(one: &Path, other: &Path) -> Result<(), MediaError> {
+    let exchanged = rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+    exchanged.map_err(|source| MediaError::File { doing: "replacing", path: other.to_owned(), source: source.into() })
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), MediaError> {

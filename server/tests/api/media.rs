@@ -166,6 +166,16 @@ fn the_newest_build_has_the_names_and_the_one_before_stays() {
     let link = fs::read_link(bench.path("boot/x86_64")).unwrap();
     assert_eq!(link, Path::new("media").join(&third).join("x86_64"));
 
+    // What is made no more keeps its name as long as its build is there.
+    let stick = || fs::symlink_metadata(bench.path("boot/slipway.img")).is_ok();
+    bench.build(&["--kind", "network", "--argument", "a"]);
+    assert!(stick());
+    let third = bench.build(&["--kind", "network", "--argument", "b"]).id;
+    assert!(!stick());
+    let second = fs::read_dir(bench.path("boot/media")).unwrap();
+    let second =
+        second.map(|entry| entry.unwrap().file_name().into_string().unwrap()).find(|name| *name != third).unwrap();
+
     // Files of an operator are not replaced.
     fs::remove_file(bench.path("boot/x86_64")).unwrap();
     fs::create_dir(bench.path("boot/x86_64")).unwrap();
