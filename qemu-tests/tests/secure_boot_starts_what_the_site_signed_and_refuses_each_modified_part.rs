@@ -47,10 +47,12 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
         ];
         let mut config = MachineConfig { extra: Vec::new(), ..machine(&bench) };
         for (index, (name, program)) in refused.iter().enumerate() {
-            // The last disk has the good one too, where firmware looks for it only if an entry says so.
-            let other: &[u8] = if index + 1 < refused.len() { &[] } else { &signed };
-            add_disk(&mut config, index, &stick(bench.folder(), name, program, other)?);
+            add_disk(&mut config, index, &stick(bench.folder(), name, program, &[])?);
         }
+        // The good one, where firmware looks for it only because its entry says so. This firmware tries the entry when it comes to
+        // the disk that has the entry's file.
+        let last = stick(bench.folder(), "last", &refused[0].1, &signed)?;
+        add_disk(&mut config, refused.len(), &last);
 
         let keys = bench.folder().join("keys");
         let keys_path = keys.to_str().context("a path in UTF-8")?;

@@ -128,6 +128,11 @@ impl Lab {
         self.make(ca, kernel::CLOUD, Arch::X86_64)
     }
 
+    /// The same for real machines: with the kernel that has their drivers.
+    pub fn make_boot_files_for_real_machines(&self) -> Result<ImagePaths> {
+        self.make(self.operator(&["ca"])?, kernel::GENERIC, Arch::X86_64)
+    }
+
     /// The same for virtual machines with arm64.
     pub fn make_boot_files_for_arm64(&self) -> Result<ImagePaths> {
         self.make(self.operator(&["ca"])?, kernel::CLOUD, Arch::Aarch64)

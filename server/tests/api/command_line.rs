@@ -203,8 +203,11 @@ fn what_is_missing_on_the_command_line_is_named_in_full() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(message.contains("not provided:\n  <--os <OS>|--workflow <FILE>>\n"), "{message}");
-    assert!(message.contains("Usage: slipway-server run start <--os <OS>|--workflow <FILE>> <NODE>\n"), "{message}");
+    assert!(message.contains("not provided:\n  <--os <OS>|--workflow <FILE>|--secure-boot>\n"), "{message}");
+    assert!(
+        message.contains("Usage: slipway-server run start <--os <OS>|--workflow <FILE>|--secure-boot> <NODE>\n"),
+        "{message}"
+    );
     let output = Command::new(env!("CARGO_BIN_EXE_slipway-server"))
         .arg("status")
         .env("SLIPWAY_DATA", "/nonexistent")
