@@ -292,12 +292,12 @@ impl<'a> Volume<'a> {
     }
 }
 
-/// Bytes of a FAT16 volume with sectors of 512 bytes that has room for these files, and for `spare` bytes more.
-pub fn fat16_len(files: &[File], spare: u64) -> u64 {
+/// Bytes of a FAT16 volume with sectors of 512 bytes that has room for these files.
+pub fn fat16_len(files: &[File]) -> u64 {
     // The smallest that is not FAT12, and a largest cluster for each file and folder.
     let content: u64 = files.iter().map(|file| file.content.len() as u64 + (64 << 10)).sum();
     let tables = content / 512;
-    (content + tables + spare + (1 << 20)).next_multiple_of(1 << 20).max(16 << 20)
+    (content + tables + (1 << 20)).next_multiple_of(1 << 20).max(16 << 20)
 }
 
 /// Sets an entry of a table (section 4.1).
@@ -371,7 +371,7 @@ mod tests {
             let contents: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
             let names: Vec<String> = (0..sizes.len()).map(|n| format!("folder{n}/file")).collect();
             let files: Vec<File> = contents.iter().zip(&names).map(|(content, path)| File { path, content }).collect();
-            let len = fat16_len(&files, 0);
+            let len = fat16_len(&files);
             let volume =
                 Volume { kind: Kind::Fat16, sector: 512, len, hidden: 0, id: 1, label: "SLIPWAY", files: &files };
             assert!(volume.make().unwrap().to_bytes().len() as u64 <= len, "{sizes:?}");

@@ -1,4 +1,4 @@
-//! What a TFTP client asks for is granted within bounds, and the answer is none of a client's packets.
+//! What a TFTP client asks for is granted within bounds, and the answer is never a packet that only clients send.
 #![no_main]
 
 use slipway_pxe::tftp::packet::{self, Packet};

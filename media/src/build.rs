@@ -4,7 +4,7 @@ use std::io;
 
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
-use slipway_parts::{Arch, Parts, cpio, sha256};
+use slipway_parts::{Arch, Parts, cpio, hex, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
@@ -249,7 +249,7 @@ fn medium(
     let settings = MachineSettings::default().to_bytes()?;
     let mut files = vec![File { path: machine_settings::PATH, content: &settings }];
     files.extend(programs.iter().map(|(arch, program)| File { path: arch.removable(), content: program }));
-    let len = fat::fat16_len(&files, 0);
+    let len = fat::fat16_len(&files);
     let (start, end) = (layout.start(), layout.len(len));
     let volume = Volume {
         kind: fat::Kind::Fat16,
@@ -296,8 +296,4 @@ fn guid(id: &str, what: &str) -> [u8; 16] {
     guid[7] = guid[7] & 0x0F | 0x80;
     guid[8] = guid[8] & 0x3F | 0x80;
     guid
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, build, id};
+use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, UkiError, assemble, build, id};
 use slipway_parts::{About, Arch, Component, Parts};
 use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
@@ -125,6 +125,37 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), all);
+}
+
+#[test]
+fn sections_follow_the_stub_in_memory_and_in_the_file() {
+    let mut whole = stub();
+    // Symbols, and what says where they are.
+    whole.extend([7; 30]);
+    whole[0x4c..0x50].copy_from_slice(&1024_u32.to_le_bytes());
+    let image = assemble(&whole, &[(".cmdline", b"quiet"), (".linux", &[7; 700])]).unwrap();
+    assert_eq!(image[0x46], 3);
+    assert_eq!(image[0x4c..0x54], [0; 8], "there are no symbols any more");
+    let field = |section: usize, at: usize| {
+        let at = 0xc8 + section * 40 + at;
+        u32::from_le_bytes(image[at..at + 4].try_into().unwrap())
+    };
+    assert_eq!(&image[0xc8 + 40..][..8], b".cmdline");
+    // The kernel needs its own page, and no gap is left in the file.
+    assert_eq!((field(1, 8), field(1, 12), field(1, 16), field(1, 20)), (5, 0x2000, 512, 1024));
+    assert_eq!((field(2, 8), field(2, 12), field(2, 16), field(2, 20)), (700, 0x3000, 1024, 1536));
+    assert_eq!(image[0x58 + 56..0x58 + 60], 0x4000_u32.to_le_bytes());
+    assert_eq!(&image[1024..1029], b"quiet");
+    assert_eq!(image.len(), 1536 + 1024);
+}
+
+#[test]
+fn what_is_no_stub_or_has_no_room_is_refused() {
+    let cut_off = Err(UkiError::Stub("it is cut off"));
+    assert_eq!(assemble(b"#!/bin/sh", &[]), cut_off);
+    assert_eq!(assemble(&stub()[..1000], &[]), cut_off);
+    let many = [(".section", &b""[..]); 8];
+    assert_eq!(assemble(&stub(), &many), Err(UkiError::NoRoom(".section".to_owned())));
 }
 
 #[test]

@@ -7,5 +7,5 @@ mod parts;
 mod sbom;
 
 pub use arch::Arch;
-pub use parts::{ABOUT, About, Component, INITRAMFS, Parts, PartsError, STUB, VMLINUZ, sha256};
+pub use parts::{ABOUT, About, Component, INITRAMFS, Parts, PartsError, STUB, VMLINUZ, hex, sha256};
 pub use sbom::sbom;

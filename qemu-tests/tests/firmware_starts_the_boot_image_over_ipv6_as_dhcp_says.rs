@@ -1,15 +1,13 @@
 //! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by HTTPS
 //! and starts it.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use nix::sched::{CloneFlags, unshare};
+use qemu_tests::programs::Programs;
 use qemu_tests::{LIMIT, UUID, firmware_trusts, timed};
-use tempfile::TempDir;
 use xtask::binary::Arch;
 use xtask::command::{command, run_quietly, stdout};
 use xtask::lab::{FOR_EMULATION, build_server};
@@ -21,11 +19,10 @@ const URL: &str = "https://[fd77::1]:8443";
 
 /// A network, and what runs on it. It ends with the thread that made it.
 struct Site {
-    folder: TempDir,
+    programs: Programs,
     program: PathBuf,
     /// What boot files are made of.
     parts: PathBuf,
-    children: Vec<Child>,
 }
 
 impl Site {
@@ -45,45 +42,20 @@ impl Site {
             run_quietly(&mut command("ip", arguments.split(' ')))?;
         }
         run_quietly(&mut command("ip", ["link", "set", "tap0", "up"]))?;
-        Ok(Some(Self { folder: tempfile::tempdir()?, program, parts, children: Vec::new() }))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        Ok(Some(Self { programs: Programs::new()?, program, parts }))
     }
 
     fn slipway(&self, arguments: &[&str]) -> Command {
         let mut slipway = command(&self.program, ["--data"]);
-        slipway.arg(self.path("data")).args(arguments);
+        slipway.arg(self.programs.path("data")).args(arguments);
         slipway
-    }
-
-    fn start(&mut self, mut program: Command, log: &str) -> Result<()> {
-        let log = File::create(self.path(log))?;
-        let started = program.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
-        self.children.push(started.with_context(|| format!("starting {:?}", program.get_program()))?);
-        Ok(())
-    }
-
-    fn wait_for(&self, log: &str, wanted: &str) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let said = std::fs::read_to_string(self.path(log)).with_context(|| format!("reading {log}"))?;
-            if said.contains(wanted) {
-                return Ok(());
-            }
-            if start.elapsed() > LIMIT {
-                bail!("waiting for {wanted:?}:\n{said}");
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
     }
 
     fn serve(&mut self, boot: &Path) -> Result<()> {
         let mut server = self.slipway(&["serve", "--url", URL, "--listen", "[::]:8443", "--san", SLIPWAY, "--boot"]);
         server.arg(boot).env("SLIPWAY_LOG", "info,slipway_server=debug");
-        self.start(server, "server.log")?;
-        self.wait_for("server.log", "\"https\":")
+        self.programs.start(server, "server.log")?;
+        self.programs.wait_for("server.log", "\"https\":")
     }
 
     fn make_boot_files(&self, boot: &Path) -> Result<()> {
@@ -95,12 +67,12 @@ impl Site {
     fn advertise(&mut self) -> Result<()> {
         let mut dnsmasq = command("dnsmasq", ["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0"]);
         dnsmasq.args(["--interface=tap0", "--dhcp-range=fd77::100,fd77::200,64,1h", "--enable-ra"]);
-        dnsmasq.arg(format!("--dhcp-leasefile={}", self.path("leases").display()));
+        dnsmasq.arg(format!("--dhcp-leasefile={}", self.programs.path("leases").display()));
         dnsmasq.arg(format!("--dhcp-option=option6:59,{URL}/boot/x86_64/slipway.efi"));
         // The firmware looks for the class behind a number of four bytes and a length of two (RFC 8415, section 21.16).
         // dnsmasq writes a length alone, so four bytes take the place of the rest.
         dnsmasq.arg("--dhcp-option-force=option6:16,0000HTTPClient");
-        self.start(dnsmasq, "dnsmasq.log")
+        self.programs.start(dnsmasq, "dnsmasq.log")
     }
 
     fn machine(&self) -> Result<Machine> {
@@ -109,7 +81,7 @@ impl Site {
         // It would wait a minute for an answer over IPv4.
         let no_ipv4 = "name=opt/org.tianocore/IPv4Support,string=no";
         let mut extra = ["-netdev", netdev, "-device", card, "-fw_cfg", no_ipv4].map(str::to_owned).to_vec();
-        extra.extend(firmware_trusts(self.folder.path(), &stdout(&mut self.slipway(&["ca"]))?)?);
+        extra.extend(firmware_trusts(self.programs.folder(), &stdout(&mut self.slipway(&["ca"]))?)?);
         let config = MachineConfig {
             secure_boot: false,
             arch: Arch::X86_64,
@@ -122,17 +94,7 @@ impl Site {
             extra,
             detached: false,
         };
-        Machine::start(&config, &self.path("machine"))
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            // Both fail only if it has already ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        Machine::start(&config, &self.programs.path("machine"))
     }
 }
 
@@ -140,7 +102,7 @@ impl Drop for Site {
 fn firmware_starts_the_boot_image_over_ipv6_as_dhcp_says() -> Result<()> {
     timed("firmware starts the boot image over IPv6 as DHCP says", || {
         let Some(mut site) = Site::new()? else { return Ok(()) };
-        let boot = site.path("boot");
+        let boot = site.programs.path("boot");
         std::fs::create_dir_all(&boot)?;
         site.serve(&boot)?;
         site.make_boot_files(&boot)?;

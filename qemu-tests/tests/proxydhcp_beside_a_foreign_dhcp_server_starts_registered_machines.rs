@@ -1,15 +1,14 @@
 //! Machines get their address from a DHCP server that knows nothing of slipway, and from slipway what to boot: UEFI
 //! firmware by TFTP, and the option ROM of a BIOS by HTTP. A second proxy refuses to start.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, unshare};
+use qemu_tests::programs::Programs;
 use qemu_tests::{LIMIT, UUID, timed};
-use tempfile::TempDir;
 use xtask::command::{command, run_quietly, stdout};
 use xtask::host;
 use xtask::lab::build_server;
@@ -23,10 +22,9 @@ const MAC: &str = "52:54:00:7d:2f:01";
 
 /// A network with a DHCP server of somebody else. It ends with the thread that made it.
 struct Site {
-    folder: TempDir,
+    programs: Programs,
     /// The network namespace of the DHCP server.
     elsewhere: String,
-    children: Vec<Child>,
 }
 
 impl Site {
@@ -39,7 +37,7 @@ impl Site {
             return Ok(None);
         }
         let elsewhere = format!("slipway-test-{}", std::process::id());
-        let mut site = Self { folder: tempfile::tempdir()?, elsewhere, children: Vec::new() };
+        let mut site = Self { programs: Programs::new()?, elsewhere };
         ip(&format!("netns add {}", site.elsewhere))?;
         ip("link set lo up")?;
         ip("link add br0 type bridge")?;
@@ -55,18 +53,14 @@ impl Site {
         {
             ip(&format!("-n {} {command}", site.elsewhere))?;
         }
-        let lease_file = format!("--dhcp-leasefile={}", site.path("leases").display());
+        let lease_file = format!("--dhcp-leasefile={}", site.programs.path("leases").display());
         let mut dnsmasq = site.elsewhere("dnsmasq");
         dnsmasq.args(["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0", "--interface=eth0"]);
         // Router advertisements, for which iPXE waits half a minute.
         dnsmasq.args(["--dhcp-range=10.77.0.100,10.77.0.150,1h", "--dhcp-range=fd77::,ra-only", "--enable-ra"]);
         dnsmasq.args(["--no-ping", &lease_file]);
-        site.start(dnsmasq, "dnsmasq.log")?;
+        site.programs.start(dnsmasq, "dnsmasq.log")?;
         Ok(Some(site))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
     }
 
     /// A program at the DHCP server's.
@@ -74,28 +68,6 @@ impl Site {
         let mut inside = command("ip", ["netns", "exec", &self.elsewhere]);
         inside.arg(program.as_ref());
         inside
-    }
-
-    fn start(&mut self, mut program: Command, log: &str) -> Result<()> {
-        let errors = File::create(self.path(log))?;
-        let started = program.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors).spawn();
-        self.children.push(started.with_context(|| format!("starting {:?}", program.get_program()))?);
-        Ok(())
-    }
-
-    fn read(&self, log: &str) -> Result<String> {
-        std::fs::read_to_string(self.path(log)).with_context(|| format!("reading {log}"))
-    }
-
-    fn wait_for(&self, log: &str, wanted: &str) -> Result<()> {
-        let start = Instant::now();
-        while !self.read(log)?.contains(wanted) {
-            if start.elapsed() > LIMIT {
-                bail!("waiting for {wanted:?}:\n{}", self.read(log)?);
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        Ok(())
     }
 
     fn machine(&self, boot: Boot, card: &str) -> Result<Machine> {
@@ -115,17 +87,12 @@ impl Site {
             arch: xtask::binary::Arch::X86_64,
             detached: false,
         };
-        Machine::start(&config, &self.path("machine"))
+        Machine::start(&config, &self.programs.path("machine"))
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            // Both fail only if it has already ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
         let _ = ip(&format!("netns del {}", self.elsewhere));
     }
 }
@@ -147,20 +114,23 @@ fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result
         host::ensure(host::QEMU)?;
         let program = build_server()?;
         let Some(mut site) = Site::new()? else { return Ok(()) };
-        let boot = site.path("boot");
+        let boot = site.programs.path("boot");
         std::fs::create_dir_all(boot.join("x86_64"))?;
         // A small program that says what it does.
         std::fs::copy(IPXE, boot.join("x86_64/slipway.efi")).with_context(|| format!("copying {IPXE}"))?;
-        let data = site.path("data");
-        site.start(serve(Command::new(&program), &data, &boot, SLIPWAY, "br0"), "server.log")?;
-        site.wait_for("server.log", "\"https\":")?;
+        let data = site.programs.path("data");
+        site.programs.start(serve(Command::new(&program), &data, &boot, SLIPWAY, "br0"), "server.log")?;
+        site.programs.wait_for("server.log", "\"https\":")?;
 
         // Not registered: it gets an address and nothing else.
         let card = format!("virtio-net-pci,netdev=net0,mac={MAC},romfile=");
         let stranger = site.machine(Boot::UefiPxe, &card)?;
-        site.wait_for("server.log", "unknown machine")?;
+        site.programs.wait_for("server.log", "unknown machine")?;
         drop(stranger);
-        assert!(!site.read("server.log")?.contains("answered boot firmware interface"), "a stranger was answered");
+        assert!(
+            !site.programs.read("server.log")?.contains("answered boot firmware interface"),
+            "a stranger was answered"
+        );
 
         let add = ["node", "add", "--name", "m1", "--uuid", UUID, "--release"];
         stdout(Command::new(&program).arg("--data").arg(&data).args(add))?;
@@ -172,21 +142,21 @@ fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result
         machine.wait_for_console("iPXE initialising devices", LIMIT)?;
         machine.wait_for_console("slipway: starting the installer", LIMIT)?;
         let address = address.trim().rsplit(' ').next().context("an address")?;
-        assert!(site.read("leases")?.contains(address), "{address} is not of the DHCP server");
+        assert!(site.programs.read("leases")?.contains(address), "{address} is not of the DHCP server");
         drop(machine);
 
-        let scripts = || -> Result<usize> { Ok(site.read("server.log")?.matches("route=/boot/ipxe").count()) };
+        let scripts = || -> Result<usize> { Ok(site.programs.read("server.log")?.matches("route=/boot/ipxe").count()) };
         let before = scripts()?;
         let _machine = site.machine(Boot::BiosPxe, &format!("e1000,netdev=net0,mac={MAC}"))?;
         let start = Instant::now();
         while scripts()? == before {
             if start.elapsed() > LIMIT {
-                bail!("waiting for the script to be fetched by a BIOS:\n{}", site.read("server.log")?);
+                bail!("waiting for the script to be fetched by a BIOS:\n{}", site.programs.read("server.log")?);
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
 
-        let second = serve(site.elsewhere(&program), &site.path("data2"), &boot, DHCP, "eth0").output()?;
+        let second = serve(site.elsewhere(&program), &site.programs.path("data2"), &boot, DHCP, "eth0").output()?;
         let said = String::from_utf8_lossy(&second.stderr);
         assert!(!second.status.success() && said.contains(&format!("{SLIPWAY} already answers")), "{said}");
         Ok(())

@@ -101,6 +101,14 @@ pub enum Error {
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The keys for Secure Boot in the data folder cannot be used.
+    #[error("{doing}: using the keys for Secure Boot in secure-boot.json of the data folder")]
+    SecureBoot {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// No challenge could be made for a TPM.
     #[error("making a challenge for the TPM of a machine")]
     Challenge {

@@ -6,9 +6,7 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Failure, Secret};
 use slipway_secure_boot::lists::{self, Content, Entry};
-use slipway_secure_boot::{
-    Certificate, CertificateError, KeyError, KeySize, SigningKey, UpdateError, Uuid, Variable, Write, microsoft, update,
-};
+use slipway_secure_boot::{Certificate, KeyError, KeySize, SigningKey, Uuid, Variable, Write, microsoft, update};
 use time::{Duration, OffsetDateTime};
 
 use crate::data::DataDir;
@@ -103,8 +101,7 @@ impl SecureBoot {
     /// The keys of this data folder, if it has any.
     pub fn open(data: &DataDir) -> Result<Option<Self>, Error> {
         let Some(text) = data.read(FILE)? else { return Ok(None) };
-        let stored: Stored =
-            serde_json::from_str(&text).map_err(|source| Error::Record { what: FILE, source: source.into() })?;
+        let stored: Stored = serde_json::from_str(&text).map_err(failed("reading"))?;
         Self::new(stored).map(Some)
     }
 
@@ -116,17 +113,9 @@ impl SecureBoot {
                            `slipway-server keys rotate` replaces the one that signs programs";
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
-        let key = |imported: Option<Imported>, name: &str| match imported {
-            Some(Imported { key, certificate }) => {
-                let key = SigningKey::from_pem(&key, &certificate).map_err(refused)?;
-                key.check_validity(now).map_err(refused)?;
-                Ok(key)
-            }
-            None => generate(name, now),
-        };
-        let pk = key(beginning.pk, "slipway Secure Boot platform key (PK)")?;
-        let kek = key(beginning.kek, "slipway Secure Boot key exchange key (KEK)")?;
-        let db = key(beginning.db, &signer_name(now))?;
+        let pk = key(beginning.pk, "slipway Secure Boot platform key (PK)", now)?;
+        let kek = key(beginning.kek, "slipway Secure Boot key exchange key (KEK)", now)?;
+        let db = key(beginning.db, &signer_name(now), now)?;
         let stored = Stored {
             owner: new_owner().to_string(),
             microsoft: !beginning.without_microsoft,
@@ -141,10 +130,11 @@ impl SecureBoot {
     }
 
     fn new(stored: Stored) -> Result<Self, Error> {
-        let open = |key: &StoredKey| SigningKey::from_pem(key.key.reveal(), &key.certificate).map_err(damaged);
+        let open =
+            |key: &StoredKey| SigningKey::from_pem(key.key.reveal(), &key.certificate).map_err(failed("reading"));
         let (pk, kek, db) = (open(&stored.pk)?, open(&stored.kek)?, open(&stored.db)?);
         let next_db = stored.next_db.as_ref().map(open).transpose()?;
-        let owner = stored.owner.parse().map_err(|_| broken("the owner is not a GUID"))?;
+        let owner = stored.owner.parse().map_err(failed("reading the owner of lists"))?;
         Ok(Self { stored, owner, pk, kek, db, next_db })
     }
 
@@ -182,10 +172,13 @@ impl SecureBoot {
                 let message = "a new key is there already; end the rotation with `slipway-server keys rotate --finish` or --cancel";
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
-            let key = match imported {
-                Some(Imported { key, certificate }) => SigningKey::from_pem(&key, &certificate).map_err(refused)?,
-                None => generate(&signer_name(now), now)?,
-            };
+            let key = key(imported, &signer_name(now), now)?;
+            if key.certificate() == keys.db.certificate() {
+                // At the end of the rotation, it would be revoked and nothing would start any more.
+                let message =
+                    "the new key is the one that signs already; give another with --key, or leave it out to make one";
+                return Err(Error::refused(ErrorCode::Conflict, message));
+            }
             keys.stored.next_db = Some(stored(&key));
             Ok(())
         })
@@ -237,7 +230,7 @@ impl SecureBoot {
             // What else may not start, such as what Microsoft has revoked, stays so.
             let write = if variable == Variable::Dbx { Write::Append } else { Write::Replace };
             let lists = lists::build(&self.entries(variable)?);
-            let signed = update(variable, write, &lists, now, signer).map_err(signing)?;
+            let signed = update(variable, write, &lists, now, signer).map_err(failed("signing"))?;
             Ok(Update { variable, write, lists, signed })
         };
         let wanted = |variable: &Variable| *variable != Variable::Dbx || !self.stored.revoked.is_empty();
@@ -253,7 +246,7 @@ impl SecureBoot {
             Variable::Dbx => self.stored.revoked.iter().map(|revoked| self.entry(revoked)).collect::<Result<_, _>>()?,
         };
         if self.stored.microsoft {
-            entries.extend(microsoft::entries(variable).map_err(unreadable)?);
+            entries.extend(microsoft::entries(variable).map_err(failed("making lists"))?);
         }
         Ok(entries)
     }
@@ -262,10 +255,10 @@ impl SecureBoot {
         let owner = self.owner;
         match revoked {
             Revoked::Certificate(pem) => {
-                Ok(Entry::certificate(owner, &Certificate::from_pem(pem).map_err(unreadable)?))
+                Ok(Entry::certificate(owner, &Certificate::from_pem(pem).map_err(failed("making lists"))?))
             }
             Revoked::Program(hex) => {
-                let digest = unhex(hex).ok_or_else(|| broken("a digest is not SHA-256 in hexadecimal"))?;
+                let digest = unhex(hex).ok_or("a digest is not SHA-256 in hexadecimal").map_err(failed("reading"))?;
                 Ok(Entry { owner, content: Content::Sha256(digest) })
             }
         }
@@ -296,9 +289,15 @@ fn signer_name(now: OffsetDateTime) -> String {
     format!("slipway Secure Boot signature (db) {}", now.date())
 }
 
-fn generate(name: &str, now: OffsetDateTime) -> Result<SigningKey, Error> {
-    // A machine whose clock is behind would take a certificate of today for one of tomorrow.
-    SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID).map_err(refused)
+/// The imported key, if it can be used now, or a new one with this name.
+fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<SigningKey, Error> {
+    let Some(Imported { key, certificate }) = imported else {
+        // A machine whose clock is behind would take a certificate of today for one of tomorrow.
+        return SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID).map_err(refused);
+    };
+    let key = SigningKey::from_pem(&key, &certificate).map_err(refused)?;
+    key.check_validity(now).map_err(refused)?;
+    Ok(key)
 }
 
 fn stored(key: &SigningKey) -> StoredKey {
@@ -307,7 +306,7 @@ fn stored(key: &SigningKey) -> StoredKey {
 
 fn save(data: &DataDir, stored: &Stored) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(stored);
-    data.replace(FILE, &text.map_err(|source| Error::Record { what: FILE, source: source.into() })?)
+    data.replace(FILE, &text.map_err(failed("writing"))?)
 }
 
 /// There are no keys in the data folder.
@@ -325,18 +324,7 @@ fn refused(error: KeyError) -> Error {
     Error::Refused { code: ErrorCode::InvalidRequest, message: reason, causes }
 }
 
-fn broken(why: &'static str) -> Error {
-    Error::Record { what: FILE, source: why.into() }
-}
-
-fn damaged(source: KeyError) -> Error {
-    Error::Record { what: FILE, source: source.into() }
-}
-
-fn unreadable(source: CertificateError) -> Error {
-    Error::Record { what: FILE, source: source.into() }
-}
-
-fn signing(source: UpdateError) -> Error {
-    Error::Record { what: FILE, source: source.into() }
+/// What was done, with a file that its owner can replace.
+fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(doing: &'static str) -> impl Fn(E) -> Error {
+    move |source| Error::SecureBoot { doing, source: source.into() }
 }

@@ -1,33 +1,50 @@
-//! The software in a boot image, for its bill of materials.
+//! The software in the parts of boot images, for bills of materials.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use slipway_parts::Component;
 
+use crate::binary::Arch;
 use crate::command::{command, stdout};
-use crate::image::PartsConfig;
-use crate::{binary, host, workspace};
+use crate::image::{self, PartsConfig};
+use crate::{binary, debian, firmware_files, host, workspace};
 
-/// Every component of the parts.
+/// The package with the stub of unified kernel images, and its licence.
+const STUB: &str = "systemd-boot-efi";
+const STUB_LICENCE: Option<&str> = Some("LGPL-2.1-or-later");
+
+/// The components of the common archive.
 pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     let mut components = crates("slipway", &binary::target(config.arch))?;
     components.push(kernel(config)?);
-    components.push(debian("systemd-boot-efi", Some("LGPL-2.1-or-later"))?);
-    // What mke2fs and mkfs.xfs are built from and linked with.
-    components.push(debian("e2fsprogs", Some("GPL-2.0-only"))?);
-    components
-        .push(Component { version: host::candidate("xfsprogs")?, ..debian_named("xfsprogs", Some("GPL-2.0-only")) });
+    // What mke2fs and mkfs.xfs are built from, and linked with.
+    for package in ["e2fsprogs", "xfsprogs"] {
+        components.push(of_debian(package, host::candidate(package)?, Some("GPL-2.0-only")));
+    }
     for (package, license) in [
-        ("libc6-dev", Some("LGPL-2.1-or-later")),
-        ("libblkid-dev", Some("LGPL-2.1-or-later")),
-        ("uuid-dev", Some("BSD-3-Clause")),
-        ("liburcu-dev", Some("LGPL-2.1-or-later")),
-        ("libinih-dev", Some("BSD-3-Clause")),
+        ("libc6-dev", "LGPL-2.1-or-later"),
+        ("libblkid-dev", "LGPL-2.1-or-later"),
+        ("uuid-dev", "BSD-3-Clause"),
+        ("liburcu-dev", "LGPL-2.1-or-later"),
+        ("libinih-dev", "BSD-3-Clause"),
     ] {
-        components.push(debian(package, license)?);
+        components.push(installed(package, Some(license))?);
+    }
+    for (package, root) in firmware_files::of(&config.kernel, &image::select(&config.kernel, image::DRIVERS)?)? {
+        // The licences are texts of the makers, which are beside the firmware in the archive.
+        components.push(unpacked(&root, &package, None)?);
     }
     Ok(components)
+}
+
+/// The stub of unified kernel images.
+pub fn stub(arch: Arch) -> Result<Component> {
+    match arch {
+        Arch::X86_64 => installed(STUB, STUB_LICENCE),
+        Arch::Aarch64 => unpacked(&debian::unpacked_for(&debian::SYSTEMD_BOOT, arch)?, STUB, STUB_LICENCE),
+    }
 }
 
 /// The crates that a program is linked from, by its package and target.
@@ -57,33 +74,35 @@ fn of_tree(line: &str) -> Option<Component> {
 
 fn kernel(config: &PartsConfig) -> Result<Component> {
     let docs = config.kernel.root.join("usr/share/doc");
-    let package = fs::read_dir(&docs)
-        .with_context(|| format!("reading {}", docs.display()))?
-        .flatten()
-        .find(|entry| entry.path().join("changelog.gz").exists())
-        .with_context(|| format!("looking for the kernel's version: there is no changelog in {}", docs.display()))?;
-    let changelog = stdout(command("gzip", ["-dc"]).arg(package.path().join("changelog.gz")))?;
+    let mut entries = fs::read_dir(&docs).with_context(|| format!("reading {}", docs.display()))?.flatten();
+    let package = entries.next().with_context(|| format!("looking for the kernel: {} is empty", docs.display()))?;
+    let license = Some("GPL-2.0-only WITH Linux-syscall-note");
+    unpacked(&config.kernel.root, &package.file_name().to_string_lossy(), license)
+}
+
+/// A package that is unpacked in a folder: its changelog begins with its version (Debian policy, section 4.4).
+fn unpacked(root: &Path, package: &str, license: Option<&str>) -> Result<Component> {
+    let docs = root.join("usr/share/doc").join(package);
+    let mut names = ["changelog.Debian.gz", "changelog.gz"].iter().map(|name| docs.join(name));
+    let path = names.find(|path| path.exists());
+    let path =
+        path.with_context(|| format!("looking for the version of {package}: no changelog in {}", docs.display()))?;
+    let changelog = stdout(command("gzip", ["-dc"]).arg(&path))?;
     // SOURCE (VERSION) SUITE; ...
     let version = changelog.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(version, _)| version);
-    Ok(Component {
-        version: version.context("looking for the kernel's version: its changelog does not begin with one")?.to_owned(),
-        ..debian_named(&package.file_name().to_string_lossy(), Some("GPL-2.0-only WITH Linux-syscall-note"))
-    })
+    let version =
+        version.with_context(|| format!("looking for the version of {package}: {} has none", path.display()))?;
+    Ok(of_debian(package, version.to_owned(), license))
 }
 
 /// An installed package of this host.
-fn debian(package: &str, license: Option<&str>) -> Result<Component> {
+fn installed(package: &str, license: Option<&str>) -> Result<Component> {
     let version = stdout(&mut command("dpkg-query", ["--show", "--showformat", "${Version}", package]))?;
-    Ok(Component { version, ..debian_named(package, license) })
+    Ok(of_debian(package, version, license))
 }
 
-fn debian_named(package: &str, license: Option<&str>) -> Component {
-    Component {
-        name: package.to_owned(),
-        version: String::new(),
-        supplier: "Debian".to_owned(),
-        license: license.map(str::to_owned),
-    }
+fn of_debian(package: &str, version: String, license: Option<&str>) -> Component {
+    Component { name: package.to_owned(), version, supplier: "Debian".to_owned(), license: license.map(str::to_owned) }
 }
 
 #[cfg(test)]

@@ -65,20 +65,35 @@ pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a st
     Ok(needed)
 }
 
-/// Adds the firmware that the modules need, and the licences of its packages.
-pub fn add(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
+/// The packages of the firmware that the modules need, each with the root where it is unpacked.
+pub fn of(kernel: &Kernel, selection: &Selection) -> Result<BTreeMap<String, PathBuf>> {
+    let (list, named) = (list()?, named(kernel, selection)?);
+    Ok(roots(&packages(&list, &named)?)?.into_iter().map(|(package, root)| (package.to_owned(), root)).collect())
+}
+
+fn list() -> Result<String> {
     let path = workspace::root().join("initramfs/firmware.txt");
-    let list = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let named = named(kernel, selection)?;
-    let needed = packages(&list, &named)?;
+    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn roots<'a>(needed: &BTreeMap<&str, &'a str>) -> Result<BTreeMap<&'a str, PathBuf>> {
+    let suite = debian::sources()?.suite;
     let mut roots = BTreeMap::new();
     for package in needed.values() {
         if !roots.contains_key(package) {
-            let suite = debian::sources()?.suite;
             let root = debian::unpacked(&Package { name: package, suite: &suite, component: "non-free-firmware" })?;
             roots.insert(*package, root);
         }
     }
+    Ok(roots)
+}
+
+/// Adds the firmware that the modules need, and the licences of its packages.
+pub fn add(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
+    let list = list()?;
+    let named = named(kernel, selection)?;
+    let needed = packages(&list, &named)?;
+    let roots = roots(&needed)?;
     add_licences(archive, &roots)?;
     for Named { module, file } in &named {
         let Some(package) = needed.get(file.as_str()) else { continue };

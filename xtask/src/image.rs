@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use slipway_parts::cpio::{Archive, Entry, Node};
-use slipway_parts::{About, Parts};
+use slipway_parts::{About, Component, Parts};
 
 use crate::binary::Arch;
 use crate::cache::{self, Key};
@@ -80,9 +80,13 @@ pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
 /// configuration gives the same bytes.
 pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
     let (arch, release) = (config.arch, &config.kernel.release);
-    let about = About::new(arch, &config.kernel_name, release, config.date, components::of(config)?);
-    let vmlinuz = read(&config.kernel.vmlinuz())?;
-    let parts = Parts::new(about, vmlinuz, common_archive(config)?, read(&stub(arch)?)?);
+    let common = common_archive(config)?;
+    let components = read(&common.join(COMPONENTS))?;
+    let mut components: Vec<Component> = serde_json::from_slice(&components).context("reading components")?;
+    components.push(components::stub(arch)?);
+    let about = About::new(arch, &config.kernel_name, release, config.date, components);
+    let (vmlinuz, archive) = (read(&config.kernel.vmlinuz())?, read(&common.join(COMMON_ARCHIVE))?);
+    let parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?);
     let key = Key::new("parts-1").with("parts", &parts.digest);
     cache::keyed("parts", key, |folder| {
         let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));
@@ -103,22 +107,27 @@ impl ImagePaths {
     }
 }
 
-/// The compressed archive with programs and modules, from the cache or built.
-fn common_archive(config: &PartsConfig) -> Result<Vec<u8>> {
+/// The folder with the compressed archive of programs and modules, and with the components in it, from the cache or built.
+fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
-    let key = Key::new("initramfs-2")
+    let key = Key::new("initramfs-3")
         .with("date", config.date.to_string())
         .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
         .with("release", &config.kernel.release)
         .with_path(&config.binary)?
         .with_path(&config.mkfs)?
         .with_path(&sources)?;
-    let folder = cache::keyed("initramfs", key, |folder| write_common_archive(config, folder).map(drop))?;
-    read(&folder.join(COMMON_ARCHIVE))
+    cache::keyed("initramfs", key, |folder| {
+        write_common_archive(config, folder)?;
+        let path = folder.join(COMPONENTS);
+        let components = serde_json::to_vec(&components::of(config)?).context("writing components")?;
+        fs::write(&path, components).with_context(|| format!("writing {}", path.display()))
+    })
 }
 
-/// Name of the compressed archive in its folder.
+/// Names of the compressed archive and of the list of its components in their folder.
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
+const COMPONENTS: &str = "components.json";
 
 /// Builds the archive with programs and modules, even if it is in the cache, and returns its path in the folder.
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {

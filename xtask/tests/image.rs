@@ -48,8 +48,22 @@ fn the_parts_are_what_their_description_says() -> Result<()> {
         let component = parts.about.components.iter().find(|component| component.name == name);
         assert!(component.is_some_and(|component| !component.version.is_empty()), "{name}");
     }
+    assert!(!parts.about.components.iter().any(|component| component.name.starts_with("firmware-")));
     let kernel = parts.about.components.iter().find(|component| component.name.starts_with("linux-image-"));
     assert!(kernel.is_some_and(|kernel| kernel.version.starts_with("6.")), "{kernel:?}");
+    Ok(())
+}
+
+#[test]
+fn the_parts_for_real_machines_name_their_firmware() -> Result<()> {
+    let kernel = kernel::fetch(None, Arch::X86_64)?;
+    let config = PartsConfig { kernel, kernel_name: kernel::GENERIC.to_owned(), ..config()? };
+    let parts = Parts::open(&build_parts(&config)?.join("x86_64-generic"))?;
+    let firmware = parts.about.components.iter().filter(|component| component.name.starts_with("firmware-"));
+    let names: Vec<&str> = firmware.filter(|it| !it.version.is_empty()).map(|it| it.name.as_str()).collect();
+    for name in ["firmware-bnx2", "firmware-bnx2x", "firmware-qlogic"] {
+        assert!(names.contains(&name), "no {name} among {names:?}");
+    }
     Ok(())
 }
 

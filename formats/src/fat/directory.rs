@@ -17,7 +17,7 @@ pub(super) struct Child<'a> {
     pub(super) name: &'a str,
     /// Its first cluster, or 0.
     pub(super) first: u64,
-    /// Bytes of a file; none of a folder.
+    /// Bytes of a file; a folder has none.
     pub(super) len: Option<u64>,
 }
 

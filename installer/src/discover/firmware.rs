@@ -24,7 +24,7 @@ pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     if uefi {
         found.secure_boot = boolean(&variable("SecureBoot"), notes);
     }
-    // Firmware without the one has none of the others.
+    // Firmware that lacks this variable lacks the others too.
     if found.secure_boot.is_some() {
         found.setup_mode = boolean(&variable("SetupMode"), notes);
     }

@@ -171,7 +171,7 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
 
 /// What happened to a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
-    // Whoever fetched boot files has begun anew, so whatever else is known is older.
+    // Boot files are fetched at the start, so everything else that is known is older.
     boot_files::notice(node, now).or_else(|| problem(node, now))
 }
 

@@ -14,7 +14,7 @@ use crate::error::Error;
 /// Rights of the group and of others.
 const OTHERS: u32 = 0o077;
 /// The files that hold secrets.
-const SECRET: [&str; 12] = [
+const SECRET: [&str; 13] = [
     "ca.key",
     "intermediate.key",
     "next-ca.key",
@@ -24,6 +24,7 @@ const SECRET: [&str; 12] = [
     "firmware-server.key",
     "jwt.key",
     "operator-token",
+    "secure-boot.json",
     "slipway.db",
     "slipway.db-wal",
     "slipway.db-shm",

@@ -1,7 +1,7 @@
 //! Boot files, and the keys they are signed with.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use slipway_media::Manifest;
@@ -185,6 +185,22 @@ fn the_newest_build_has_the_names_and_the_one_before_stays() {
 }
 
 #[test]
+fn what_root_makes_belongs_to_the_owner_of_the_folder() {
+    const OWNER: u32 = 65534;
+    let bench = Bench::new();
+    let boot = bench.path("boot");
+    fs::create_dir(&boot).unwrap();
+    if chown(&boot, Some(OWNER), Some(OWNER)).is_err() {
+        eprintln!("not checked: only root gives files away");
+        return;
+    }
+    let id = bench.build(&[]).id;
+    for path in ["media", &format!("media/{id}"), "x86_64", "x86_64/slipway.efi", "manifest.json"] {
+        assert_eq!(fs::metadata(boot.join(path)).unwrap().uid(), OWNER, "{path}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let bench = Bench::new();
     let check = |more: &[&str], expect: &str| {
@@ -303,10 +319,18 @@ fn keys_are_imported_or_made_once() {
     let shown = succeed(&data, &["keys", "show"]);
     assert!(shown.contains("db: CN=ours\n") && shown.contains("left out"), "{shown}");
     assert!(!shown.contains("PRIVATE"), "{shown}");
+    let rotate = |key: &str, cert: &str| fail(&data, &["keys", "rotate", "--key", key, "--cert", cert]);
+    assert!(rotate(&file, &cert).contains("the new key is the one that signs already"));
+    assert!(rotate(&old_file, &old_cert).contains("it was valid until"));
     assert!(fail(&data, &["keys", "init"]).contains("there are keys for Secure Boot in this data folder"));
-    use std::os::unix::fs::PermissionsExt;
-    let mode = fs::metadata(data.join("secure-boot.json")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
+    let keys = data.join("secure-boot.json");
+    assert_eq!(fs::metadata(&keys).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o640)).unwrap();
+    let serve = fail(&data, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]);
+    assert!(serve.contains("other users can read or change") && serve.contains("secure-boot.json"), "{serve}");
+    fs::write(&keys, "{}").unwrap();
+    let damaged = fail(&data, &["keys", "show"]);
+    assert!(damaged.contains("reading: using the keys for Secure Boot in secure-boot.json"), "{damaged}");
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -163,6 +163,7 @@ impl Running {
             ek_ca: ek_ca.map(Path::to_owned),
             limits,
         };
+        install_provider();
         let server = Server::bind_with_clock(config, standing).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());
         let boot_url = format!("http://{}", server.boot_address().unwrap().unwrap());
@@ -183,10 +184,15 @@ fn standing() -> Instant {
     *NOW
 }
 
-/// Builder of a client that trusts only this CA.
-pub fn trusting(ca: &str) -> ClientBuilder {
+/// Every client needs it, also one without TLS.
+fn install_provider() {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
+}
+
+/// Builder of a client that trusts only this CA.
+pub fn trusting(ca: &str) -> ClientBuilder {
+    install_provider();
     Client::builder().tls_certs_only([Certificate::from_pem(ca.as_bytes()).unwrap()])
 }
 
