@@ -2,9 +2,9 @@
 //! Links beside them name the files of the newest.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, lchown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
@@ -96,8 +96,12 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
     let id = slipway_media::id(&inputs);
     let builds = out.join(BUILDS);
     // Others wait until these files have their names.
+    let is_new = !out.exists();
     let _lock = lock(&builds)?;
-    give_to_owner_of(out, &builds)?;
+    if is_new {
+        hand_over(out, out, false)?;
+    }
+    hand_over(out, &builds, false)?;
     let (folder, unfinished) = (builds.join(&id), builds.join(format!("{id}.unfinished")));
     remove(&unfinished)?;
     let mut write = |path: &str, pieces: &[&[u8]]| {
@@ -113,7 +117,7 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
         remove(&unfinished)?;
         return Err(MediaError::InTheWay { path });
     }
-    give_all_to_owner_of(out, &unfinished)?;
+    hand_over_all(out, &unfinished, request.config.token.is_some())?;
     match folder.exists() {
         // The same files, unless somebody changed them. A machine may be loading them, so they are there at all times.
         true => exchange(&unfinished, &folder)?,
@@ -191,23 +195,29 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     Ok(())
 }
 
-/// Gives what root made to the owner of the folder of boot files, because the server runs as that user and could not read it.
-fn give_to_owner_of(out: &Path, made: &Path) -> Result<(), MediaError> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(());
+/// Lets the server hand out a file or folder that was made: what root made is given to the owner of the folder of boot files, and
+/// what has no secret may be read by all, because the server may run as another user.
+fn hand_over(out: &Path, made: &Path, is_secret: bool) -> Result<(), MediaError> {
+    let failed = |doing| move |source| MediaError::File { doing, path: made.to_owned(), source };
+    if rustix::process::geteuid().is_root() {
+        let given = fs::metadata(out).and_then(|owner| lchown(made, Some(owner.uid()), Some(owner.gid())));
+        given.map_err(failed("changing the owner of"))?;
     }
-    let given = fs::metadata(out).and_then(|owner| lchown(made, Some(owner.uid()), Some(owner.gid())));
-    given.map_err(|source| MediaError::File { doing: "changing the owner of", path: made.to_owned(), source })
+    if !is_secret {
+        let mode = if made.is_dir() { 0o755 } else { 0o644 };
+        fs::set_permissions(made, Permissions::from_mode(mode)).map_err(failed("changing the mode of"))?;
+    }
+    Ok(())
 }
 
-fn give_all_to_owner_of(out: &Path, folder: &Path) -> Result<(), MediaError> {
-    give_to_owner_of(out, folder)?;
+fn hand_over_all(out: &Path, folder: &Path, is_secret: bool) -> Result<(), MediaError> {
+    hand_over(out, folder, is_secret)?;
     let failed = |source| MediaError::File { doing: "reading", path: folder.to_owned(), source };
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         match path.is_dir() {
-            true => give_all_to_owner_of(out, &path)?,
-            false => give_to_owner_of(out, &path)?,
+            true => hand_over_all(out, &path, is_secret)?,
+            false => hand_over(out, &path, is_secret)?,
         }
     }
     Ok(())

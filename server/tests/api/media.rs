@@ -185,6 +185,21 @@ fn the_newest_build_has_the_names_and_the_one_before_stays() {
 }
 
 #[test]
+fn others_can_read_what_has_no_token() {
+    let bench = Bench::new();
+    let mode = |path: &str| fs::metadata(bench.path(path)).unwrap().permissions().mode() & 0o777;
+    let id = bench.build(&[]).id;
+    for (path, expect) in
+        [("boot", 0o755), ("boot/media", 0o755), (&format!("boot/media/{id}"), 0o755), ("boot/x86_64/vmlinuz", 0o644)]
+    {
+        assert_eq!(mode(path), expect, "{path}");
+    }
+    fs::write(bench.path("token"), "s3cret\n").unwrap();
+    bench.build(&["--token-file", bench.path("token").to_str().unwrap()]);
+    assert_eq!((mode("boot/x86_64"), mode("boot/x86_64/initramfs")), (0o700, 0o600));
+}
+
+#[test]
 fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     const OWNER: u32 = 65534;
     let bench = Bench::new();
