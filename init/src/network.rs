@@ -121,6 +121,7 @@ impl Network {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;
             let DhcpV4State::Done(lease) = state else { continue };
             self.apply(index, &lease).await?;
+            let leased_at = link::uptime();
             let before = held.replace(lease.yiaddr);
             if before != Some(lease.yiaddr) {
                 if let Some(before) = before {
@@ -130,7 +131,7 @@ impl Network {
                 let network = Arc::clone(self);
                 let name = name.to_owned();
                 reaching.abort_all();
-                reaching.spawn(async move { network.reach_server(&name, index, &lease).await });
+                reaching.spawn(async move { network.reach_server(&name, index, &lease, leased_at).await });
             }
         }
     }
@@ -216,12 +217,12 @@ impl Network {
     }
 
     /// Tries to reach the server through this interface while there is no winner.
-    async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) {
+    async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease, leased_at: u64) {
         let mut winner = self.winner.subscribe();
         let mut told = Told::default();
         // The sender lives in self, so waiting cannot fail.
         while winner.wait_for(Option::is_none).await.is_ok() {
-            if let Err(error) = self.try_server(name, index, lease).await {
+            if let Err(error) = self.try_server(name, index, lease, leased_at).await {
                 let sentence = format!("{name}: {error:#}");
                 if self.winner.borrow().is_none() && told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
@@ -231,7 +232,7 @@ impl Network {
         }
     }
 
-    async fn try_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) -> Result<()> {
+    async fn try_server(&self, name: &str, index: u32, lease: &DhcpV4Lease, leased_at: u64) -> Result<()> {
         let addresses = self.look_up(index, lease).await?;
         let address = self.server.connect_any(name, &addresses).await.with_context(|| {
             format!("reaching the server at https://{}:{} through {name}", self.server.host, self.server.port)
@@ -244,6 +245,7 @@ impl Network {
         write_resolv_conf(lease)?;
         let link = Link {
             interface: name.to_owned(),
+            leased_at,
             address: format!("{}/{}", lease.yiaddr, prefix(lease.subnet_mask)),
             gateway: lease.gateways.iter().flatten().next().map(ToString::to_string),
             name_servers: lease.dns_srvs.iter().flatten().map(ToString::to_string).collect(),

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff::Backoff;
 use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
+use crate::link;
 use crate::machine_key::MachineKey;
 use crate::tls::NodeCertificate;
 use crate::told::Told;
@@ -34,6 +35,8 @@ pub struct Facts {
     pub boot_id: String,
     /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
     pub kernel_to_init: Option<u64>,
+    /// When the network had its address, in milliseconds since the start of the kernel, in the boot image.
+    pub leased_at: Option<u64>,
     /// Its TPM.
     pub tpm: MachineTpm,
 }
@@ -159,7 +162,7 @@ async fn enrol(
             claim = facts.tpm.claim().await;
         }
         request.tpm = Some(answer.take().unwrap_or_else(|| claim.clone()));
-        request.timing = facts.kernel_to_init.map(timing);
+        request.timing = timing(facts);
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {
                 info!("enrolled as node {}", enrolment.node);
@@ -207,10 +210,14 @@ async fn enrol(
     }
 }
 
-fn timing(kernel_to_init: u64) -> BootTiming {
-    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let now = u64::try_from(since.tv_sec).unwrap_or(0) * 1000 + u64::try_from(since.tv_nsec / 1_000_000).unwrap_or(0);
-    BootTiming { kernel_to_init, init_to_enrol: now.saturating_sub(kernel_to_init) }
+/// How long the machine took, until now.
+fn timing(facts: &Facts) -> Option<BootTiming> {
+    let kernel_to_init = facts.kernel_to_init?;
+    Some(BootTiming {
+        kernel_to_init,
+        init_to_lease: facts.leased_at.map(|at| at.saturating_sub(kernel_to_init)),
+        init_to_enrol: link::uptime().saturating_sub(kernel_to_init),
+    })
 }
 
 fn credentials(config: &Config, key: &MachineKey, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {

@@ -10,11 +10,16 @@ use tracing::info;
 /// File with the [`Link`]. Its folder is the network process's own, which may write nowhere else.
 pub const PATH: &str = "/run/slipway/network/link.json";
 
+/// How often to look for the file.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// The interface that reached the server first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// Kernel name.
     pub interface: String,
+    /// When it got its address, in milliseconds since the start of the kernel ([`uptime`]).
+    pub leased_at: u64,
     /// Address and prefix length.
     pub address: String,
     /// Default gateway, if the network has one.
@@ -23,6 +28,12 @@ pub struct Link {
     /// Name servers, in order.
     #[serde(default)]
     pub name_servers: Vec<String>,
+}
+
+/// Milliseconds since the start of the kernel, by a clock that nobody sets.
+pub fn uptime() -> u64 {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(since.tv_sec).unwrap_or(0) * 1000 + u64::try_from(since.tv_nsec / 1_000_000).unwrap_or(0)
 }
 
 /// Writes the link's file, as a whole or not at all.
@@ -46,10 +57,10 @@ pub async fn wait() -> Link {
         if let Some(link) = read {
             return link;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(LOOK).await;
         waited += 1;
-        if waited.is_multiple_of(100) {
-            info!("waiting for a network that reaches the server ({} s)", waited / 10);
+        if waited.is_multiple_of(500) {
+            info!("waiting for a network that reaches the server ({} s)", waited / 50);
         }
     }
 }

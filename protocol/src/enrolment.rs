@@ -37,6 +37,9 @@ pub struct EnrolRequest {
 pub struct BootTiming {
     /// The time from the start of the kernel to the start of PID 1.
     pub kernel_to_init: u64,
+    /// The time from the start of PID 1 to the address of the interface that reached the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_to_lease: Option<u64>,
     /// The time from the start of PID 1 to this request.
     pub init_to_enrol: u64,
 }

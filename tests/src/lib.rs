@@ -190,6 +190,7 @@ impl Lab {
             inventory: Inventory::default(),
             boot_id: "0b0b0b0b".to_owned(),
             kernel_to_init: Some(1000),
+            leased_at: Some(1400),
         };
         let (ca, patience) = (self.ca(), self.patience);
         Options {

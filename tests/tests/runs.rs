@@ -53,7 +53,8 @@ async fn every_step_of_a_run_is_stored_before_the_machine_leaves() {
 
     let node = lab.status().await;
     assert_eq!(node.state, NodeState::Installed);
-    assert_eq!(node.timing.map(|t| t.kernel_to_init), Some(1000));
+    let timing = node.timing.expect("the times of the boot");
+    assert_eq!((timing.kernel_to_init, timing.init_to_lease), (1000, Some(400)));
     let run = node.run.unwrap();
     assert_eq!(run.state, RunState::Succeeded);
     assert!(run.steps.iter().all(|s| s.state == StepState::Succeeded && s.attempt == 1), "{run:#?}");

@@ -1,5 +1,6 @@
 //! Benchmarks: slipway against other tools and against the limit of this machine.
 
+pub mod boot;
 pub mod cost;
 pub mod servers;
 pub mod siege;

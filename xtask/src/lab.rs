@@ -1,4 +1,4 @@
-//! A server on this host's loopback, with boot files for machines in QEMU, which reach it as 10.0.2.2.
+//! A server on this host, with boot files for machines in QEMU.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -20,8 +20,21 @@ use crate::image::{self, ImagePaths};
 use crate::qemu::firmware;
 use crate::{kernel, workspace};
 
-/// This host's loopback on QEMU's user network.
-const HOST: &str = "10.0.2.2";
+/// Where the server listens, and how machines reach it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its address.
+    pub listen: &'static str,
+    /// Its address for machines.
+    pub host: &'static str,
+    /// Further arguments of `serve`.
+    pub arguments: &'static [&'static str],
+}
+
+impl Place {
+    /// This host's loopback, which machines on QEMU's user network reach as 10.0.2.2.
+    pub const LOOPBACK: Self = Self { listen: "127.0.0.1", host: "10.0.2.2", arguments: &[] };
+}
 
 /// Kernel argument for machines without KVM: memory is not cleared before it is filled. Clearing would make QEMU
 /// discard translated code, which takes minutes.
@@ -30,6 +43,7 @@ pub const FOR_EMULATION: &str = "init_on_alloc=0";
 /// Server, data and boot files in one folder.
 pub struct Lab {
     folder: PathBuf,
+    place: Place,
     program: PathBuf,
     https_port: u16,
     boot_port: u16,
@@ -57,22 +71,27 @@ pub fn build_server() -> Result<PathBuf> {
 }
 
 impl Lab {
-    /// Creates a lab in a folder. The server is not started. Its ports stay the same over restarts.
+    /// Creates a lab in a folder, on this host's loopback. The server is not started. Its ports stay the same over restarts.
     pub fn new(folder: &Path) -> Result<Self> {
+        Self::at(folder, Place::LOOPBACK)
+    }
+
+    /// The same elsewhere.
+    pub fn at(folder: &Path, place: Place) -> Result<Self> {
         let program = build_server()?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
         let [https_port, boot_port] = free_ports()?;
-        Ok(Self { folder: folder.to_owned(), program, https_port, boot_port, server: None, detached: false })
+        Ok(Self { folder: folder.to_owned(), place, program, https_port, boot_port, server: None, detached: false })
     }
 
     /// The server's HTTPS URL for machines.
     pub fn url(&self) -> String {
-        format!("https://{HOST}:{}", self.https_port)
+        format!("https://{}:{}", self.place.host, self.https_port)
     }
 
     /// The URL of the plain boot files for machines.
     pub fn boot_url(&self) -> String {
-        format!("http://{HOST}:{}/boot", self.boot_port)
+        format!("http://{}:{}/boot", self.place.host, self.boot_port)
     }
 
     /// The URL of the network boot loader, from which the firmware boots.
@@ -168,8 +187,9 @@ impl Lab {
         let log = File::options().create(true).append(true).open(&path);
         let log = log.with_context(|| format!("opening {}", path.display()))?;
         let mut serve = self.command();
-        serve.args(["serve", "--url", &self.url(), "--listen", &format!("127.0.0.1:{}", self.https_port)]);
-        serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.boot_folder());
+        let listen = |port: u16| format!("{}:{port}", self.place.listen);
+        serve.args(["serve", "--url", &self.url(), "--listen", &listen(self.https_port)]).args(self.place.arguments);
+        serve.args(["--boot-listen", &listen(self.boot_port), "--boot"]).arg(self.boot_folder());
         serve.env("SLIPWAY_LOG", "info,slipway_server=debug");
         if self.detached {
             serve.process_group(0);

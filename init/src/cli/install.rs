@@ -81,7 +81,11 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
         }
         let options = Options {
-            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64), tpm),
+            facts: Facts {
+                kernel_to_init: arguments.init_at.map(|seconds| (seconds * 1000.0) as u64),
+                leased_at: Some(link.leased_at),
+                ..facts(tpm)
+            },
             set_clock: true,
             state: STATE.into(),
             previous_exit,
@@ -137,7 +141,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let source = config::Source { place: "the command line".to_owned(), values };
     let (config, _) = config::merge(&[source], false)?;
     let options = Options {
-        facts: facts(None, MachineTpm::at(Place::of_operating_system())),
+        facts: facts(MachineTpm::at(Place::of_operating_system())),
         set_clock: false,
         state: STATE.into(),
         previous_exit,
@@ -187,7 +191,7 @@ fn previous_exit(how: Option<String>) -> Option<String> {
     Some(how)
 }
 
-fn facts(kernel_to_init: Option<u64>, tpm: MachineTpm) -> Facts {
+fn facts(tpm: MachineTpm) -> Facts {
     let roots = discover::Roots::default();
     let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
     for note in notes {
@@ -201,7 +205,7 @@ fn facts(kernel_to_init: Option<u64>, tpm: MachineTpm) -> Facts {
         identity.macs.join(" ")
     );
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-    Facts { identity, inventory, boot_id, kernel_to_init, tpm }
+    Facts { identity, inventory, boot_id, kernel_to_init: None, leased_at: None, tpm }
 }
 
 /// Whether PID 1 is this same program. Only then is it certain that nothing else uses the disks, even if the command

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use xtask::bench::boot::boot;
 use xtask::bench::siege::siege;
 use xtask::bench::stream::{self, Results};
 use xtask::bench::user_data;
@@ -26,6 +27,15 @@ enum What {
         /// Measure only these formats: raw, gzip, xz, zstd-3, zstd-19.
         #[arg(long)]
         format: Vec<String>,
+    },
+    /// Start machines and write their disks. Needs an idle machine.
+    Boot {
+        /// Number of rounds.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Measure only these ways: kernel, https, pxe.
+        #[arg(long)]
+        way: Vec<String>,
     },
     /// Attack the server while fifty nodes report to it.
     Siege {
@@ -53,6 +63,13 @@ impl Bench {
                 let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
                 print_tables(&results);
                 println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+            }
+            What::Boot { rounds, way } => {
+                let parts =
+                    [prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::TARGET_IMAGE, prepare::MACHINES];
+                let ways = if way.is_empty() { 3 } else { way.len() };
+                prepare::prepare("cargo xtask bench boot", &parts, Duration::from_secs((60 * rounds * ways) as u64))?;
+                boot(rounds, &way)?;
             }
             What::Siege { seconds } => {
                 let attacks = Duration::from_secs((seconds + 6) * 13);

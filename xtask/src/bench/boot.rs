@@ -1,0 +1,16 @@
+//! `bench boot`: how long a machine takes from power-on to a written disk.
+
+use anyhow::Result;
+
+use crate::command::{command, run, run_and_tell};
+use crate::{lab, workspace};
+
+/// Builds the program that measures, and runs it for so many rounds of these ways, all if there are none. It prints the
+/// results: it needs what only tests of whole machines do.
+pub fn boot(rounds: usize, ways: &[String]) -> Result<()> {
+    let target = lab::host_target()?;
+    let mut cargo = command(workspace::cargo(), ["build", "--package", "qemu-tests", "--example", "boot"]);
+    cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
+    run_and_tell(&mut cargo, "Compiling", "building the program that measures (kept for the next time)")?;
+    run(command(target.join("debug/examples/boot"), [rounds.to_string()]).args(ways))
+}
