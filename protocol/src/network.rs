@@ -1,6 +1,10 @@
 //! The network of a node's installed system. Operators write it as YAML.
 
+mod problems;
+
 use serde::{Deserialize, Serialize};
+
+pub use self::problems::problems;
 
 /// The network of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
