@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::addresses::{address_problem, in_network, is_host, is_link_local, prefixed};
 use super::{Interface, Network};
 use crate::identity::normalise_mac;
 
@@ -13,8 +14,17 @@ const MIN_MTU_IPV6: u32 = 1280;
 /// The most interfaces. More would be an accident, not a definition.
 const MAX_INTERFACES: usize = 256;
 
-/// Returns the problems of the network, one sentence each. Empty if the network makes sense.
+/// Returns the problems of an installed system's network, one sentence each. Empty if the network makes sense.
 pub fn problems(network: &Network) -> Vec<String> {
+    judge(network, |interface| {
+        let given = [interface.mac.is_some(), interface.bond.is_some(), interface.vlan.is_some()];
+        let is_one = given.iter().filter(|given| **given).count() == 1;
+        (!is_one).then_some("needs one of mac, bond and vlan: give exactly one")
+    })
+}
+
+/// Returns the problems of a network. `wrong_kind` says what is wrong with what an interface is.
+pub(super) fn judge(network: &Network, wrong_kind: impl Fn(&Interface) -> Option<&'static str>) -> Vec<String> {
     let mut problems = Vec::new();
     if network.interfaces.is_empty() || network.interfaces.len() > MAX_INTERFACES {
         return vec![format!(
@@ -24,7 +34,8 @@ pub fn problems(network: &Network) -> Vec<String> {
     }
     for (index, interface) in network.interfaces.iter().enumerate() {
         let (earlier, _) = network.interfaces.split_at(index);
-        let found = own_problems(interface).into_iter().chain(place_problems(network, interface, earlier));
+        let kind = wrong_kind(interface).map(str::to_owned);
+        let found = kind.into_iter().chain(own_problems(interface)).chain(place_problems(network, interface, earlier));
         problems.extend(found.map(|problem| format!("interface {:?} {problem}", interface.name)));
     }
     problems.extend(gateways_problems(network));
@@ -154,14 +165,6 @@ fn own_problems(interface: &Interface) -> Vec<String> {
              only digits, and not a name that the kernel uses"
         ));
     }
-    if [interface.mac.is_some(), interface.bond.is_some(), interface.vlan.is_some()]
-        .iter()
-        .filter(|given| **given)
-        .count()
-        != 1
-    {
-        wrong("needs one of mac, bond and vlan: give exactly one".to_owned());
-    }
     if let Some(mac) = interface.mac.as_ref().filter(|mac| normalise_mac(mac).is_none()) {
         wrong(format!("has {mac:?} as its MAC address, which is not valid: write it like 52:54:00:12:34:56"));
     }
@@ -216,59 +219,6 @@ fn gateway_problem(interface: &Interface, text: &str) -> Option<&'static str> {
     }
     // With DHCP only, cloud-init leaves the gateway to DHCP.
     (!own.iter().any(reaches)).then_some("it is not in the network of any of the interface's addresses")
-}
-
-/// Returns an address and the length of its prefix, in bits.
-fn prefixed(text: &str) -> Option<(IpAddr, u32)> {
-    let (address, len) = text.split_once('/')?;
-    let len = len.parse().ok().filter(|_| len.bytes().all(|byte| byte.is_ascii_digit()))?;
-    let address: IpAddr = address.parse().ok()?;
-    (len <= bits(&address).1).then_some((address, len))
-}
-
-/// Returns the bits of the address, the last one lowest, and their number.
-fn bits(address: &IpAddr) -> (u128, u32) {
-    match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    }
-}
-
-/// Returns the part of an address after its prefix, and the same part with all bits set.
-fn host_part(address: &IpAddr, len: u32) -> (u128, u128) {
-    let (bits, all) = bits(address);
-    let mask = 1_u128.checked_shl(all - len).map_or(u128::MAX, |above| above - 1);
-    (bits & mask, mask)
-}
-
-fn in_network(gateway: &IpAddr, address: &IpAddr, len: u32) -> bool {
-    let network = |address: &IpAddr| bits(address).0 - host_part(address, len).0;
-    gateway.is_ipv4() == address.is_ipv4() && network(gateway) == network(address)
-}
-
-fn address_problem(text: &str) -> Option<&'static str> {
-    let Some((address, len)) = prefixed(text) else {
-        return Some("write it with its prefix length, such as 192.0.2.5/24 or 2001:db8::5/64");
-    };
-    let (host, all) = host_part(&address, len);
-    match address {
-        _ if len == 0 || !is_host(&address) => Some("it cannot be the address of a machine"),
-        // In a network of two addresses or one, each address is a host (RFC 3021).
-        _ if all <= 1 => None,
-        _ if host == 0 => Some("it is the address of the network itself"),
-        IpAddr::V4(_) if host == all => Some("it is the broadcast address of its network"),
-        _ => None,
-    }
-}
-
-/// Returns whether this can be the address of another machine.
-fn is_host(address: &IpAddr) -> bool {
-    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
-    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !is_broadcast
-}
-
-fn is_link_local(address: &IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Returns whether a MAC address in the usual spelling is a group address (IEEE 802, section 8.2.2).
