@@ -1,22 +1,27 @@
 //! The file that names the name servers.
 
 use anyhow::{Context, Result};
-use mozim::DhcpV4Lease;
 
+use super::lease::Lease;
 use crate::confine::RESOLV_CONF;
 
-pub(super) fn write_resolv_conf(lease: &DhcpV4Lease) -> Result<()> {
+pub(super) fn write_resolv_conf(lease: &Lease) -> Result<()> {
+    std::fs::write(RESOLV_CONF, text(lease)).with_context(|| format!("writing {RESOLV_CONF}"))
+}
+
+fn text(lease: &Lease) -> String {
     let mut text = String::new();
-    // The domain comes from the network, so it is checked before it is written to the file.
-    if let Some(domain) = lease.domain_name.as_deref().filter(|d| is_domain(d)) {
-        text.push_str(&format!("search {domain}\n"));
+    // Domains come from the network, so they are checked before they are written to the file.
+    let domains: Vec<&str> = lease.search.iter().map(String::as_str).filter(|domain| is_domain(domain)).collect();
+    if !domains.is_empty() {
+        text.push_str(&format!("search {}\n", domains.join(" ")));
     }
-    for server in lease.dns_srvs.iter().flatten().take(3) {
+    for server in lease.name_servers.iter().take(3) {
         text.push_str(&format!("nameserver {server}\n"));
     }
     // The resolver's default is five seconds a try.
     text.push_str("options timeout:2 attempts:2\n");
-    std::fs::write(RESOLV_CONF, text).with_context(|| format!("writing {RESOLV_CONF}"))
+    text
 }
 
 fn is_domain(text: &str) -> bool {
@@ -32,5 +37,18 @@ mod tests {
         assert!(is_domain("rack1.example.net"));
         assert!(!is_domain("x\nnameserver 192.0.2.66"));
         assert!(!is_domain(""));
+    }
+
+    #[test]
+    fn domains_and_three_servers_are_named() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let lease = Lease {
+            name_servers: names(&["fe80::1%eth0", "192.0.2.1", "192.0.2.2", "192.0.2.3"]),
+            search: names(&["a.example", "x y", "b.example"]),
+            ..Lease::default()
+        };
+        let servers = "nameserver fe80::1%eth0\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n";
+        assert_eq!(text(&lease), format!("search a.example b.example\n{servers}options timeout:2 attempts:2\n"));
+        assert_eq!(text(&Lease::default()), "options timeout:2 attempts:2\n");
     }
 }
