@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
-use slipway_protocol::{Secret, boot_settings};
+use slipway_protocol::{Network, Secret, boot_settings, network};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
@@ -38,6 +38,8 @@ pub struct Config {
     pub ca: String,
     /// Key `token`: bootstrap token.
     pub token: Option<Secret>,
+    /// Key `network`: the network of the boot image, as JSON. None is DHCP and router advertisements on each interface.
+    pub network: Option<Network>,
 }
 
 /// The values of one source.
@@ -184,7 +186,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
-            if !["server", "ca", "token"].contains(&key.as_str()) {
+            if !["server", "ca", "token", "network"].contains(&key.as_str()) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
@@ -214,7 +216,21 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong }
     })?;
     let token = found.get("token").map(|(_, value)| Secret::from((*value).to_owned()));
-    Ok((Config { server, ca: ca.to_owned(), token }, warnings))
+    let network = found.get("network").map(|(place, value)| parse_network(place, value)).transpose()?;
+    Ok((Config { server, ca: ca.to_owned(), token, network }, warnings))
+}
+
+fn parse_network(place: &str, value: &str) -> Result<Network, ConfigError> {
+    let wrong = |wrong: String| ConfigError::Value {
+        key: "network",
+        place: place.to_owned(),
+        value: value.chars().take(60).collect(),
+        wrong,
+    };
+    let network: Network =
+        serde_json::from_str(value).map_err(|error| wrong(format!("is not a network in JSON ({error})")))?;
+    let problems = network::boot_problems(&network);
+    if problems.is_empty() { Ok(network) } else { Err(wrong(format!("is not valid: {}", problems.join("; ")))) }
 }
 
 fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
@@ -308,6 +324,23 @@ mod tests {
         assert!(error.to_string().starts_with("no ca is configured"), "{error}");
         let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])], false).unwrap_err();
         assert!(error.to_string().contains("contains no"), "{error}");
+    }
+
+    #[test]
+    fn a_network_is_read_from_any_source_also_under_lockdown() {
+        let baked = source(BAKED, &[("server", "https://s"), ("ca", CA), ("network", "x")]);
+        let network = |value: &str| merge(&[baked.clone(), source(OF_MACHINE, &[("network", value)])], true);
+        let (config, warnings) = network(r#"{"interfaces": [{"name": "any", "dhcp4": true}]}"#).unwrap();
+        assert_eq!(config.network.unwrap().interfaces.first().map(|any| any.dhcp4), Some(true));
+        assert_eq!(warnings, [""; 0]);
+        for (value, expect) in [
+            ("any", "which is not a network in JSON"),
+            (r#"{"interfaces": [{"name": "a", "dhcp": true}]}"#, "unknown field `dhcp`"),
+            (r#"{"interfaces": [{"name": "a", "bond": {"of": ["b", "c"]}}]}"#, "\"a\" is a bond, which"),
+        ] {
+            let error = network(value).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("network from {OF_MACHINE} is")) && error.contains(expect), "{error}");
+        }
     }
 
     #[test]

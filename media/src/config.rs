@@ -2,7 +2,7 @@
 
 use slipway_parts::Arch;
 use slipway_parts::cpio::Archive;
-use slipway_protocol::{Secret, boot_settings};
+use slipway_protocol::{Network, Secret, boot_settings, network};
 
 /// The file in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
@@ -19,6 +19,8 @@ pub struct Config {
     pub ca: String,
     /// Bootstrap token.
     pub token: Option<Secret>,
+    /// Network of machines while they run from the medium. None is DHCP and router advertisements on each interface.
+    pub network: Option<Network>,
     /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
     /// stands for the usual ones of the architecture, [`Arch::consoles`].
     pub consoles: Vec<String>,
@@ -46,6 +48,9 @@ impl Config {
         boot_settings::check_ca(&self.ca).map_err(|wrong| error("ca", &self.ca, wrong))?;
         if let Some(token) = &self.token {
             check_token(token)?;
+        }
+        if let Some(network) = &self.network {
+            check_network(network)?;
         }
         let words = self.consoles.iter().map(|word| ("console", word));
         for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
@@ -89,12 +94,28 @@ impl Config {
         if let Some(token) = &self.token {
             yaml.push_str(&format!("token: {}\n", quoted(token.reveal())));
         }
+        if let Some(network) = &self.network {
+            yaml.push_str(&network_line(network));
+        }
         yaml.push_str("ca: |\n");
         for line in self.ca.trim().lines() {
             yaml.push_str(&format!("  {}\n", line.trim()));
         }
         yaml
     }
+}
+
+/// The key's value: JSON, because every source of the machine's configuration has texts.
+pub(crate) fn network_line(network: &Network) -> String {
+    format!("network: {}\n", serde_json::Value::from(serde_json::json!(network).to_string()))
+}
+
+pub(crate) fn check_network(network: &Network) -> Result<(), ConfigError> {
+    let problems = network::boot_problems(network);
+    let names: Vec<&str> = network.interfaces.iter().map(|interface| &*interface.name).collect();
+    let value = names.join(" ").chars().take(60).collect();
+    let wrong = || format!("is not valid: {}", problems.join("; "));
+    problems.is_empty().then_some(()).ok_or_else(|| ConfigError { key: "network", value, wrong: wrong() })
 }
 
 pub(crate) fn check_token(token: &Secret) -> Result<(), ConfigError> {

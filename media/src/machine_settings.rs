@@ -1,9 +1,9 @@
 //! The settings of one machine on a medium: a file of a fixed length at a fixed place, so that media of many machines differ in
 //! these bytes alone. systemd's stub brings it into the initramfs (systemd-stub(7), "global credentials").
 
-use slipway_protocol::Secret;
+use slipway_protocol::{Network, Secret};
 
-use crate::config::{ConfigError, check_token};
+use crate::config::{ConfigError, check_network, check_token, network_line};
 
 /// The file in the EFI system partition.
 pub(crate) const PATH: &str = "loader/credentials/slipway.cred";
@@ -17,6 +17,8 @@ const MARKER: &[u8] = b"# slipway: settings of one machine\n";
 pub struct MachineSettings {
     /// Bootstrap token.
     pub token: Option<Secret>,
+    /// Network of the machine while it runs from the medium.
+    pub network: Option<Network>,
 }
 
 impl MachineSettings {
@@ -26,6 +28,14 @@ impl MachineSettings {
         if let Some(token) = &self.token {
             check_token(token)?;
             bytes.extend(format!("token: {}\n", serde_json::Value::from(token.reveal())).bytes());
+        }
+        if let Some(network) = &self.network {
+            check_network(network)?;
+            bytes.extend(network_line(network).bytes());
+        }
+        if bytes.len() > LEN {
+            let wrong = format!("makes settings of {} bytes, but a medium has room for {LEN}", bytes.len());
+            return Err(ConfigError { key: "network", value: "(long)".to_owned(), wrong });
         }
         bytes.resize(LEN, b'\n');
         Ok(bytes)

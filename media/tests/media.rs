@@ -7,9 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, UkiError, assemble, build, id};
+use slipway_media::{
+    Config, Inputs, Kind, MACHINE_SETTINGS_LEN, MachineSettings, Manifest, UkiError, assemble, build, id,
+};
 use slipway_parts::{About, Arch, Component, Parts};
-use slipway_protocol::Secret;
+use slipway_protocol::{Interface, Network, Secret, Vlan};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -20,9 +22,18 @@ fn config() -> Config {
         server: "https://10.0.2.2:8443".to_owned(),
         ca: CA.to_owned(),
         token: None,
+        network: None,
         consoles: Vec::new(),
         arguments: Vec::new(),
     }
+}
+
+/// DHCP on a VLAN of every interface.
+fn vlan(id: u32) -> Network {
+    let any = Interface { name: "any".to_owned(), ..Interface::default() };
+    let vlan = Some(Vlan { of: "any".to_owned(), id });
+    let vlan = Interface { name: "v".to_owned(), vlan, dhcp4: true, ..Interface::default() };
+    Network { interfaces: vec![any, vlan], ..Network::default() }
 }
 
 /// The smallest stub: headers of 512 bytes, and one section in memory from 0x1000 to 0x1234.
@@ -113,6 +124,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
         Config { server: "https://other:1".to_owned(), ..config() },
         Config { ca: CA.replace("MIIB", "MIIC"), ..config() },
         Config { token: Some(Secret::from("t".to_owned())), ..config() },
+        Config { network: Some(vlan(120)), ..config() },
         Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
         Config { arguments: vec!["panic=30".to_owned()], ..config() },
     ];
@@ -196,6 +208,20 @@ fn only_the_tail_of_the_initramfs_depends_on_the_site() {
     let text = String::from_utf8_lossy(initramfs).into_owned();
     let config = "server: \"https://other:1\"\ntoken: \"s3\\\"cret\"\nca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n";
     assert!(text.contains(config), "{text}");
+}
+
+#[test]
+fn the_settings_of_a_machine_have_its_network_as_far_as_there_is_room() {
+    let text = |network: Network| MachineSettings { token: None, network: Some(network) }.to_bytes();
+    let bytes = text(vlan(120)).unwrap();
+    assert_eq!(bytes.len(), MACHINE_SETTINGS_LEN);
+    let text_of_it = String::from_utf8(bytes).unwrap();
+    let value = text_of_it.lines().find_map(|line| line.strip_prefix("network: ")).unwrap();
+    let json: String = serde_json::from_str(value).unwrap();
+    assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), vlan(120));
+    let long = Network { search: vec!["example.com".to_owned(); 2000], ..vlan(120) };
+    assert!(text(long).unwrap_err().to_string().contains("but a medium has room for 16384"));
+    assert!(text(vlan(0)).unwrap_err().to_string().contains("interface \"v\" is VLAN 0"));
 }
 
 #[test]
@@ -290,6 +316,12 @@ fn a_wrong_value_is_named_before_anything_is_made() {
     let token = |token: &str| Config { token: Some(Secret::from(token.to_owned())), ..config() };
     check(token(""), "token \"(secret)\" must be one word");
     check(token("a b"), "token \"(secret)\" must be one word");
+    check(
+        Config { network: Some(vlan(4095)), ..config() },
+        "network \"any v\" is not valid: interface \"v\" is VLAN 4095",
+    );
+    let bond: Network = serde_json::from_str(r#"{"interfaces": [{"name": "b", "bond": {"of": ["x", "y"]}}]}"#).unwrap();
+    check(Config { network: Some(bond), ..config() }, "network \"b\" is not valid: interface \"b\" is a bond, which");
     check(Config { consoles: vec!["ttyS0 ro".to_owned()], ..config() }, "console \"ttyS0 ro\" must be one word");
     check(Config { arguments: vec!["a=\"b".to_owned()], ..config() }, "argument \"a=\\\"b\" must be one word");
     check(Config { arguments: vec!["x".repeat(2048)], ..config() }, "makes a command line of 2048 bytes or more");

@@ -1,6 +1,14 @@
 //! The network of a node's installed system. Operators write it as YAML.
 
+mod addresses;
+mod boot;
+mod problems;
+
 use serde::{Deserialize, Serialize};
+
+pub use self::addresses::prefixed;
+pub use self::boot::boot_problems;
+pub use self::problems::problems;
 
 /// The network of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -173,7 +173,7 @@ impl Lab {
 
     /// The machine's configuration.
     pub fn config(&self) -> Config {
-        Config { server: self.url().parse().unwrap(), ca: self.ca(), token: None }
+        Config { server: self.url().parse().unwrap(), ca: self.ca(), token: None, network: None }
     }
 
     /// Runs the installer on the machine until its first run ends.

@@ -115,7 +115,7 @@ fn network(child: Supervised) -> Result<ExitCode> {
     crate::network::prepare();
     crate::confine::confine()?;
     tracing::info!("looking for interfaces, as nobody");
-    runtime()?.block_on(crate::network::run(&host, port, &config.ca))?;
+    runtime()?.block_on(crate::network::run(&host, port, &config.ca, config.network))?;
     Ok(ExitCode::SUCCESS)
 }
 

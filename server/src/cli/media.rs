@@ -9,10 +9,11 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_media::{Config, Kind, MachineSettings};
 use slipway_parts::Arch;
-use slipway_protocol::Secret;
+use slipway_protocol::{Network, Secret};
 use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::media::{self, Request};
+use slipway_server::operate;
 use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
 
@@ -31,13 +32,17 @@ Examples:
     /// them.
     #[command(after_help = "\
 Examples:
-  slipway-server media settings web1.img --token-file token")]
+  slipway-server media settings web1.img --token-file token
+  slipway-server media settings web1.img --token-file token --network web1.yaml")]
     Settings {
         /// The image, or the disk of a stick.
         medium: PathBuf,
-        /// File with a bootstrap token. Without it, the settings are removed.
+        /// File with a bootstrap token. Without any option, the settings are removed.
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
+        /// YAML file with the machine's network while it runs from the medium.
+        #[arg(long, value_name = "FILE")]
+        network: Option<PathBuf>,
     },
     /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root, and the
     /// program slipway, which writes disks.
@@ -77,6 +82,9 @@ pub struct BuildOptions {
     /// File with a bootstrap token for all machines that start from these files.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// YAML file with the network of machines while they run from these files. By default DHCP and router advertisements.
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
     /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
     /// default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
@@ -106,8 +114,8 @@ enum KindName {
 pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
     match command {
         MediaCommand::Build(options) => build(data, options).await,
-        MediaCommand::Settings { medium, token_file } => {
-            let settings = MachineSettings { token: token(token_file.as_deref())? };
+        MediaCommand::Settings { medium, token_file, network: file } => {
+            let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
             media::write_settings(&medium, &settings)?;
             print_line(&format!("{} has the settings", medium.display()))
         }
@@ -120,6 +128,11 @@ fn token(file: Option<&Path>) -> anyhow::Result<Option<Secret>> {
     Ok(text.map(|text| Secret::from(text.trim().to_owned())))
 }
 
+fn network(file: Option<&Path>) -> anyhow::Result<Option<Network>> {
+    let read = |file: &Path| operate::parse_network(&super::read(file)?).with_context(|| format!("reading {file:?}"));
+    file.map(read).transpose()
+}
+
 async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
     let server = match options.url.clone() {
         Some(url) => url,
@@ -130,7 +143,8 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
         None => ca::anchors(&DataDir::open(data)?)?,
     };
     let token = token(options.token_file.as_deref())?;
-    let config = Config { server, ca, token, consoles: options.consoles, arguments: options.arguments };
+    let network = network(options.network.as_deref())?;
+    let config = Config { server, ca, token, network, consoles: options.consoles, arguments: options.arguments };
     let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
     let request = Request {
         config,

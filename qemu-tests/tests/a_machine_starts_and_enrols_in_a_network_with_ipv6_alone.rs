@@ -1,16 +1,18 @@
 //! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by HTTPS
-//! and starts it.
+//! and starts it. slipway gets its address from the same router, and enrols.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use nix::sched::{CloneFlags, unshare};
 use qemu_tests::programs::Programs;
 use qemu_tests::{LIMIT, UUID, firmware_trusts, timed};
+use slipway_protocol::NodeState;
 use xtask::binary::Arch;
 use xtask::command::{command, run_quietly, stdout};
-use xtask::lab::{FOR_EMULATION, build_server};
+use xtask::lab::{FOR_EMULATION, build_server, parse_status};
 use xtask::qemu::{Boot, Machine, MachineConfig};
 use xtask::{debian, host, image, kernel};
 
@@ -75,6 +77,21 @@ impl Site {
         self.programs.start(dnsmasq, "dnsmasq.log")
     }
 
+    fn wait_until_enrolled(&self, machine: &Machine) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let status = stdout(&mut self.slipway(&["status", "--json"]))?;
+            let nodes = status.lines().map(parse_status).collect::<Result<Vec<_>>>()?;
+            if nodes.iter().any(|node| node.state == NodeState::Enrolled) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("waiting for a machine that is enrolled: the nodes are {nodes:#?}\n{}", machine.console()?);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
     fn machine(&self) -> Result<Machine> {
         let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
         let card = "virtio-net-pci,netdev=net0,romfile=";
@@ -99,17 +116,19 @@ impl Site {
 }
 
 #[test]
-fn firmware_starts_the_boot_image_over_ipv6_as_dhcp_says() -> Result<()> {
-    timed("firmware starts the boot image over IPv6 as DHCP says", || {
+fn a_machine_starts_and_enrols_in_a_network_with_ipv6_alone() -> Result<()> {
+    timed("a machine starts and enrols in a network with IPv6 alone", || {
         let Some(mut site) = Site::new()? else { return Ok(()) };
         let boot = site.programs.path("boot");
         std::fs::create_dir_all(&boot)?;
         site.serve(&boot)?;
         site.make_boot_files(&boot)?;
         site.advertise()?;
+        stdout(&mut site.slipway(&["node", "add", "--name", "m1", "--uuid", UUID, "--release"]))?;
         let mut machine = site.machine()?;
         machine.wait_for_console(&format!("URI: {URL}/boot/x86_64/slipway.efi"), LIMIT)?;
         machine.wait_for_console("slipway init: ", LIMIT)?;
-        Ok(())
+        machine.wait_for_console("eth0: reached the server at [fd77::1]:8443", LIMIT)?;
+        site.wait_until_enrolled(&machine)
     })
 }

@@ -1,0 +1,170 @@
+//! `slipway network`: every way to an address on every interface at once; the first that reaches the server wins.
+//!
+//! Each interface of a device, present or plugged in later, has its own tasks: one for each [`Way`] to an address, which are
+//! DHCP, what routers advertise, and addresses from the settings of the medium. A task keeps its addresses as long as it lives,
+//! with routes of low preference, and connects to the server through this interface only. The first with a TLS handshake
+//! that the CA of the boot medium vouches for gets the preferred routes and the name servers: anybody can accept a
+//! connection. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
+
+mod dhcp4;
+mod dhcp6;
+mod given;
+mod ipv6;
+mod lease;
+mod links;
+mod plan;
+mod rdnss;
+mod reach;
+mod resolv_conf;
+mod routes;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rtnetlink::Handle;
+use slipway_installer::link;
+use slipway_protocol::Network as Settings;
+use tokio::sync::{Mutex, watch};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use self::links::Interface;
+use self::plan::Setup;
+use self::rdnss::NameServers;
+use self::reach::Server;
+
+/// How often to look for new interfaces and cables.
+const LOOK: Duration = Duration::from_millis(200);
+/// Wait after a failed lease or connection.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Route metric of the interfaces that did not win (plus the interface's index). [`Source::metric`] is that of the winner.
+const METRIC_OTHERS: u32 = 1000;
+
+/// State shared by the tasks.
+struct Network {
+    netlink: Handle,
+    server: Server,
+    /// Name servers of IPv6, by interface.
+    advertised: NameServers,
+    /// Held during name lookups, because name servers and the route to them belong to the whole machine, and while the
+    /// winner is decided.
+    turn: Mutex<()>,
+    /// The way that reached the server first, for as long as it has its addresses.
+    winner: watch::Sender<Option<Way>>,
+}
+
+/// One way to an address on one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    interface: String,
+    index: u32,
+    source: Source,
+}
+
+/// Where addresses come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Given,
+    Dhcp4,
+    Ipv6,
+}
+
+impl Source {
+    /// Metric of the routes that the winner has. They differ, so that a way removes its own only.
+    fn metric(self) -> u32 {
+        match self {
+            Self::Given => 10,
+            Self::Dhcp4 => 11,
+            Self::Ipv6 => 12,
+        }
+    }
+}
+
+/// What only root may do.
+pub fn prepare() {
+    // An interface without a cable must not attract packets.
+    for version in ["ipv4", "ipv6"] {
+        let path = format!("/proc/sys/net/{version}/conf/all/ignore_routes_with_linkdown");
+        if let Err(error) = std::fs::write(path, "1\n") {
+            warn!("disabling {version} routes of interfaces without a link: {error}");
+        }
+    }
+}
+
+/// Runs until it is killed. Without settings every interface asks for addresses.
+pub async fn run(host: &str, port: u16, ca: &str, settings: Option<Settings>) -> Result<()> {
+    let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
+    tokio::spawn(connection);
+    let server = Server { host: host.to_owned(), port, verified: slipway_installer::reach::Server::new(host, ca)? };
+    let advertised = NameServers::listen().context("listening for name servers that routers advertise")?;
+    let (turn, winner) = (Mutex::new(()), watch::Sender::new(None));
+    let network = Arc::new(Network { netlink, server, advertised, turn, winner });
+    network.set_up("lo").await.context("bringing up lo")?;
+    let mut known = BTreeSet::new();
+    loop {
+        for (name, mac) in links::hardware() {
+            if known.insert(name.clone()) {
+                let setups = plan::setups(settings.as_ref(), &mac);
+                if setups.is_empty() {
+                    info!("{name}: it is not used, because the network settings do not name {mac}");
+                }
+                for setup in setups {
+                    tokio::spawn(serve(Arc::clone(&network), name.clone(), setup));
+                }
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Waits until an interface has a cable, and then follows all its ways.
+async fn serve(network: Arc<Network>, hardware: String, setup: Setup) {
+    while let Err(error) = network.ready(&hardware, &setup, true).await {
+        warn!("{hardware}: {error:#}; trying again in {} s", PAUSE.as_secs());
+        sleep(PAUSE).await;
+    }
+    let given = (!setup.given.addresses.is_empty()).then_some(Source::Given);
+    let sources = [given, setup.dhcp4.then_some(Source::Dhcp4), setup.ipv6.then_some(Source::Ipv6)];
+    for source in sources.into_iter().flatten() {
+        tokio::spawn(follow(Arc::clone(&network), hardware.clone(), setup.clone(), source));
+    }
+}
+
+/// Follows one way to an address.
+async fn follow(network: Arc<Network>, hardware: String, setup: Setup, source: Source) {
+    loop {
+        match network.ready(&hardware, &setup, false).await {
+            Ok(Interface { name, index, mac }) => {
+                let way = Way { interface: name, index, source };
+                let ended = match source {
+                    Source::Given => network.keep_given(&way, &setup).await,
+                    Source::Dhcp4 => network.keep_dhcp4(&way, &mac, &setup).await,
+                    Source::Ipv6 => network.keep_ipv6(&way, &mac, &setup).await,
+                };
+                if let Err(error) = ended {
+                    warn!("{}: {error:#}; trying again in {} s", way.interface, PAUSE.as_secs());
+                    network.give_up(&way).await;
+                }
+            }
+            Err(error) => warn!("{hardware}: {error:#}; trying again in {} s", PAUSE.as_secs()),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Network {
+    /// Lets another way win after this one lost its addresses.
+    async fn give_up(&self, way: &Way) {
+        let _turn = self.turn.lock().await;
+        // If the interface is gone, so are its routes.
+        self.unroute(way.index, way.source.metric()).await;
+        if self.winner.borrow().as_ref() == Some(way) {
+            self.winner.send_replace(None);
+            if let Err(error) = link::withdraw() {
+                warn!("withdrawing the network: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Which way reaches the server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::net::sockopt;
+use slipway_installer::link::{self, Link};
+use slipway_installer::reach;
+use slipway_installer::told::Told;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::lease::Lease;
+use super::resolv_conf::write_resolv_conf;
+use super::{Network, PAUSE, Way};
+
+/// Timeout of one connection attempt to the server, and of the TLS handshake after it.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// Host and port of the server's URL, and how it is recognised.
+pub(super) struct Server {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) verified: reach::Server,
+}
+
+impl Network {
+    /// Tries to reach the server in this way while there is no winner.
+    pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
+        // Another way reaches it, or none.
+        if self.server.address().is_some_and(|address| !lease.speaks_to(address)) {
+            return;
+        }
+        let leased_at = link::uptime();
+        let mut winner = self.winner.subscribe();
+        let mut told = Told::default();
+        // The sender lives in self, so waiting cannot fail.
+        while winner.wait_for(Option::is_none).await.is_ok() {
+            if let Err(error) = self.try_server(way, lease, leased_at).await {
+                let sentence = format!("{}: {error:#}", way.interface);
+                if self.winner.borrow().is_none() && told.is_due(&sentence, Instant::now()) {
+                    warn!("{sentence}");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn try_server(&self, way: &Way, lease: &Lease, leased_at: u64) -> Result<()> {
+        let mut addresses = self.look_up(way, lease).await?;
+        addresses.retain(|address| lease.speaks_to(address.ip()));
+        let name = &way.interface;
+        let address = self.server.connect_any(name, &addresses).await.with_context(|| {
+            format!("reaching the server at https://{}:{} through {name}", self.server.host, self.server.port)
+        })?;
+        let _turn = self.turn.lock().await;
+        if self.winner.borrow().is_some() {
+            return Ok(());
+        }
+        self.prefer(way, lease, leased_at).await?;
+        info!("{name}: reached the server at {address}");
+        self.winner.send_replace(Some(way.clone()));
+        Ok(())
+    }
+
+    /// Makes the winner what the machine uses.
+    async fn prefer(&self, way: &Way, lease: &Lease, leased_at: u64) -> Result<()> {
+        self.route(way.index, lease, way.source.metric()).await?;
+        write_resolv_conf(lease)?;
+        let link = Link {
+            interface: way.interface.clone(),
+            leased_at,
+            address: lease.address(),
+            gateway: lease.gateway().map(|gateway| gateway.to_string()),
+            name_servers: lease.name_servers.clone(),
+        };
+        link::announce(&link).context("announcing the network")
+    }
+
+    /// What the machine uses follows the winner's lease.
+    pub(super) async fn update(&self, way: &Way, lease: &Lease) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        if self.winner.borrow().as_ref() != Some(way) {
+            return Ok(());
+        }
+        self.unroute(way.index, way.source.metric()).await;
+        self.prefer(way, lease, link::uptime()).await
+    }
+
+    async fn look_up(&self, way: &Way, lease: &Lease) -> Result<Vec<SocketAddr>> {
+        if let Some(address) = self.server.address() {
+            return Ok(vec![SocketAddr::new(address, self.server.port)]);
+        }
+        let _turn = self.turn.lock().await;
+        let nobody_won = self.winner.borrow().is_none();
+        if nobody_won {
+            self.route(way.index, lease, way.source.metric()).await?;
+            write_resolv_conf(lease)?;
+        }
+        let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
+        if nobody_won {
+            self.unroute(way.index, way.source.metric()).await;
+        }
+        let asked = if lease.name_servers.is_empty() {
+            "without a name server, as none is known".to_owned()
+        } else {
+            format!("at {}", lease.name_servers.join(", "))
+        };
+        let found = found.with_context(|| format!("looking up the server's name {} {asked}", self.server.host))?;
+        Ok(found.collect())
+    }
+}
+
+impl Server {
+    /// Its address, if the URL has no name.
+    fn address(&self) -> Option<IpAddr> {
+        self.host.trim_matches(['[', ']']).parse().ok()
+    }
+
+    /// Connects to the first address at which the server answers, only through this interface.
+    async fn connect_any(&self, interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
+        let mut last = anyhow!("its name has no address that this interface could reach");
+        for address in addresses {
+            let socket = match address {
+                SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
+                SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
+            }?;
+            socket.bind_device(Some(interface.as_bytes()))?;
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
+                Ok(Ok(stream)) => match self.verified.verify(stream, CONNECT).await {
+                    Ok(()) => return Ok(*address),
+                    Err(stranger) => last = stranger.into(),
+                },
+                Ok(Err(error)) => last = error.into(),
+                Err(_) => last = anyhow!("no answer from {address} in {} s", CONNECT.as_secs()),
+            }
+        }
+        Err(last)
+    }
+}
