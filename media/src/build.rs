@@ -121,9 +121,9 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
     config.check()?;
     check(parts)?;
     let mut build = Build { sink, assets: Vec::new() };
-    let mut programs = Vec::new();
+    let (id, mut programs) = (id(inputs), Vec::new());
     for parts in parts {
-        let (arch, initramfs) = (parts.about.arch, initramfs(config, parts));
+        let (arch, initramfs) = (parts.about.arch, initramfs(config, parts, &id));
         let mut program = unified(config, parts, &initramfs)?;
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
@@ -136,7 +136,6 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         }
         programs.push((arch, program));
     }
-    let id = id(inputs);
     if kinds.contains(&Kind::Stick) {
         medium("slipway.img", Layout::Disk, &id, &programs, &mut build)?;
     }
@@ -196,9 +195,9 @@ impl Build<'_, '_> {
 }
 
 /// What is the same for every site, and the configuration, which the kernel unpacks over it.
-fn initramfs(config: &Config, parts: &Parts) -> Vec<u8> {
+fn initramfs(config: &Config, parts: &Parts, build: &str) -> Vec<u8> {
     let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
-    [&parts.initramfs[..], padding, &config.archive(parts.about.date)].concat()
+    [&parts.initramfs[..], padding, &config.archive(build, &parts.about)].concat()
 }
 
 fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, UkiError> {

@@ -1,8 +1,8 @@
 //! The configuration of a medium, and the archive that brings it into the initramfs.
 
-use slipway_parts::Arch;
 use slipway_parts::cpio::Archive;
-use slipway_protocol::{Secret, boot_settings};
+use slipway_parts::{About, Arch, sha256};
+use slipway_protocol::{MEDIUM, Medium, Secret, boot_settings};
 
 /// The file in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
@@ -75,11 +75,17 @@ impl Config {
         words.join(" ")
     }
 
-    /// The archive with the configuration. Only its bytes depend on the site.
-    pub(crate) fn archive(&self, date: u64) -> Vec<u8> {
+    /// The archive with the configuration, and with what the machine checks before it uses its network. Only its bytes
+    /// depend on the site.
+    pub(crate) fn archive(&self, build: &str, about: &About) -> Vec<u8> {
+        let config = self.to_yaml().into_bytes();
+        let medium = Medium { build: build.to_owned(), release: about.release.clone(), config_sha256: sha256(&config) };
+        // A type of ours always becomes JSON.
+        let medium = serde_json::to_vec(&medium).unwrap_or_default();
         let mut archive = Archive::default();
-        archive.add_file(CONFIG, 0o600, self.to_yaml().into_bytes());
-        archive.to_bytes(date)
+        archive.add_file(CONFIG, 0o600, config);
+        archive.add_file(MEDIUM, 0o644, medium);
+        archive.to_bytes(about.date)
     }
 
     pub(crate) fn to_yaml(&self) -> String {

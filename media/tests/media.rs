@@ -9,7 +9,7 @@ use std::process::Command;
 
 use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, UkiError, assemble, build, id};
 use slipway_parts::{About, Arch, Component, Parts};
-use slipway_protocol::Secret;
+use slipway_protocol::{Medium, Secret};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -196,6 +196,28 @@ fn only_the_tail_of_the_initramfs_depends_on_the_site() {
     let text = String::from_utf8_lossy(initramfs).into_owned();
     let config = "server: \"https://other:1\"\ntoken: \"s3\\\"cret\"\nca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n";
     assert!(text.contains(config), "{text}");
+}
+
+#[test]
+fn each_initramfs_says_which_kernel_and_configuration_belong_to_it() {
+    let about = |release: &str, arch| {
+        let parts = parts(arch, 3000);
+        let about = About::new(arch, "generic", release, parts.about.date, Vec::new());
+        Parts::new(about, parts.vmlinuz, parts.initramfs, parts.stub)
+    };
+    let both = [about("6.1.0-1-amd64", Arch::X86_64), about("6.1.0-1-arm64", Arch::Aarch64)];
+    let (files, manifest) = made(&config(), &both);
+    for parts in &both {
+        let initramfs = &files[&format!("{}/initramfs", parts.about.arch.name())];
+        let text = String::from_utf8_lossy(&initramfs[3000..]).into_owned();
+        let (_, json) = text.split_once("etc/slipway/medium.json").unwrap();
+        let json = &json[json.find('{').unwrap()..=json.find('}').unwrap()];
+        let medium: Medium = serde_json::from_str(json).unwrap();
+        let config = &text[text.find("server: ").unwrap()..];
+        let config = &config[..config.find("-----END CERTIFICATE-----\n").unwrap() + 26];
+        let config_sha256 = slipway_parts::sha256(config.as_bytes());
+        assert_eq!(medium, Medium { build: manifest.id.clone(), release: parts.about.release.clone(), config_sha256 });
+    }
 }
 
 #[test]
