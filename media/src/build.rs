@@ -8,6 +8,7 @@ use slipway_parts::{Arch, Parts, cpio, hex, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
+use crate::kind::Kind;
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::uki::{self, UkiError};
@@ -30,31 +31,6 @@ pub struct Inputs<'a> {
     pub kinds: &'a [Kind],
     /// Signs the unified kernel images for Secure Boot.
     pub signer: Option<&'a SigningKey>,
-}
-
-/// A kind of boot files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Kernel, initramfs and unified kernel image of each architecture, for boot over the network.
-    Network,
-    /// The image of a stick: a disk with a GUID partition table and an EFI system partition.
-    Stick,
-    /// The image of a disc (ISO 9660), for virtual media of management controllers.
-    Disc,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Network, Self::Stick, Self::Disc];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Network => "network",
-            Self::Stick => "stick",
-            Self::Disc => "disc",
-        }
-    }
 }
 
 /// A file to write: its path below the folder of the build, and its content in pieces.
@@ -118,7 +94,7 @@ pub fn id(inputs: &Inputs) -> String {
 /// Makes boot files and the manifest, which comes last.
 pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
     let Inputs { config, parts, kinds, signer } = *inputs;
-    config.check()?;
+    config.check(kinds)?;
     check(parts)?;
     let mut build = Build { sink, assets: Vec::new() };
     let (id, mut programs) = (id(inputs), Vec::new());

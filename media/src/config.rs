@@ -2,7 +2,9 @@
 
 use slipway_parts::cpio::Archive;
 use slipway_parts::{About, Arch, sha256};
-use slipway_protocol::{MEDIUM, Medium, Secret, boot_settings};
+use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Proof, Secret, boot_settings};
+
+use crate::kind::Kind;
 
 /// The file in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
@@ -19,6 +21,8 @@ pub struct Config {
     pub ca: String,
     /// Bootstrap token.
     pub token: Option<Secret>,
+    /// What machines must have before they send anything to the server.
+    pub require: Proof,
     /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
     /// stands for the usual ones of the architecture, [`Arch::consoles`].
     pub consoles: Vec<String>,
@@ -39,13 +43,21 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// Checks every value. A machine could not correct a wrong one.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// Checks every value, for boot files of these kinds. A machine could not correct a wrong one.
+    pub fn check(&self, kinds: &[Kind]) -> Result<(), ConfigError> {
         let error = |key, value: &str, wrong| ConfigError { key, value: value.chars().take(60).collect(), wrong };
         boot_settings::check_server(&self.server).map_err(|wrong| error("server", &self.server, wrong))?;
         boot_settings::check_ca(&self.ca).map_err(|wrong| error("ca", &self.ca, wrong))?;
+        if self.to_yaml().len() > MOST_CONFIG_BYTES {
+            let wrong = format!("makes a configuration of more than {MOST_CONFIG_BYTES} bytes");
+            return Err(error("ca", &self.ca, wrong));
+        }
         if let Some(token) = &self.token {
             check_token(token)?;
+        } else if self.require == Proof::Token && kinds.iter().any(|kind| !kind.has_machine_settings()) {
+            let wrong = "needs a bootstrap token in the files; without one, make only media that have a place for the \
+                         settings of a machine: the kinds stick and disc";
+            return Err(error("require", self.require.name(), wrong.to_owned()));
         }
         let words = self.consoles.iter().map(|word| ("console", word));
         for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
@@ -94,6 +106,9 @@ impl Config {
         let mut yaml = format!("server: {}\n", quoted(&self.server));
         if let Some(token) = &self.token {
             yaml.push_str(&format!("token: {}\n", quoted(token.reveal())));
+        }
+        if self.require != Proof::default() {
+            yaml.push_str(&format!("require: {}\n", self.require.name()));
         }
         yaml.push_str("ca: |\n");
         for line in self.ca.trim().lines() {

@@ -11,6 +11,7 @@ pub const SBOM: &str = "slipway.spdx.json";
 
 /// The files of a build, and what they were made of. It has no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaManifest))]
 pub struct Manifest {
     /// The digest of the inputs: SHA-256, cut to 16 hexadecimal digits. The same inputs give the same files.
     pub id: String,
@@ -33,6 +34,7 @@ pub struct Manifest {
 
 /// A key for Secure Boot, by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaSigner))]
 pub struct Signer {
     /// Subject of the certificate.
     pub subject: String,
@@ -42,6 +44,7 @@ pub struct Signer {
 
 /// The parts of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PartsUsed {
     /// Architecture.
     pub arch: Arch,
@@ -59,6 +62,7 @@ pub struct PartsUsed {
 
 /// A file that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssetInfo {
     /// Path below the folder of the build.
     pub path: String,
@@ -73,6 +77,7 @@ pub struct AssetInfo {
 
 /// Bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaRange))]
 pub struct Range {
     /// The first byte.
     pub offset: u64,

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use slipway_media::{Config, Inputs, Kind, MachineSettings, Manifest, UkiError, assemble, build, id};
 use slipway_parts::{About, Arch, Component, Parts};
-use slipway_protocol::{Medium, Secret};
+use slipway_protocol::{Medium, Proof, Secret};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -20,6 +20,7 @@ fn config() -> Config {
         server: "https://10.0.2.2:8443".to_owned(),
         ca: CA.to_owned(),
         token: None,
+        require: Proof::Registered,
         consoles: Vec::new(),
         arguments: Vec::new(),
     }
@@ -113,6 +114,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
         Config { server: "https://other:1".to_owned(), ..config() },
         Config { ca: CA.replace("MIIB", "MIIC"), ..config() },
         Config { token: Some(Secret::from("t".to_owned())), ..config() },
+        Config { require: Proof::Attested, ..config() },
         Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
         Config { arguments: vec!["panic=30".to_owned()], ..config() },
     ];
@@ -315,6 +317,34 @@ fn a_wrong_value_is_named_before_anything_is_made() {
     check(Config { consoles: vec!["ttyS0 ro".to_owned()], ..config() }, "console \"ttyS0 ro\" must be one word");
     check(Config { arguments: vec!["a=\"b".to_owned()], ..config() }, "argument \"a=\\\"b\" must be one word");
     check(Config { arguments: vec!["x".repeat(2048)], ..config() }, "makes a command line of 2048 bytes or more");
+}
+
+#[test]
+fn a_medium_requires_a_token_only_if_it_has_one_or_a_place_for_one() {
+    let part = [parts(Arch::X86_64, 3000)];
+    let needs_token = Config { require: Proof::Token, ..config() };
+    let made_for = |config: &Config, kinds: &[Kind]| {
+        let mut files = BTreeMap::new();
+        let made = build(&Inputs { kinds, ..inputs(config, &part) }, &mut |path, pieces| {
+            files.insert(path.to_owned(), pieces.concat());
+            Ok(())
+        });
+        made.map(|_| files).map_err(|error| error.to_string())
+    };
+    for kinds in [&[Kind::Network][..], &Kind::ALL] {
+        let said = made_for(&needs_token, kinds).unwrap_err();
+        assert!(said.contains("require \"token\" needs a bootstrap token in the files"), "{said}");
+        let has_token = Config { token: Some(Secret::from("t".to_owned())), ..needs_token.clone() };
+        made_for(&has_token, kinds).unwrap();
+    }
+    made_for(&needs_token, &[Kind::Stick, Kind::Disc]).unwrap();
+
+    let initramfs = |require| {
+        let files = made_for(&Config { require, ..config() }, &[Kind::Network]).unwrap();
+        String::from_utf8_lossy(&files["x86_64/initramfs"]).into_owned()
+    };
+    assert!(initramfs(Proof::Attested).contains("\nrequire: attested\nca: |\n"));
+    assert!(!initramfs(Proof::Registered).contains("require"));
 }
 
 #[test]

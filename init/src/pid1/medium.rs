@@ -8,11 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use ring::digest::{SHA256, digest};
 use rustix::fs::OFlags;
 use slipway_installer::config::BAKED;
-use slipway_protocol::{MEDIUM, Medium};
+use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 
-/// Largest files, in bytes. A configuration with a hundred certificates fits.
+/// Largest file with what a medium says about itself, in bytes.
 const MOST_MEDIUM: u64 = 4 << 10;
-const MOST_CONFIG: u64 = 1 << 20;
 /// Longest record of the kernel log (`PRINTK_MESSAGE_MAX`, kernel/printk/internal.h), rounded up.
 const LONGEST_RECORD: usize = 8 << 10;
 /// What the kernel says of an initramfs that it cannot unpack, with its built-in RAM disk and without (init/initramfs.c).
@@ -34,7 +33,7 @@ struct Found {
 pub fn check() -> Result<(), String> {
     judge(&Found {
         medium: read(MEDIUM, MOST_MEDIUM),
-        config: read(BAKED, MOST_CONFIG),
+        config: read(BAKED, MOST_CONFIG_BYTES as u64),
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
         complaint: complaint(),
     })

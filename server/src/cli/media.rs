@@ -16,6 +16,7 @@ use slipway_server::media::{self, Request};
 use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
 
+use super::words::ProofName;
 use super::{print, print_json, print_line};
 
 #[derive(Subcommand)]
@@ -50,6 +51,8 @@ Examples:
 
 /// Where boot files are by default.
 const BOOT_FOLDER: &str = "/var/lib/slipway-boot";
+/// Where the package slipway-parts puts the prebuilt parts.
+pub const PARTS_FOLDER: &str = "/usr/share/slipway/parts";
 
 #[derive(Args)]
 pub struct BuildOptions {
@@ -57,7 +60,7 @@ pub struct BuildOptions {
     #[arg(long, value_name = "FOLDER", default_value = BOOT_FOLDER)]
     out: PathBuf,
     /// Folder of the prebuilt parts.
-    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = "/usr/share/slipway/parts")]
+    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
     /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
     #[arg(long, value_name = "NAME", default_value = "generic")]
@@ -77,6 +80,10 @@ pub struct BuildOptions {
     /// File with a bootstrap token for all machines that start from these files.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
+    /// of each stick or disc.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
     /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
     /// default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
@@ -130,7 +137,14 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
         None => ca::anchors(&DataDir::open(data)?)?,
     };
     let token = token(options.token_file.as_deref())?;
-    let config = Config { server, ca, token, consoles: options.consoles, arguments: options.arguments };
+    let config = Config {
+        server,
+        ca,
+        token,
+        require: options.require.into(),
+        consoles: options.consoles,
+        arguments: options.arguments,
+    };
     let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
     let request = Request {
         config,
