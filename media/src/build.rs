@@ -133,6 +133,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         server: config.server.clone(),
         ca_sha256: sha256(config.ca.as_bytes()),
         has_token: config.token.is_some(),
+        require: config.require,
         signed_by: signer.map(|signer| Signer {
             subject: signer.certificate().subject().to_owned(),
             certificate_sha256: hex(&signer.certificate().sha256()),

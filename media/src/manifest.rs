@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use slipway_parts::{Arch, Parts};
+use slipway_protocol::Proof;
 
 /// Name of the manifest among the files.
 pub const MANIFEST: &str = "manifest.json";
@@ -23,6 +24,9 @@ pub struct Manifest {
     pub ca_sha256: String,
     /// Whether there is a bootstrap token inside.
     pub has_token: bool,
+    /// What machines must have before they send anything to the server.
+    #[serde(default)]
+    pub require: Proof,
     /// What signed the unified kernel images for Secure Boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Signer>,

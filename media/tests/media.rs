@@ -180,6 +180,7 @@ fn the_manifest_names_every_file_and_no_secret() {
     let stored: Manifest = serde_json::from_slice(&files["manifest.json"]).unwrap();
     assert_eq!(stored, manifest);
     assert!(manifest.has_token);
+    assert_eq!(manifest.require, Proof::Registered);
     for open in ["manifest.json", "slipway.spdx.json"] {
         assert!(!String::from_utf8_lossy(&files[open]).contains("s3cret"), "{open}");
     }

@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use slipway_media::Manifest;
 use slipway_parts::Arch;
-use slipway_protocol::{ErrorBody, ErrorCode};
+use slipway_protocol::{ErrorBody, ErrorCode, Proof};
 use tokio::task::JoinSet;
 
 use crate::media::write_parts;
@@ -64,6 +64,7 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     });
     let manifest = made(&server, &all).await;
     assert_eq!((manifest.server.as_str(), manifest.has_token), ("https://other.example", true));
+    assert_eq!(manifest.require, Proof::Token);
     assert_eq!(manifest.parts[0].cmdline, "console=ttyS1,115200 rootfstype=ramfs panic=30");
     let boot = server.folder.path().join("boot");
     let initramfs = boot.join("x86_64/initramfs");
