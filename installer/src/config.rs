@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
-use slipway_protocol::{Network, Secret, boot_settings, network};
+use slipway_protocol::{Network, Proof, Secret, boot_settings, network};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
@@ -21,8 +21,9 @@ use crate::discover::{self, Roots};
 pub const BAKED: &str = "/etc/slipway/config.yaml";
 /// The settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
 const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
-/// The keys that only what is signed may set. The loader's server is good for nothing without a signed CA.
-const SIGNED: [&str; 2] = ["server", "ca"];
+/// The keys that only what is signed may set. The loader's server is good for nothing without a signed CA, and nobody may
+/// ask for less proof.
+const SIGNED: [&str; 3] = ["server", "ca", "require"];
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
 const LOADER: &str = "the URL that the boot image was loaded from";
@@ -40,6 +41,8 @@ pub struct Config {
     pub token: Option<Secret>,
     /// Key `network`: the network of the boot image, as JSON. None is DHCP and router advertisements on each interface.
     pub network: Option<Network>,
+    /// Key `require`: what the machine must have before it sends anything to the server.
+    pub require: Proof,
 }
 
 /// The values of one source.
@@ -77,6 +80,15 @@ pub enum ConfigError {
     Missing {
         /// The key.
         key: &'static str,
+    },
+    /// The medium requires a bootstrap token.
+    #[error(
+        "{place} requires a bootstrap token (require: token), and there is none, so nothing is sent to the server: set \
+         `token:` in {BAKED} or in the settings of the machine, or slipway.token in fw_cfg"
+    )]
+    NoToken {
+        /// What requires it.
+        place: String,
     },
     /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
@@ -186,7 +198,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
-            if !["server", "ca", "token", "network"].contains(&key.as_str()) {
+            if !["server", "ca", "token", "network", "require"].contains(&key.as_str()) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
@@ -216,8 +228,24 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong }
     })?;
     let token = found.get("token").map(|(_, value)| Secret::from((*value).to_owned()));
+    let require = match found.get("require") {
+        Some((place, value)) => parse_require(place, value)?,
+        None => Proof::default(),
+    };
+    if let (Proof::Token, None, Some((place, _))) = (require, &token, found.get("require")) {
+        return Err(ConfigError::NoToken { place: (*place).to_owned() });
+    }
     let network = found.get("network").map(|(place, value)| parse_network(place, value)).transpose()?;
-    Ok((Config { server, ca: ca.to_owned(), token, network }, warnings))
+    Ok((Config { server, ca: ca.to_owned(), token, network, require }, warnings))
+}
+
+fn parse_require(place: &str, value: &str) -> Result<Proof, ConfigError> {
+    Proof::ALL.into_iter().find(|proof| proof.name() == value).ok_or_else(|| ConfigError::Value {
+        key: "require",
+        place: place.to_owned(),
+        value: value.chars().take(40).collect(),
+        wrong: format!("is none of {}", Proof::ALL.map(Proof::name).join(", ")),
+    })
 }
 
 fn parse_network(place: &str, value: &str) -> Result<Network, ConfigError> {
@@ -280,6 +308,28 @@ mod tests {
         }
         let error = merge(&[other(OF_MACHINE)], true).unwrap_err();
         assert!(error.to_string().starts_with("no server is configured"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_without_the_required_token_has_no_configuration() {
+        let baked = |require| source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("require", require)]);
+        let token = source(OF_MACHINE, &[("token", "t")]);
+        let error = merge(&[baked("token")], false).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/slipway/config.yaml requires a bootstrap token"), "{error}");
+        assert_eq!(merge(&[baked("token"), token.clone()], true).unwrap().0.require, Proof::Token);
+        assert_eq!(merge(&[baked("attested")], false).unwrap().0.require, Proof::Attested);
+        let error = merge(&[baked("tpm")], false).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "require from /etc/slipway/config.yaml is \"tpm\", which is none of registered, token, attested"
+        );
+
+        // Under Secure Boot, nothing unsigned lowers it.
+        let lower = from_command_line("slipway.require=registered");
+        assert_eq!(merge(&[baked("attested"), lower.clone()], false).unwrap().0.require, Proof::Registered);
+        let (config, warnings) = merge(&[baked("attested"), lower], true).unwrap();
+        assert_eq!(config.require, Proof::Attested);
+        assert!(warnings[0].starts_with("the kernel command line sets \"require\", which is ignored"), "{warnings:?}");
     }
 
     #[test]

@@ -8,6 +8,10 @@ use slipway_protocol::{Tpm, TpmChallenge};
 use slipway_tpm::{Attester, TpmError};
 use tracing::{debug, warn};
 
+/// Exists once the TPM that the boot medium requires has made its keys. `slipway network` waits for it.
+pub const READY: &str = "/run/slipway/tpm-ready";
+/// How long to wait for the driver of a TPM.
+const DRIVER: Duration = Duration::from_secs(30);
 /// How long a TPM may take for a command. An RSA key takes a slow one half a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,6 +37,16 @@ impl Place {
     }
 }
 
+/// The boot medium requires a TPM, and there is none that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the boot medium requires that this machine proves its TPM (require: attested), and {reason}; nothing is sent to the \
+     server. Switch the TPM (2.0, also called PTT or fTPM) on in the firmware's setup, or start from another medium"
+)]
+pub struct NoTpm {
+    reason: String,
+}
+
 /// The TPM. It is opened when it is first asked for, and keeps its keys while the machine runs, because a slow one takes
 /// seconds to make them. Clones share it.
 #[derive(Clone)]
@@ -50,6 +64,21 @@ impl MachineTpm {
     /// Has the TPM make its keys, which are then there when they are needed.
     pub async fn prepare(&self) {
         self.claim().await;
+    }
+
+    /// Fails unless the TPM makes its keys. One that is missing is waited for until all drivers are loaded.
+    pub async fn require(&self, all_drivers_loaded: impl Fn() -> bool) -> Result<(), NoTpm> {
+        let began = Instant::now();
+        loop {
+            // Asked first: a driver that loads in between counts.
+            let is_last = all_drivers_loaded() || began.elapsed() > DRIVER;
+            match self.claim().await {
+                Tpm::Present { .. } => return Ok(()),
+                Tpm::Broken { reason } => return Err(NoTpm { reason: format!("its TPM cannot be used: {reason}") }),
+                Tpm::Absent if is_last => return Err(NoTpm { reason: "it has none".to_owned() }),
+                Tpm::Absent => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
     }
 
     /// What the machine says before it was asked for a proof.
@@ -96,5 +125,24 @@ impl MachineTpm {
             }
         });
         asking.await.unwrap_or_else(|failed| Tpm::Broken { reason: failed.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_machine_without_the_required_tpm_is_told_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = async |device: PathBuf, expect: &str| {
+            let tpm = MachineTpm::at(Place { device, event_log: None });
+            let said = tpm.require(|| true).await.unwrap_err().to_string();
+            assert!(said.contains(expect) && said.contains("nothing is sent to the server"), "{said}");
+        };
+        check(folder.path().join("none"), "(require: attested), and it has none;").await;
+        let file = folder.path().join("file");
+        std::fs::write(&file, "this is no TPM").unwrap();
+        check(file, "its TPM cannot be used: ").await;
     }
 }

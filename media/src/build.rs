@@ -8,6 +8,7 @@ use slipway_parts::{Arch, Parts, cpio, hex, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
+use crate::kind::Kind;
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::uki::{self, UkiError};
@@ -30,31 +31,6 @@ pub struct Inputs<'a> {
     pub kinds: &'a [Kind],
     /// Signs the unified kernel images for Secure Boot.
     pub signer: Option<&'a SigningKey>,
-}
-
-/// A kind of boot files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Kernel, initramfs and unified kernel image of each architecture, for boot over the network.
-    Network,
-    /// The image of a stick: a disk with a GUID partition table and an EFI system partition.
-    Stick,
-    /// The image of a disc (ISO 9660), for virtual media of management controllers.
-    Disc,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Network, Self::Stick, Self::Disc];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Network => "network",
-            Self::Stick => "stick",
-            Self::Disc => "disc",
-        }
-    }
 }
 
 /// A file to write: its path below the folder of the build, and its content in pieces.
@@ -118,12 +94,12 @@ pub fn id(inputs: &Inputs) -> String {
 /// Makes boot files and the manifest, which comes last.
 pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
     let Inputs { config, parts, kinds, signer } = *inputs;
-    config.check()?;
+    config.check(kinds)?;
     check(parts)?;
     let mut build = Build { sink, assets: Vec::new() };
-    let mut programs = Vec::new();
+    let (id, mut programs) = (id(inputs), Vec::new());
     for parts in parts {
-        let (arch, initramfs) = (parts.about.arch, initramfs(config, parts));
+        let (arch, initramfs) = (parts.about.arch, initramfs(config, parts, &id));
         let mut program = unified(config, parts, &initramfs)?;
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
@@ -136,7 +112,6 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         }
         programs.push((arch, program));
     }
-    let id = id(inputs);
     if kinds.contains(&Kind::Stick) {
         medium("slipway.img", Layout::Disk, &id, &programs, &mut build)?;
     }
@@ -158,6 +133,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         server: config.server.clone(),
         ca_sha256: sha256(config.ca.as_bytes()),
         has_token: config.token.is_some(),
+        require: config.require,
         signed_by: signer.map(|signer| Signer {
             subject: signer.certificate().subject().to_owned(),
             certificate_sha256: hex(&signer.certificate().sha256()),
@@ -196,9 +172,9 @@ impl Build<'_, '_> {
 }
 
 /// What is the same for every site, and the configuration, which the kernel unpacks over it.
-fn initramfs(config: &Config, parts: &Parts) -> Vec<u8> {
+fn initramfs(config: &Config, parts: &Parts, build: &str) -> Vec<u8> {
     let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
-    [&parts.initramfs[..], padding, &config.archive(parts.about.date)].concat()
+    [&parts.initramfs[..], padding, &config.archive(build, &parts.about)].concat()
 }
 
 fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, UkiError> {

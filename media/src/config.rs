@@ -1,8 +1,10 @@
 //! The configuration of a medium, and the archive that brings it into the initramfs.
 
-use slipway_parts::Arch;
 use slipway_parts::cpio::Archive;
-use slipway_protocol::{Network, Secret, boot_settings, network};
+use slipway_parts::{About, Arch, sha256};
+use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Network, Proof, Secret, boot_settings, network};
+
+use crate::kind::Kind;
 
 /// The file in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
@@ -21,6 +23,8 @@ pub struct Config {
     pub token: Option<Secret>,
     /// Network of machines while they run from the medium. None is DHCP and router advertisements on each interface.
     pub network: Option<Network>,
+    /// What machines must have before they send anything to the server.
+    pub require: Proof,
     /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
     /// stands for the usual ones of the architecture, [`Arch::consoles`].
     pub consoles: Vec<String>,
@@ -41,13 +45,21 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// Checks every value. A machine could not correct a wrong one.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// Checks every value, for boot files of these kinds. A machine could not correct a wrong one.
+    pub fn check(&self, kinds: &[Kind]) -> Result<(), ConfigError> {
         let error = |key, value: &str, wrong| ConfigError { key, value: value.chars().take(60).collect(), wrong };
         boot_settings::check_server(&self.server).map_err(|wrong| error("server", &self.server, wrong))?;
         boot_settings::check_ca(&self.ca).map_err(|wrong| error("ca", &self.ca, wrong))?;
+        if self.to_yaml().len() > MOST_CONFIG_BYTES {
+            let wrong = format!("makes a configuration of more than {MOST_CONFIG_BYTES} bytes");
+            return Err(error("ca", &self.ca, wrong));
+        }
         if let Some(token) = &self.token {
             check_token(token)?;
+        } else if self.require == Proof::Token && kinds.iter().any(|kind| !kind.has_machine_settings()) {
+            let wrong = "needs a bootstrap token in the files; without one, make only media that have a place for the \
+                         settings of a machine: the kinds stick and disc";
+            return Err(error("require", self.require.name(), wrong.to_owned()));
         }
         if let Some(network) = &self.network {
             check_network(network)?;
@@ -80,11 +92,17 @@ impl Config {
         words.join(" ")
     }
 
-    /// The archive with the configuration. Only its bytes depend on the site.
-    pub(crate) fn archive(&self, date: u64) -> Vec<u8> {
+    /// The archive with the configuration, and with what the machine checks before it uses its network. Only its bytes
+    /// depend on the site.
+    pub(crate) fn archive(&self, build: &str, about: &About) -> Vec<u8> {
+        let config = self.to_yaml().into_bytes();
+        let medium = Medium { build: build.to_owned(), release: about.release.clone(), config_sha256: sha256(&config) };
+        // A type of ours always becomes JSON.
+        let medium = serde_json::to_vec(&medium).unwrap_or_default();
         let mut archive = Archive::default();
-        archive.add_file(CONFIG, 0o600, self.to_yaml().into_bytes());
-        archive.to_bytes(date)
+        archive.add_file(CONFIG, 0o600, config);
+        archive.add_file(MEDIUM, 0o644, medium);
+        archive.to_bytes(about.date)
     }
 
     pub(crate) fn to_yaml(&self) -> String {
@@ -96,6 +114,9 @@ impl Config {
         }
         if let Some(network) = &self.network {
             yaml.push_str(&network_line(network));
+        }
+        if self.require != Proof::default() {
+            yaml.push_str(&format!("require: {}\n", self.require.name()));
         }
         yaml.push_str("ca: |\n");
         for line in self.ca.trim().lines() {

@@ -7,12 +7,14 @@ mod build;
 mod config;
 mod gpt;
 mod iso;
+mod kind;
 mod machine_settings;
 mod manifest;
 mod uki;
 
-pub use build::{BuildError, Inputs, Kind, Sink, build, id};
+pub use build::{BuildError, Inputs, Sink, build, id};
 pub use config::{Config, ConfigError};
+pub use kind::Kind;
 pub use machine_settings::{LEN as MACHINE_SETTINGS_LEN, MachineSettings};
 pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 pub use uki::{UkiError, assemble};

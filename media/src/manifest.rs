@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use slipway_parts::{Arch, Parts};
+use slipway_protocol::Proof;
 
 /// Name of the manifest among the files.
 pub const MANIFEST: &str = "manifest.json";
@@ -11,6 +12,7 @@ pub const SBOM: &str = "slipway.spdx.json";
 
 /// The files of a build, and what they were made of. It has no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaManifest))]
 pub struct Manifest {
     /// The digest of the inputs: SHA-256, cut to 16 hexadecimal digits. The same inputs give the same files.
     pub id: String,
@@ -22,6 +24,9 @@ pub struct Manifest {
     pub ca_sha256: String,
     /// Whether there is a bootstrap token inside.
     pub has_token: bool,
+    /// What machines must have before they send anything to the server.
+    #[serde(default)]
+    pub require: Proof,
     /// What signed the unified kernel images for Secure Boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Signer>,
@@ -33,6 +38,7 @@ pub struct Manifest {
 
 /// A key for Secure Boot, by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaSigner))]
 pub struct Signer {
     /// Subject of the certificate.
     pub subject: String,
@@ -42,6 +48,7 @@ pub struct Signer {
 
 /// The parts of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PartsUsed {
     /// Architecture.
     pub arch: Arch,
@@ -59,6 +66,7 @@ pub struct PartsUsed {
 
 /// A file that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssetInfo {
     /// Path below the folder of the build.
     pub path: String,
@@ -73,6 +81,7 @@ pub struct AssetInfo {
 
 /// Bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaRange))]
 pub struct Range {
     /// The first byte.
     pub offset: u64,

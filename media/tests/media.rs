@@ -11,7 +11,7 @@ use slipway_media::{
     Config, Inputs, Kind, MACHINE_SETTINGS_LEN, MachineSettings, Manifest, UkiError, assemble, build, id,
 };
 use slipway_parts::{About, Arch, Component, Parts};
-use slipway_protocol::{Interface, Network, Secret, Vlan};
+use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -23,6 +23,7 @@ fn config() -> Config {
         ca: CA.to_owned(),
         token: None,
         network: None,
+        require: Proof::Registered,
         consoles: Vec::new(),
         arguments: Vec::new(),
     }
@@ -125,6 +126,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
         Config { ca: CA.replace("MIIB", "MIIC"), ..config() },
         Config { token: Some(Secret::from("t".to_owned())), ..config() },
         Config { network: Some(vlan(120)), ..config() },
+        Config { require: Proof::Attested, ..config() },
         Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
         Config { arguments: vec!["panic=30".to_owned()], ..config() },
     ];
@@ -190,6 +192,7 @@ fn the_manifest_names_every_file_and_no_secret() {
     let stored: Manifest = serde_json::from_slice(&files["manifest.json"]).unwrap();
     assert_eq!(stored, manifest);
     assert!(manifest.has_token);
+    assert_eq!(manifest.require, Proof::Registered);
     for open in ["manifest.json", "slipway.spdx.json"] {
         assert!(!String::from_utf8_lossy(&files[open]).contains("s3cret"), "{open}");
     }
@@ -222,6 +225,28 @@ fn the_settings_of_a_machine_have_its_network_as_far_as_there_is_room() {
     let long = Network { search: vec!["example.com".to_owned(); 2000], ..vlan(120) };
     assert!(text(long).unwrap_err().to_string().contains("but a medium has room for 16384"));
     assert!(text(vlan(0)).unwrap_err().to_string().contains("interface \"v\" is VLAN 0"));
+}
+
+#[test]
+fn each_initramfs_says_which_kernel_and_configuration_belong_to_it() {
+    let about = |release: &str, arch| {
+        let parts = parts(arch, 3000);
+        let about = About::new(arch, "generic", release, parts.about.date, Vec::new());
+        Parts::new(about, parts.vmlinuz, parts.initramfs, parts.stub)
+    };
+    let both = [about("6.1.0-1-amd64", Arch::X86_64), about("6.1.0-1-arm64", Arch::Aarch64)];
+    let (files, manifest) = made(&config(), &both);
+    for parts in &both {
+        let initramfs = &files[&format!("{}/initramfs", parts.about.arch.name())];
+        let text = String::from_utf8_lossy(&initramfs[3000..]).into_owned();
+        let (_, json) = text.split_once("etc/slipway/medium.json").unwrap();
+        let json = &json[json.find('{').unwrap()..=json.find('}').unwrap()];
+        let medium: Medium = serde_json::from_str(json).unwrap();
+        let config = &text[text.find("server: ").unwrap()..];
+        let config = &config[..config.find("-----END CERTIFICATE-----\n").unwrap() + 26];
+        let config_sha256 = slipway_parts::sha256(config.as_bytes());
+        assert_eq!(medium, Medium { build: manifest.id.clone(), release: parts.about.release.clone(), config_sha256 });
+    }
 }
 
 #[test]
@@ -325,6 +350,34 @@ fn a_wrong_value_is_named_before_anything_is_made() {
     check(Config { consoles: vec!["ttyS0 ro".to_owned()], ..config() }, "console \"ttyS0 ro\" must be one word");
     check(Config { arguments: vec!["a=\"b".to_owned()], ..config() }, "argument \"a=\\\"b\" must be one word");
     check(Config { arguments: vec!["x".repeat(2048)], ..config() }, "makes a command line of 2048 bytes or more");
+}
+
+#[test]
+fn a_medium_requires_a_token_only_if_it_has_one_or_a_place_for_one() {
+    let part = [parts(Arch::X86_64, 3000)];
+    let needs_token = Config { require: Proof::Token, ..config() };
+    let made_for = |config: &Config, kinds: &[Kind]| {
+        let mut files = BTreeMap::new();
+        let made = build(&Inputs { kinds, ..inputs(config, &part) }, &mut |path, pieces| {
+            files.insert(path.to_owned(), pieces.concat());
+            Ok(())
+        });
+        made.map(|_| files).map_err(|error| error.to_string())
+    };
+    for kinds in [&[Kind::Network][..], &Kind::ALL] {
+        let said = made_for(&needs_token, kinds).unwrap_err();
+        assert!(said.contains("require \"token\" needs a bootstrap token in the files"), "{said}");
+        let has_token = Config { token: Some(Secret::from("t".to_owned())), ..needs_token.clone() };
+        made_for(&has_token, kinds).unwrap();
+    }
+    made_for(&needs_token, &[Kind::Stick, Kind::Disc]).unwrap();
+
+    let initramfs = |require| {
+        let files = made_for(&Config { require, ..config() }, &[Kind::Network]).unwrap();
+        String::from_utf8_lossy(&files["x86_64/initramfs"]).into_owned()
+    };
+    assert!(initramfs(Proof::Attested).contains("\nrequire: attested\nca: |\n"));
+    assert!(!initramfs(Proof::Registered).contains("require"));
 }
 
 #[test]

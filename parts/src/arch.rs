@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A processor architecture that slipway runs on, by its name of uname(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Arch {
     /// 64-bit x86.

@@ -18,6 +18,20 @@ pub enum Proof {
     Attested,
 }
 
+impl Proof {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Registered, Self::Token, Self::Attested];
+
+    /// Its name in JSON, in options and in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Token => "token",
+            Self::Attested => "attested",
+        }
+    }
+}
+
 /// The key of a node's machine, and how it became the node's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -31,6 +31,10 @@ pub fn check_server(url: &str) -> Result<(), String> {
     if host.is_empty() || !(host.chars().all(is_name) || host.parse::<Ipv6Addr>().is_ok()) {
         return wrong("has no host");
     }
+    // RFC 1035, section 2.3.4, without the dot at the end.
+    if host.len() > 253 {
+        return wrong("has a host name of more than 253 characters");
+    }
     match port {
         Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
             wrong("has something after the host that is not a port")
@@ -78,7 +82,8 @@ mod tests {
             ("https://[2001:db8::1]8443x", "is not a port"),
             ("https://2001:db8::1", "is not a port"),
         ];
-        for (url, why) in bad {
+        let long = format!("https://{}", "a".repeat(254));
+        for (url, why) in bad.into_iter().chain([(&*long, "more than 253 characters")]) {
             let said = check_server(url).err().unwrap_or_default();
             assert!(said.contains(why) && said.contains("write it as https://"), "{url}: {said}");
         }

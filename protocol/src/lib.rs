@@ -23,6 +23,7 @@ pub mod hint;
 pub mod identity;
 pub mod inventory;
 pub mod journal;
+pub mod medium;
 pub mod network;
 pub mod oci;
 pub mod partition;
@@ -51,6 +52,7 @@ pub use external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, Exter
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, DeviceKind, Disk, Firmware, Inventory, Nic, System, UnservedDevice};
+pub use medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 pub use network::{Bond, BondMode, Interface, Network, Vlan};
 pub use oci::{OciReference, OciReferenceError, OciVersion};
 pub use partition::{NewPartition, PartitionChoice, PartitionSize};

@@ -109,6 +109,12 @@ pub enum Error {
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Boot files could not be made.
+    #[error("making boot files")]
+    Media {
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// No challenge could be made for a TPM.
     #[error("making a challenge for the TPM of a machine")]
     Challenge {

@@ -89,9 +89,10 @@ pub enum MediaError {
 
 /// Makes the files below `out`, signed for Secure Boot if there is a key, and names them. The same request gives the same files.
 pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Result<Manifest, MediaError> {
-    request.config.check().map_err(BuildError::from)?;
-    let parts = parts(request)?;
+    check_kernel(&request.kernel).map_err(BuildError::from)?;
     let kinds: Vec<Kind> = request.kinds.iter().copied().collect();
+    request.config.check(&kinds).map_err(BuildError::from)?;
+    let parts = parts(request)?;
     let inputs = Inputs { config: &request.config, parts: &parts, kinds: &kinds, signer };
     let id = slipway_media::id(&inputs);
     let builds = out.join(BUILDS);
@@ -130,6 +131,26 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
     forget(&builds, &[Some(id), before])?;
     remove_dangling(out)?;
     Ok(manifest)
+}
+
+/// The manifest of the newest build in a folder of boot files, if there is one.
+pub fn newest(out: &Path) -> Result<Option<Manifest>, MediaError> {
+    let path = out.join(MANIFEST);
+    let failed = |source| MediaError::File { doing: "reading", path: path.clone(), source };
+    match fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => serde_json::from_slice(&read.map_err(failed)?).map(Some).map_err(|error| failed(error.into())),
+    }
+}
+
+/// The name becomes part of a path.
+fn check_kernel(name: &str) -> Result<(), ConfigError> {
+    let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let wrong = "must be a name such as generic or cloud: lower-case letters, digits and hyphens".to_owned();
+    Err(ConfigError { key: "kernel", value: name.chars().take(60).collect(), wrong })
 }
 
 /// Writes the settings of one machine to their place on a medium, which nothing else of it changes.
@@ -196,18 +217,20 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
 }
 
 /// Lets the server hand out a file or folder that was made: what root made is given to the owner of the folder of boot files, and
-/// what has no secret may be read by all, because the server may run as another user.
+/// what has no secret may be read by all, because the server may run as another user; what has one, by its owner alone.
 fn hand_over(out: &Path, made: &Path, is_secret: bool) -> Result<(), MediaError> {
     let failed = |doing| move |source| MediaError::File { doing, path: made.to_owned(), source };
     if rustix::process::geteuid().is_root() {
         let given = fs::metadata(out).and_then(|owner| lchown(made, Some(owner.uid()), Some(owner.gid())));
         given.map_err(failed("changing the owner of"))?;
     }
-    if !is_secret {
-        let mode = if made.is_dir() { 0o755 } else { 0o644 };
-        fs::set_permissions(made, Permissions::from_mode(mode)).map_err(failed("changing the mode of"))?;
-    }
-    Ok(())
+    let mode = match (made.is_dir(), is_secret) {
+        (true, false) => 0o755,
+        (true, true) => 0o700,
+        (false, false) => 0o644,
+        (false, true) => 0o600,
+    };
+    fs::set_permissions(made, Permissions::from_mode(mode)).map_err(failed("changing the mode of"))
 }
 
 fn hand_over_all(out: &Path, folder: &Path, is_secret: bool) -> Result<(), MediaError> {

@@ -3,6 +3,7 @@
 mod captured;
 mod image;
 mod log;
+mod media;
 mod network;
 mod new_run;
 mod node;
@@ -24,6 +25,7 @@ use crate::store::{Connection, settings};
 
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
+pub use self::media::{BootFiles, NewMedia};
 pub use self::network::parse_network;
 pub use self::new_run::{NewRun, Task};
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};

@@ -30,7 +30,7 @@ use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
 use crate::listener::{self, Listener};
 use crate::live_keys::LiveKeys;
-use crate::operate;
+use crate::operate::{self, BootFiles};
 use crate::pxe::{self, NetworkBoot};
 use crate::rate::{Buckets, Rate};
 use crate::reports::secrets;
@@ -60,6 +60,8 @@ pub struct Config {
     pub boot_listen: Option<SocketAddr>,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// The folder of prebuilt parts, which boot files are made of.
+    pub parts: PathBuf,
     /// Where network boot is offered beside a DHCP server of somebody else.
     pub pxe: pxe::Settings,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
@@ -166,6 +168,7 @@ impl Server {
             signer,
             policy: config.policy,
             tpms,
+            boot_files: BootFiles::new(config.parts, config.boot.clone()),
             boot: config.boot,
             boot_fetches,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),

@@ -14,7 +14,7 @@ use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::tpm::{MachineTpm, Place};
 use slipway_installer::{End, Options, tls};
-use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
+use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Proof, Step};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
@@ -59,6 +59,7 @@ impl Lab {
             listen: self.address,
             boot_listen: None,
             boot: None,
+            parts: "/nowhere".into(),
             pxe: Default::default(),
             names: Vec::new(),
             policy: Default::default(),
@@ -173,7 +174,8 @@ impl Lab {
 
     /// The machine's configuration.
     pub fn config(&self) -> Config {
-        Config { server: self.url().parse().unwrap(), ca: self.ca(), token: None, network: None }
+        let (server, ca) = (self.url().parse().unwrap(), self.ca());
+        Config { server, ca, token: None, network: None, require: Proof::default() }
     }
 
     /// Runs the installer on the machine until its first run ends.

@@ -48,6 +48,23 @@ async fn a_machine_proves_its_tpm_at_each_boot() {
     assert_eq!(second.tpm.unwrap().ek, pinned.ek);
 }
 
+#[tokio::test]
+async fn a_medium_that_requires_a_tpm_waits_for_its_driver() {
+    let tpm = Swtpm::start();
+    let (device, late) = (tpm.path("tpm"), tpm.path("late"));
+    let machine = MachineTpm::at(Place { device: late.clone(), event_log: None });
+    let asked = std::cell::Cell::new(0);
+    // The driver loads between two looks at the device.
+    let all_drivers_loaded = || {
+        asked.set(asked.get() + 1);
+        if asked.get() == 2 {
+            std::os::unix::fs::symlink(&device, &late).unwrap();
+        }
+        asked.get() > 2
+    };
+    machine.require(all_drivers_loaded).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tpm_that_cannot_be_used_keeps_no_machine_from_being_installed() {
     let lab = Lab::start().await;

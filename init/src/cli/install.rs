@@ -12,8 +12,9 @@ use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
-use slipway_installer::tpm::{MachineTpm, Place};
+use slipway_installer::tpm::{MachineTpm, Place, READY};
 use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
+use slipway_protocol::Proof;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -68,8 +69,12 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     let end = runtime.block_on(async {
         let (settled, disks_settled) = watch::channel(false);
         tokio::spawn(wait_for_all_disks(settled));
-        // The TPM makes its keys while the network comes up.
         let tpm = MachineTpm::at(Place::of_boot_image());
+        if config.require == Proof::Attested {
+            tpm.require(|| Path::new(DRIVERS_LOADED).exists()).await?;
+            std::fs::write(READY, "").with_context(|| format!("creating {READY}"))?;
+        }
+        // The TPM makes its keys while the network comes up.
         tokio::spawn({
             let tpm = tpm.clone();
             async move { tpm.prepare().await }
@@ -94,7 +99,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             disks_settled,
             once: false,
         };
-        slipway_installer::run(config, options).await
+        anyhow::Ok(slipway_installer::run(config, options).await?)
     });
     // An action that hangs on a dead disk must not keep the machine from restarting.
     runtime.shutdown_background();

@@ -1,14 +1,15 @@
 //! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use slipway_installer::{config, discover, tls};
-use slipway_protocol::printable;
+use slipway_installer::{config, discover, tls, tpm};
+use slipway_protocol::{Proof, printable};
 
 mod action;
 mod disks;
@@ -112,11 +113,22 @@ fn network(child: Supervised) -> Result<ExitCode> {
     let (config, _) = config::load()?;
     let host = config.server.host_str().context("the server's URL has no host")?.to_owned();
     let port = config.server.port_or_known_default().unwrap_or(443);
+    if config.require == Proof::Attested {
+        wait_for_tpm();
+    }
     crate::network::prepare();
     crate::confine::confine()?;
     tracing::info!("looking for interfaces, as nobody");
     runtime()?.block_on(crate::network::run(&host, port, &config.ca, config.network))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an address.
+fn wait_for_tpm() {
+    tracing::info!("waiting for the TPM that the boot medium requires");
+    while !Path::new(tpm::READY).exists() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn identity() -> Result<ExitCode> {

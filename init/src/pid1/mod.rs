@@ -17,6 +17,7 @@ mod clock;
 mod coldplug;
 mod console;
 mod kmsg;
+mod medium;
 mod mounts;
 mod shutdown;
 mod supervise;
@@ -29,6 +30,8 @@ pub const EXIT_REBOOT: u8 = 100;
 pub const EXIT_KEXEC: u8 = 102;
 /// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
+/// How often a machine that goes no further says why.
+const REPEAT: Duration = Duration::from_secs(60);
 
 /// Runs as PID 1 of the boot image, until the machine is restarted or switched off.
 pub fn run() -> ! {
@@ -73,6 +76,10 @@ fn boot() -> Result<shutdown::End, String> {
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|e| format!("opening a signalfd: {e}"))?;
 
+    // Before anything that finds a network card.
+    if let Err(mismatch) = medium::check() {
+        return hold(&mismatch, &signals, &log);
+    }
     coldplug::start(log.clone());
 
     let init = format!("{}.{:03}", since_kernel.tv_sec, since_kernel.tv_nsec / 1_000_000);
@@ -81,22 +88,11 @@ fn boot() -> Result<shutdown::End, String> {
     children.add("installer", &["installer", "--init-at", &init]);
     loop {
         children.start_due();
-        wait_for_news(&signals, &children)?;
+        wait_for_news(&signals, &children, None)?;
         children.pass_output_on();
-        while let Ok(Some(signal)) = signals.read_signal() {
-            match Signal::try_from(signal.ssi_signo as i32) {
-                Ok(Signal::SIGTERM | Signal::SIGINT) => {
-                    log.write(Level::Notice, "asked to restart the machine");
-                    children.stop_all();
-                    return Ok(shutdown::End::Reboot);
-                }
-                Ok(Signal::SIGPWR) => {
-                    log.write(Level::Notice, "asked to switch the machine off");
-                    children.stop_all();
-                    return Ok(shutdown::End::PowerOff);
-                }
-                _ => {}
-            }
+        if let Some(end) = asked_to_end(&signals, &log) {
+            children.stop_all();
+            return Ok(end);
         }
         for Ended { name, status } in children.reap() {
             let end = shutdown::End::asked_for(status.exit_status()).filter(|_| name == "installer");
@@ -108,11 +104,42 @@ fn boot() -> Result<shutdown::End, String> {
     }
 }
 
-/// Sleeps until a signal arrives, a child prints, or a child is due to start.
-fn wait_for_news(signals: &SignalFd, children: &Children) -> Result<(), String> {
+/// Repeats a sentence, for whoever connects to the console later, until somebody restarts the machine or switches it off.
+fn hold(sentence: &str, signals: &SignalFd, log: &Kmsg) -> Result<shutdown::End, String> {
+    let nobody = Children::new(log.clone());
+    loop {
+        log.write(Level::Error, sentence);
+        log.write(Level::Error, "this machine does not use its network; it waits until somebody restarts it");
+        wait_for_news(signals, &nobody, Some(REPEAT))?;
+        if let Some(end) = asked_to_end(signals, log) {
+            return Ok(end);
+        }
+    }
+}
+
+/// What the signals that arrived ask for.
+fn asked_to_end(signals: &SignalFd, log: &Kmsg) -> Option<shutdown::End> {
+    while let Ok(Some(signal)) = signals.read_signal() {
+        match Signal::try_from(signal.ssi_signo as i32) {
+            Ok(Signal::SIGTERM | Signal::SIGINT) => {
+                log.write(Level::Notice, "asked to restart the machine");
+                return Some(shutdown::End::Reboot);
+            }
+            Ok(Signal::SIGPWR) => {
+                log.write(Level::Notice, "asked to switch the machine off");
+                return Some(shutdown::End::PowerOff);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Sleeps until a signal arrives, a child prints, or a child is due to start; at most so long.
+fn wait_for_news(signals: &SignalFd, children: &Children, longest: Option<Duration>) -> Result<(), String> {
     let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
     fds.extend(children.outputs().map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)));
-    let timeout = children.next_start().map(|wait: Duration| Timespec {
+    let timeout = children.next_start().or(longest).map(|wait: Duration| Timespec {
         tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(wait.subsec_nanos()),
     });

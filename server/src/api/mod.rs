@@ -14,6 +14,7 @@ mod fault;
 mod file_body;
 pub mod files;
 pub mod images;
+pub mod media;
 pub mod metadata;
 pub mod node;
 pub mod openapi;
@@ -42,6 +43,7 @@ use crate::enrol::tpm;
 use crate::error::Error;
 use crate::jwt::Signer;
 use crate::limits::Limits;
+use crate::operate::BootFiles;
 use crate::rate::{Buckets, Rate};
 use crate::store::Store;
 use answer::{ApiError, MOST_LOGGED};
@@ -67,6 +69,8 @@ pub struct App {
     pub tpms: tpm::Judge,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// Makes boot files for operators.
+    pub boot_files: BootFiles,
     /// Boot files that were fetched.
     pub boot_fetches: Arc<BootFetches>,
     /// How often installed systems may report.
@@ -129,6 +133,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/events", get(operator::events))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))
+        .route("/media", get(media::newest).post(media::make))
         .route("/operators", get(operator::operators).post(operator::add_operator))
         .route("/operators/{operator}", delete(operator::remove_operator))
         .route("/operators/{operator}/rotate", post(operator::rotate_operator))

@@ -47,6 +47,8 @@ use utoipa::{Modify, OpenApi};
         super::operator::cancel_run,
         super::operator::run,
         super::operator::events,
+        super::media::make,
+        super::media::newest,
         super::operator::images,
         super::operator::remove_image,
         super::operator::systems,

@@ -17,6 +17,7 @@ use slipway_server::operate;
 use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
 
+use super::words::ProofName;
 use super::{print, print_json, print_line};
 
 #[derive(Subcommand)]
@@ -55,6 +56,8 @@ Examples:
 
 /// Where boot files are by default.
 const BOOT_FOLDER: &str = "/var/lib/slipway-boot";
+/// Where the package slipway-parts puts the prebuilt parts.
+pub const PARTS_FOLDER: &str = "/usr/share/slipway/parts";
 
 #[derive(Args)]
 pub struct BuildOptions {
@@ -62,7 +65,7 @@ pub struct BuildOptions {
     #[arg(long, value_name = "FOLDER", default_value = BOOT_FOLDER)]
     out: PathBuf,
     /// Folder of the prebuilt parts.
-    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = "/usr/share/slipway/parts")]
+    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
     /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
     #[arg(long, value_name = "NAME", default_value = "generic")]
@@ -85,6 +88,10 @@ pub struct BuildOptions {
     /// YAML file with the network of machines while they run from these files. By default DHCP and router advertisements.
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
+    /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
+    /// of each stick or disc.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
     /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
     /// default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
@@ -144,7 +151,15 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
     };
     let token = token(options.token_file.as_deref())?;
     let network = network(options.network.as_deref())?;
-    let config = Config { server, ca, token, network, consoles: options.consoles, arguments: options.arguments };
+    let config = Config {
+        server,
+        ca,
+        token,
+        network,
+        require: options.require.into(),
+        consoles: options.consoles,
+        arguments: options.arguments,
+    };
     let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
     let request = Request {
         config,

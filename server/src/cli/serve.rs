@@ -11,6 +11,7 @@ use slipway_server::limits::Limits;
 use slipway_server::pxe;
 use slipway_server::serve::{Config, Server, ServerUrl};
 
+use super::media::PARTS_FOLDER;
 use super::words::ProofName;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,6 +35,9 @@ pub struct Options {
     /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
+    /// Folder of the prebuilt parts, of which operators have boot files made over HTTPS.
+    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
+    parts: PathBuf,
     /// Network interface on which machines are told by PXE what to boot, beside a DHCP server that belongs to somebody
     /// else; may be given several times. Needs --boot, and ports 67, 69 and 4011.
     #[arg(long, value_name = "INTERFACE", requires = "boot")]
@@ -72,13 +76,13 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, ek_ca, .. } = options;
+    let Options { url, listen, boot_listen, boot, parts, names, max_capture, require, strict, ek_ca, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();
-    let config = Config { data, url, listen, boot_listen, boot, pxe, names, max_capture, policy, ek_ca, limits };
+    let config = Config { data, url, listen, boot_listen, boot, parts, pxe, names, max_capture, policy, ek_ca, limits };
     let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.

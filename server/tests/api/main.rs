@@ -21,6 +21,7 @@ mod files;
 mod images;
 mod installing;
 mod media;
+mod media_over_https;
 mod metadata;
 mod network;
 mod openapi;

@@ -29,7 +29,7 @@ fn stub() -> Vec<u8> {
 }
 
 /// A folder of parts. Another seed gives another kernel.
-fn write_parts(folder: &Path, arch: Arch, seed: u8) {
+pub fn write_parts(folder: &Path, arch: Arch, seed: u8) {
     let about = About::new(arch, "generic", "6.1.0-1-amd64", 1_767_225_600, Vec::new());
     let parts = Parts::new(about, vec![seed; 3000], vec![seed; 5000], stub());
     let folder = folder.join(format!("{}-generic", arch.name()));
@@ -223,6 +223,8 @@ fn what_is_wrong_is_named() {
         assert!(said.contains(expect), "{said}");
     };
     check(&["--url", "http://a"], "server \"http://a\" does not begin with https://");
+    check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
+    check(&["--kernel", "a/b"], "kernel \"a/b\" must be a name such as generic or cloud");
     check(&["--kernel", "cloud"], "there are none for any architecture with kernel cloud in ");
     check(&["--arch", "aarch64"], "there are none for aarch64 with kernel generic in ");
     check(&["--ca", "/nowhere"], "reading \"/nowhere\"");

@@ -64,6 +64,10 @@ impl TestServer {
         Self::start_in(folder(), policy, None, Limits::default()).await
     }
 
+    pub async fn start_without_boot_folder() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), Policy::default(), None, Limits::default()).await
+    }
+
     pub async fn start_with(limits: Limits) -> Self {
         Self::start_in(folder(), Policy::default(), None, limits).await
     }
@@ -155,7 +159,8 @@ impl Running {
             url: "https://server.test:8443".parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
-            boot: Some(folder.join("boot")),
+            boot: Some(folder.join("boot")).filter(|boot| boot.exists()),
+            parts: folder.join("parts"),
             pxe: Default::default(),
             names: Vec::new(),
             max_capture: MAX_CAPTURE,

@@ -1,0 +1,139 @@
+//! Boot files that operators have made over HTTPS.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use slipway_media::{BuildError, Config, ConfigError, Kind, Manifest};
+use slipway_parts::Arch;
+use slipway_protocol::{ErrorCode, Network, Proof, Secret};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use super::server_url;
+use crate::ca;
+use crate::data::DataDir;
+use crate::error::Error;
+use crate::media::{self, MediaError, Request};
+use crate::secure_boot::SecureBoot;
+use crate::store::Store;
+
+/// The kernel that has the drivers of real machines.
+const KERNEL: &str = "generic";
+
+/// Boot files to make. What is left out is as for `slipway-server media build`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewMedia {
+    /// HTTPS URL of the server, as machines reach it. Default: that of this server.
+    pub url: Option<String>,
+    /// What machines are to trust, in PEM. Default: the certificate authority of this server.
+    pub ca: Option<String>,
+    /// A bootstrap token for all machines that start from these files.
+    pub token: Option<Secret>,
+    /// Network of machines while they run from these files. Default: DHCP and router advertisements on every interface.
+    pub network: Option<Network>,
+    /// What machines must have before they send anything to the server.
+    pub require: Proof,
+    /// Consoles of the kernel, such as `ttyS1,115200`. slipway's own output goes to the last.
+    pub consoles: Vec<String>,
+    /// Other arguments of the kernel.
+    pub arguments: Vec<String>,
+    /// What to make. Default: everything.
+    pub kinds: BTreeSet<Kind>,
+    /// Architectures. Default: all for which there are parts.
+    pub archs: BTreeSet<Arch>,
+    /// Name of the kernel. Default: `generic`.
+    pub kernel: Option<String>,
+    /// Do not sign, although there are keys for Secure Boot.
+    pub unsigned: bool,
+}
+
+/// The server's folders of parts and of boot files. One build at a time: each holds the parts in memory.
+pub struct BootFiles {
+    parts: PathBuf,
+    boot: Option<PathBuf>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl BootFiles {
+    /// Boot files in `boot`, made of the parts in `parts`.
+    pub fn new(parts: PathBuf, boot: Option<PathBuf>) -> Self {
+        Self { parts, boot, turn: Arc::default() }
+    }
+
+    /// Makes boot files, which have the usual names from then on.
+    pub async fn make(&self, store: &Store, data: &DataDir, new: NewMedia) -> Result<Manifest, Error> {
+        let boot = self.folder()?.to_owned();
+        let Ok(turn) = Arc::clone(&self.turn).try_lock_owned() else {
+            let message = "other boot files are being made; try again when that is done";
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        };
+        let server = match new.url {
+            Some(url) => url,
+            None => server_url(&mut *store.read().await?).await?,
+        };
+        let config = Config {
+            server,
+            ca: new.ca.map_or_else(|| ca::anchors(data), Ok)?,
+            token: new.token,
+            network: new.network,
+            require: new.require,
+            consoles: new.consoles,
+            arguments: new.arguments,
+        };
+        let keys = if new.unsigned { None } else { SecureBoot::open(data)? };
+        let request = Request {
+            config,
+            parts: self.parts.clone(),
+            kernel: new.kernel.unwrap_or_else(|| KERNEL.to_owned()),
+            archs: new.archs,
+            kinds: if new.kinds.is_empty() { Kind::ALL.into() } else { new.kinds },
+        };
+        // It goes on, and keeps its turn, if the caller does not wait for it.
+        let made = spawn_blocking(move || {
+            let _turn = turn;
+            media::make(&request, keys.as_ref().map(SecureBoot::signer), &boot)
+        });
+        let manifest = made.await.map_err(failed)?.map_err(refusal)?;
+        tracing::info!(build = manifest.id, server = manifest.server, "made boot files");
+        Ok(manifest)
+    }
+
+    /// The manifest of the newest boot files.
+    pub async fn newest(&self) -> Result<Manifest, Error> {
+        let boot = self.folder()?.to_owned();
+        let newest = spawn_blocking(move || media::newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
+        newest.ok_or_else(|| Error::refused(ErrorCode::NotFound, "no boot files were made yet"))
+    }
+
+    fn folder(&self) -> Result<&Path, Error> {
+        self.boot.as_deref().ok_or_else(|| {
+            let message = "this server has no folder of boot files; start it with `serve --boot FOLDER`";
+            Error::refused(ErrorCode::Conflict, message)
+        })
+    }
+}
+
+/// What the operator can correct is said. Values are not repeated, because the answer is logged.
+fn refusal(error: MediaError) -> Error {
+    match error {
+        MediaError::Build(BuildError::Config(ConfigError { key, wrong, .. })) => {
+            let key = match key {
+                "server" => "url",
+                "console" => "consoles",
+                "argument" => "arguments",
+                key => key,
+            };
+            Error::refused(ErrorCode::InvalidRequest, format!("{key} {wrong}"))
+        }
+        error @ MediaError::NoParts { .. } => Error::refused(ErrorCode::NotFound, error.to_string()),
+        error @ MediaError::InTheWay { .. } => Error::refused(ErrorCode::Conflict, error.to_string()),
+        error => failed(error),
+    }
+}
+
+fn failed(source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Media { source: Box::new(source) }
+}
