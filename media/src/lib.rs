@@ -7,12 +7,15 @@ mod build;
 mod config;
 mod gpt;
 mod iso;
+pub mod judge;
 mod machine_settings;
 mod manifest;
+mod measurements;
 mod uki;
 
 pub use build::{BuildError, Inputs, Kind, Sink, build, id};
 pub use config::{Config, ConfigError};
 pub use machine_settings::{LEN as MACHINE_SETTINGS_LEN, MachineSettings};
 pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
+pub use measurements::{MeasureError, Measurements, SectionDigest};
 pub use uki::{UkiError, assemble};
