@@ -2,100 +2,23 @@
 //! a machine with OVMF, a software TPM and systemd's stub both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "common/image.rs"]
+mod image;
+
 use std::fs;
 use std::process::Command;
 
+use image::{Event, Image, digest, program, unhex};
 use slipway_attestation::event_log::EventLog;
 use slipway_media::judge::{Known, Mismatch, judge};
-use slipway_media::{MachineSettings, MeasureError, Measurements, SectionDigest, assemble};
-use slipway_parts::{Arch, hex, sha256};
+use slipway_media::{MachineSettings, MeasureError, Measurements, SectionDigest};
+use slipway_parts::{Arch, hex};
 use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
 /// What a machine measured that started an image from a stick.
 const LOG: &[u8] = include_bytes!("../../fuzz/corpus/event_log/unified-image-on-ovmf");
-const SEPARATOR: [u8; 4] = [0; 4];
-
-type Event = (u8, [u8; 32]);
-
-/// Headers of a PE32+ image without sections (Microsoft, "PE Format"), which is also small enough to be a kernel.
-fn program(seed: u8) -> Vec<u8> {
-    let mut program = vec![0; 1024];
-    let mut put = |at: usize, bytes: &[u8]| program[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, b"MZ");
-    put(0x3C, &[0x40]);
-    put(0x40, b"PE\0\0\x64\x86");
-    put(0x54, &240_u16.to_le_bytes());
-    put(0x58, &0x20B_u16.to_le_bytes());
-    for (at, value) in [(32, 4096_u32), (36, 512), (56, 0x1000), (60, 1024), (108, 16)] {
-        put(0x58 + at, &value.to_le_bytes());
-    }
-    program.extend([seed; 512]);
-    program
-}
-
-/// The parts of an image.
-#[derive(Clone)]
-struct Image {
-    stub: Vec<u8>,
-    version: &'static str,
-    linux: Vec<u8>,
-    initrd: Vec<u8>,
-    cmdline: &'static str,
-    uname: &'static str,
-}
-
-impl Image {
-    fn new() -> Self {
-        let (stub, linux) = (program(0)[..1024].to_vec(), program(1));
-        Self { stub, version: "254.26-1~bpo12+1", linux, initrd: vec![7; 3000], cmdline: "quiet", uname: "6.1.0" }
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let magic = format!("#### LoaderInfo: systemd-stub {} ####\0", self.version);
-        let sections: [(&str, &[u8]); 6] = [
-            (".sdmagic", magic.as_bytes()),
-            (".osrel", b"ID=slipway\n"),
-            (".cmdline", self.cmdline.as_bytes()),
-            (".uname", self.uname.as_bytes()),
-            (".linux", &self.linux),
-            (".initrd", &self.initrd),
-        ];
-        // Without the section that systemd's program does not know.
-        let sections: Vec<_> = sections.into_iter().filter(|(_, content)| !content.is_empty()).collect();
-        assemble(&self.stub, &sections).unwrap()
-    }
-
-    fn predict(&self) -> Measurements {
-        Measurements::predict(Arch::X86_64, &self.to_bytes()).unwrap()
-    }
-
-    /// What a machine measures that starts it, without Secure Boot.
-    fn events(&self) -> Vec<Event> {
-        let told = self.predict();
-        let mut events = vec![(4, digest(b"Calling EFI Application from Boot Option")), (4, digest(&SEPARATOR))];
-        events.push((4, unhex(&told.program)));
-        events.extend(sections(&told).into_iter().map(|digest| (11, digest)));
-        events.extend(told.kernel.map(|kernel| (4, unhex(&kernel))));
-        events.push((9, digest(b"the initramfs")));
-        events
-    }
-}
-
-fn sections(told: &Measurements) -> Vec<[u8; 32]> {
-    let names = |section: &SectionDigest| [digest(format!("{}\0", section.name).as_bytes()), unhex(&section.sha256)];
-    told.sections.iter().flat_map(names).collect()
-}
-
-fn digest(bytes: &[u8]) -> [u8; 32] {
-    unhex(&sha256(bytes))
-}
-
-fn unhex(text: &str) -> [u8; 32] {
-    std::array::from_fn(|at| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).unwrap())
-}
-
 /// The value of a register after these events.
 fn replayed(events: &[Event], register: u8) -> String {
     let of = events.iter().filter(|(pcr, _)| *pcr == register);
