@@ -6,6 +6,7 @@ use slipway_media::{MachineSettings, Manifest};
 use slipway_protocol::{ClaimReason, Proof, Secret};
 use slipway_server::operate;
 
+use crate::admission::old_store;
 use crate::attested::{add_web1, enrol, machine};
 use crate::enrolment::reason;
 use crate::event_logs::{IPL, header};
@@ -172,4 +173,14 @@ async fn what_a_machine_started_counts_only_where_it_must_be_attested() {
     let change = operate::NodeChange { require: Some(Proof::Registered), ..operate::NodeChange::default() };
     operate::change_node(&store, "web1", change).await.unwrap();
     assert_eq!(outcome(&server, &mut tpm, &other).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_site_that_has_nodes_already_goes_on_as_before_until_an_operator_asks_for_the_comparison() {
+    let required = async |server: &TestServer| operate::boot_files(&server.store().await).await.unwrap().required;
+    assert!(required(&TestServer::start().await).await);
+    let old = TestServer::start_on(async |data| old_store(&data.join("slipway.db")).await).await;
+    assert!(!required(&old).await);
+    operate::require_boot_files(&old.store().await, true).await.unwrap();
+    assert!(required(&old.restart().await).await);
 }
