@@ -11,6 +11,7 @@ use crate::config::{Config, ConfigError};
 use crate::kind::Kind;
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
+use crate::measurements::Measurements;
 use crate::uki::{self, UkiError};
 use crate::{gpt, iso};
 
@@ -139,6 +140,10 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
             certificate_sha256: hex(&signer.certificate().sha256()),
         }),
         parts: parts.iter().map(used).collect(),
+        measurements: programs
+            .iter()
+            .filter_map(|(arch, program)| Measurements::predict(*arch, program).ok())
+            .collect(),
         assets: std::mem::take(&mut build.assets),
     };
     build.write(MANIFEST, &[&manifest.to_json()], None)?;

@@ -7,9 +7,11 @@ mod build;
 mod config;
 mod gpt;
 mod iso;
+pub mod judge;
 mod kind;
 mod machine_settings;
 mod manifest;
+mod measurements;
 mod uki;
 
 pub use build::{BuildError, Inputs, Sink, build, id};
@@ -17,4 +19,5 @@ pub use config::{Config, ConfigError};
 pub use kind::Kind;
 pub use machine_settings::{LEN as MACHINE_SETTINGS_LEN, MachineSettings};
 pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
+pub use measurements::{MeasureError, Measurements, SectionDigest};
 pub use uki::{UkiError, assemble};

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use slipway_parts::{Arch, Parts};
 use slipway_protocol::Proof;
 
+use crate::measurements::Measurements;
+
 /// Name of the manifest among the files.
 pub const MANIFEST: &str = "manifest.json";
 /// Name of the bill of materials among the files.
@@ -32,6 +34,9 @@ pub struct Manifest {
     pub signed_by: Option<Signer>,
     /// The parts.
     pub parts: Vec<PartsUsed>,
+    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if that is not known of its stub.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measurements: Vec<Measurements>,
     /// The files.
     pub assets: Vec<AssetInfo>,
 }

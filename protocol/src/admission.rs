@@ -204,6 +204,8 @@ pub enum ClaimReason {
     EkCertificateBad,
     /// It has the identifiers of a node, and the TPM of another.
     TpmOfAnotherNode,
+    /// It has the identifiers and the TPM of a node that must be attested, but started other boot files than those of the site.
+    BootFilesUnknown,
 }
 
 impl ClaimReason {

@@ -10,6 +10,7 @@ pub mod authenticode;
 mod certificate;
 mod keys;
 pub mod lists;
+mod measured;
 pub mod microsoft;
 mod pe;
 mod pkcs7;
@@ -17,6 +18,7 @@ mod variable;
 
 pub use certificate::{Certificate, CertificateError};
 pub use keys::{KeyError, KeySize, SigningKey, generate_rsa_key};
+pub use measured::register_7;
 pub use pe::ImageError;
 pub use uuid::Uuid;
 pub use variable::{UpdateError, Variable, Write, update};

@@ -53,6 +53,11 @@ impl Entry {
         Self { owner, content: Content::Sha256(digest) }
     }
 
+    /// The entry as it is in a list (EFI_SIGNATURE_DATA): its owner, then its bytes.
+    pub(crate) fn signature_data(&self) -> Vec<u8> {
+        [&self.owner.to_bytes_le()[..], self.bytes()].concat()
+    }
+
     fn kind(&self) -> Uuid {
         match &self.content {
             Content::Certificate(_) => X509,

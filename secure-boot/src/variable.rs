@@ -10,7 +10,7 @@ use crate::keys::{KeyError, SigningKey};
 use crate::pkcs7::{Message, signed_data};
 
 /// EFI_GLOBAL_VARIABLE and EFI_IMAGE_SECURITY_DATABASE_GUID (sections 3.3 and 32.6.1).
-const GLOBAL: Uuid = uuid!("8be4df61-93ca-11d2-aa0d-00e098032b8c");
+pub(crate) const GLOBAL: Uuid = uuid!("8be4df61-93ca-11d2-aa0d-00e098032b8c");
 const IMAGE_SECURITY: Uuid = uuid!("d719b2cb-3d3a-4596-a3bc-dad00e67656f");
 /// EFI_CERT_TYPE_PKCS7_GUID (section 8.2.2).
 const PKCS7: Uuid = uuid!("4aafd29d-68df-49ee-8aa9-347d375665a7");

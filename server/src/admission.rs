@@ -40,6 +40,8 @@ pub enum ShownTpm<'a> {
         certificate: EkCertificate,
         /// Whether it sent an event log, which agrees with the quote.
         has_event_log: bool,
+        /// Whether the log shows that it started boot files of the site, or the site does not ask for that.
+        boot_is_known: bool,
     },
 }
 
@@ -98,6 +100,9 @@ pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Resu
             ShownTpm::Proved { certificate: EkCertificate::Bad, .. } => ClaimReason::EkCertificateBad,
             _ => ClaimReason::ProofMissing,
         });
+    }
+    if policy.require == Proof::Attested && matches!(shown.tpm, ShownTpm::Proved { boot_is_known: false, .. }) {
+        return Err(ClaimReason::BootFilesUnknown);
     }
     let origin = match known {
         Some(_) => None,
@@ -252,7 +257,7 @@ mod tests {
 
     /// What a machine with this endorsement key proved.
     fn proved(ek: &str) -> ShownTpm<'_> {
-        ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true }
+        ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true, boot_is_known: true }
     }
 
     #[test]
@@ -268,9 +273,20 @@ mod tests {
         };
         let idle = Node { tpm: Some(tpm), ..node(false) };
         let armed = Node { armed: true, ..idle.clone() };
-        let cleared =
-            ShownTpm::Proved { ek: "ek", ak: "other", certificate: EkCertificate::Verified, has_event_log: true };
-        let silent = ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::None, has_event_log: false };
+        let cleared = ShownTpm::Proved {
+            ek: "ek",
+            ak: "other",
+            certificate: EkCertificate::Verified,
+            has_event_log: true,
+            boot_is_known: true,
+        };
+        let silent = ShownTpm::Proved {
+            ek: "ek",
+            ak: "ak",
+            certificate: EkCertificate::None,
+            has_event_log: false,
+            boot_is_known: true,
+        };
         let policy = Policy { require: Proof::Attested, strict: true };
         let own = Admitted { origin: Some(KeyOrigin::Attested), proof: Proof::Attested, keep_tpm: true };
         let table = [
@@ -295,12 +311,40 @@ mod tests {
     }
 
     #[test]
+    fn what_was_started_counts_where_attestation_is_required_and_after_all_that_is_wrong_with_the_tpm() {
+        use ClaimReason as R;
+        let tpm = NodeTpm { proved_at: Some(1), ..NodeTpm::unproved(vec!["ek".to_owned()], TpmOrigin::Release) };
+        let own = Node { tpm: Some(tpm), ..node(false) };
+        let shown = |ek, boot_is_known| {
+            let tpm =
+                ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true, boot_is_known };
+            Shown { key: "new", proof: Proof::Registered, tpm }
+        };
+        let judge = |shown, require| judge(&own, shown, Policy { require, strict: false }, 100_000).err();
+        assert_eq!(judge(shown("ek", false), Proof::Attested), Some(R::BootFilesUnknown));
+        assert_eq!(judge(shown("ek", true), Proof::Attested), None);
+        assert_eq!(judge(shown("ek", false), Proof::Token), None);
+        assert_eq!(judge(shown("other", false), Proof::Attested), Some(R::TpmReplaced));
+    }
+
+    #[test]
     fn a_tpm_becomes_the_nodes_at_its_release_and_by_nothing_weaker() {
         let late = 100_001 + SILENT;
         let fresh = Node { key: None, ..node(true) };
-        let with_verified =
-            ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::Verified, has_event_log: false };
-        let with_bad = ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::Bad, has_event_log: false };
+        let with_verified = ShownTpm::Proved {
+            ek: "ek",
+            ak: "ak",
+            certificate: EkCertificate::Verified,
+            has_event_log: false,
+            boot_is_known: true,
+        };
+        let with_bad = ShownTpm::Proved {
+            ek: "ek",
+            ak: "ak",
+            certificate: EkCertificate::Bad,
+            has_event_log: false,
+            boot_is_known: true,
+        };
         let shown = |tpm| Shown { key: "new", proof: Proof::Registered, tpm };
         let admitted = |node: &Node, tpm| {
             let admitted = judge(node, shown(tpm), Policy::default(), late).expect("nothing is required");

@@ -1,5 +1,6 @@
 //! What operators do, whether on the command line or over HTTPS.
 
+mod boot_builds;
 mod captured;
 mod image;
 mod log;
@@ -23,6 +24,9 @@ use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, settings};
 
+pub use self::boot_builds::{
+    BootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
+};
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
 pub use self::media::{BootFiles, NewMedia};

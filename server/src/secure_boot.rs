@@ -6,7 +6,9 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Failure, Secret};
 use slipway_secure_boot::lists::{self, Content, Entry};
-use slipway_secure_boot::{Certificate, KeyError, KeySize, SigningKey, Uuid, Variable, Write, microsoft, update};
+use slipway_secure_boot::{
+    Certificate, KeyError, KeySize, SigningKey, Uuid, Variable, Write, microsoft, register_7, update,
+};
 use time::{Duration, OffsetDateTime};
 
 use crate::data::DataDir;
@@ -235,6 +237,18 @@ impl SecureBoot {
         };
         let wanted = |variable: &Variable| *variable != Variable::Dbx || !self.stored.revoked.is_empty();
         Variable::ENROLMENT.into_iter().filter(wanted).map(signed).collect()
+    }
+
+    /// Register 7 of the TPM of a machine that has these keys, enforces them and starts boot files of the site, in hexadecimal. It
+    /// is another on a machine that had a dbx before, or has cards that are started too.
+    pub fn register_7(&self) -> Result<String, Error> {
+        let lists = [Variable::Pk, Variable::Kek, Variable::Db, Variable::Dbx];
+        let entries = lists.map(|variable| self.entries(variable).map(|entries| (variable, entries)));
+        let [pk, kek, db, dbx] = entries;
+        let lists = [pk?, kek?, db?, dbx?];
+        let variables = lists.each_ref().map(|(variable, entries)| (*variable, &entries[..]));
+        let own = Entry::certificate(self.owner, self.db.certificate());
+        Ok(crate::random::hex(&register_7(variables, &own)))
     }
 
     fn entries(&self, variable: Variable) -> Result<Vec<Entry>, Error> {

@@ -12,7 +12,7 @@ use axum::http::Uri;
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, Proof};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -156,7 +156,14 @@ impl Server {
         let tls = tls(&authority, Arc::clone(&certificate))?;
         let mut transaction = store.write().await?;
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        let any_boot = settings::read(&mut transaction, settings::ATTESTED_BOOT).await?.is_some();
         store::commit(transaction).await?;
+        if any_boot && config.policy.require == Proof::Attested {
+            tracing::warn!(
+                "machines are let in whatever they booted; make boot files again with `slipway-server media build`, then \
+                 run `slipway-server media require built`"
+            );
+        }
         let (stop, stopping) = watch::channel(false);
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
         captures.sweep().await?;

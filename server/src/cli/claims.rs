@@ -58,6 +58,9 @@ fn contest(reason: ClaimReason) -> &'static str {
         ClaimReason::TpmOfAnotherNode => {
             "TPM of another node: a machine claims to be this node and has the TPM of another"
         }
+        ClaimReason::BootFilesUnknown => {
+            "other boot files: a machine has the TPM of this node, and started something else than boot files of this site"
+        }
         _ => "another machine claims to be this node",
     }
 }

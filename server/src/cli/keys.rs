@@ -86,11 +86,11 @@ pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
                 db: imported(options.db_key, options.db_cert)?,
                 without_microsoft: options.without_microsoft,
             };
-            print(&shown(&SecureBoot::begin(data, beginning, OffsetDateTime::now_utc())?))?;
+            print(&shown(&SecureBoot::begin(data, beginning, OffsetDateTime::now_utc())?)?)?;
             tell("back up the data folder now: who loses these keys must enrol every machine again by hand\n");
             Ok(())
         }
-        KeysCommand::Show => print(&shown(&open(data)?)),
+        KeysCommand::Show => print(&shown(&open(data)?)?),
         KeysCommand::Export { folder } => export(&open(data)?, &folder),
         KeysCommand::Rotate { finish: true, .. } => {
             SecureBoot::finish_rotation(data)?;
@@ -126,7 +126,7 @@ fn imported(key: Option<PathBuf>, certificate: Option<PathBuf>) -> anyhow::Resul
     Ok(Some(Imported { key: super::read(&key)?, certificate: super::read(&certificate)? }))
 }
 
-fn shown(keys: &SecureBoot) -> String {
+fn shown(keys: &SecureBoot) -> anyhow::Result<String> {
     let mut text = String::new();
     for (name, certificate) in keys.certificates() {
         text.push_str(&format!("{name}: {}\n  SHA-256 {}\n", certificate.subject(), hex(&certificate.sha256())));
@@ -142,7 +142,8 @@ fn shown(keys: &SecureBoot) -> String {
         };
         text.push_str(&line);
     }
-    text
+    text.push_str(&format!("Register 7 of a TPM, if nothing else is started or revoked: {}\n", keys.register_7()?));
+    Ok(text)
 }
 
 fn export(keys: &SecureBoot, folder: &Path) -> anyhow::Result<()> {

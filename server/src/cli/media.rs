@@ -1,5 +1,6 @@
 //! `slipway-server media`.
 
+mod known;
 mod write;
 
 use std::collections::BTreeSet;
@@ -52,6 +53,37 @@ Examples:
   slipway-server media write --disk /dev/sdb
   slipway-server media write --disk /dev/sdb --image media/slipway.img")]
     Write(write::WriteOptions),
+    /// List the builds that a machine that must be attested may have started, and the programs that may start before them.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget a build, or a program that is allowed: machines that must be attested are held if they started it.
+    #[command(after_help = "\
+Examples:
+  slipway-server media forget 496870d5a14c6d7d")]
+    Forget {
+        /// Id of the build, or digest of the program.
+        id: String,
+    },
+    /// Let a program start before boot files on machines that must be attested, such as a boot loader.
+    #[command(after_help = "\
+Examples:
+  slipway-server media allow /srv/boot/ipxe.efi")]
+    Allow {
+        /// The program, an EFI program.
+        program: PathBuf,
+    },
+    /// Say what a machine that must be attested may have started.
+    #[command(after_help = "\
+Examples:
+  slipway-server media require built")]
+    Require {
+        /// What it may have started.
+        #[arg(value_enum)]
+        started: known::Started,
+    },
 }
 
 /// Where boot files are by default.
@@ -127,6 +159,10 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
             print_line(&format!("{} has the settings", medium.display()))
         }
         MediaCommand::Write(options) => write::run(&options),
+        MediaCommand::List { json } => known::list(data, json).await,
+        MediaCommand::Forget { id } => known::forget(data, &id).await,
+        MediaCommand::Allow { program } => known::allow(data, &program).await,
+        MediaCommand::Require { started } => known::require(data, started).await,
     }
 }
 
@@ -174,6 +210,9 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
         _ => None,
     };
     let manifest = media::make(&request, keys.as_ref().map(SecureBoot::signer), &options.out)?;
+    if DataDir::open(data).is_ok() {
+        known::record(data, &manifest).await?;
+    }
     if options.json {
         return print_json(&manifest);
     }

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use slipway_attestation::{ChallengeError, Challenger, Endorsement, Keys, Roots};
+use slipway_media::MachineSettings;
+use slipway_media::judge::{self, Known};
 use slipway_protocol::{
-    ClaimedTpm, EkCertificate, ErrorCode, NodeTpm, Tpm, TpmChallenge, TpmKeys, TpmOrigin, TpmProof,
+    ClaimedTpm, EkCertificate, ErrorCode, NodeTpm, Secret, Tpm, TpmChallenge, TpmKeys, TpmOrigin, TpmProof,
 };
 
 use crate::admission::ShownTpm;
@@ -48,8 +50,16 @@ pub(super) struct ClaimedKeys {
 enum State {
     /// It was not asked yet, or its answer came too late.
     Unasked,
-    Proved(Box<TpmProof>),
+    Proved(Box<Proved>),
     Refused,
+}
+
+struct Proved {
+    proof: TpmProof,
+    /// What the TPM confirmed of its log: registers and digests.
+    events: Vec<(u8, [u8; 32])>,
+    /// Whether the events are those of boot files of the site, or it does not ask for that.
+    boot_is_known: bool,
 }
 
 impl Judge {
@@ -85,7 +95,11 @@ impl Judge {
         };
         let state = match proof.as_ref().map(|proof| (proof, self.challenger.check(&keys, machine_key, proof, now))) {
             None => State::Unasked,
-            Some((proof, Ok(_))) => State::Proved(Box::new(proof.clone())),
+            Some((proof, Ok(measured))) => {
+                let events = measured.events.unwrap_or_default();
+                let events = events.iter().map(|event| (event.pcr, event.sha256)).collect();
+                State::Proved(Box::new(Proved { proof: proof.clone(), events, boot_is_known: true }))
+            }
             Some((_, Err(error))) if error.ask_again() => State::Unasked,
             Some((_, Err(error))) => {
                 problem = Some(error.to_string());
@@ -110,11 +124,40 @@ impl Claimed {
     pub(super) fn shown(&self) -> ShownTpm<'_> {
         let Self::Tpm(claimed) = self else { return ShownTpm::None };
         let ClaimedKeys { ek, ak, certificate, .. } = &**claimed;
-        let proved = |has_event_log| ShownTpm::Proved { ek, ak, certificate: *certificate, has_event_log };
+        let proved = |has_event_log, boot_is_known| ShownTpm::Proved {
+            ek,
+            ak,
+            certificate: *certificate,
+            has_event_log,
+            boot_is_known,
+        };
         match &claimed.state {
-            State::Unasked => proved(true),
-            State::Proved(proof) => proved(proof.event_log.is_some()),
+            State::Unasked => proved(true, true),
+            State::Proved(proved_it) => proved(proved_it.proof.event_log.is_some(), proved_it.boot_is_known),
             State::Refused => ShownTpm::Refused,
+        }
+    }
+
+    /// Whether it proved what it started.
+    pub(super) fn is_proved(&self) -> bool {
+        matches!(self, Self::Tpm(claimed) if matches!(claimed.state, State::Proved(_)))
+    }
+
+    /// Compares what it started with the boot files of the site. A medium may have settings for the machine: the token that
+    /// it shows, or none.
+    pub(super) fn compare_boot(&mut self, known: &Known, token: Option<&str>) {
+        let Self::Tpm(claimed) = self else { return };
+        let State::Proved(proved) = &mut claimed.state else { return };
+        let settings =
+            [None, token].map(|token| MachineSettings { token: token.map(|token| Secret::from(token.to_owned())) });
+        let settings: Vec<_> = settings.iter().filter_map(MachineSettings::measured).collect();
+        let compared = match proved.proof.event_log {
+            Some(_) => judge::judge(&proved.events, known, &settings).map(drop).map_err(|error| error.to_string()),
+            None => Err("it did not send its event log".to_owned()),
+        };
+        proved.boot_is_known = compared.is_ok();
+        if let Err(reason) = compared {
+            claimed.problem = Some(format!("of what it started: {reason}"));
         }
     }
 
@@ -129,9 +172,9 @@ impl Claimed {
         now: Millis,
     ) -> Result<(), Error> {
         let Self::Tpm(claimed) = self else { return Ok(()) };
-        let State::Proved(proof) = &claimed.state else { return Ok(()) };
+        let State::Proved(proved) = &claimed.state else { return Ok(()) };
         let last = attestations::of_node(connection, &node.id).await?;
-        if last.is_some_and(|last| last.at <= now && proof.nonce.0 <= last.proof.nonce.0) {
+        if last.is_some_and(|last| last.at <= now && proved.proof.nonce.0 <= last.proof.nonce.0) {
             claimed.state = State::Unasked;
         }
         Ok(())
@@ -190,7 +233,7 @@ impl Claimed {
     /// The TPM by which the node is known from now on, and what was proved, if it was.
     pub(super) async fn keep(&self, connection: &mut Connection, node: &mut Node, now: Millis) -> Result<(), Error> {
         let Self::Tpm(claimed) = self else { return Ok(()) };
-        let State::Proved(proof) = &claimed.state else { return Ok(()) };
+        let State::Proved(proved) = &claimed.state else { return Ok(()) };
         let verified = claimed.certificate == EkCertificate::Verified;
         let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
         let known = node.tpm.take().unwrap_or_else(|| {
@@ -200,11 +243,11 @@ impl Claimed {
         node.tpm = Some(NodeTpm {
             ak: Some(claimed.ak.clone()),
             certificate: Some(claimed.certificate),
-            has_event_log: proof.event_log.is_some(),
+            has_event_log: proved.proof.event_log.is_some(),
             proved_at: Some(now),
             ..known
         });
-        let attestation = Attestation { at: now, keys: claimed.sent.clone(), proof: (**proof).clone() };
+        let attestation = Attestation { at: now, keys: claimed.sent.clone(), proof: proved.proof.clone() };
         attestations::save(connection, &node.id, &attestation).await
     }
 }

@@ -107,6 +107,10 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             "did not prove what node {label} requires, and has no TPM that it can use{problem}; give it a token made for the \
              node (`token add --node {label}`), or require less (`node set {label} --require registered`)"
         )),
+        ClaimReason::BootFilesUnknown => Some(format!(
+            "has not started boot files of this site{problem}; let it start slipway.efi, a stick or a disc of \
+             `media build`, or require less (`media require any`)"
+        )),
         ClaimReason::EkCertificateBad => {
             Some(format!("has a TPM that cannot be trusted{problem}; if you know the TPM, {register}"))
         }

@@ -9,6 +9,7 @@
 //! either.
 
 pub mod attestations;
+pub mod boot_builds;
 pub mod boot_fetches;
 pub mod boot_reports;
 pub mod claimants;
@@ -192,6 +193,7 @@ fn migrations() -> Migrator {
         migration(12, "tpm", include_str!("../../migrations/0012_tpm.sql")),
         migration(13, "operators", include_str!("../../migrations/0013_operators.sql")),
         migration(14, "boot fetches", include_str!("../../migrations/0014_boot_fetches.sql")),
+        migration(15, "boot builds", include_str!("../../migrations/0015_boot_builds.sql")),
     ])
 }
 

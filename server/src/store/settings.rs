@@ -5,6 +5,8 @@ use crate::error::Error;
 
 /// The URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
+/// There while a machine that must be attested may have started anything.
+pub const ATTESTED_BOOT: &str = "attested-boot";
 /// There while the operator that comes with the data folder stays removed.
 pub const FIRST_REMOVED: &str = "first-operator-removed";
 

@@ -335,7 +335,7 @@ async fn a_repaired_machine_is_registered_by_what_changed() {
 
 /// A store as the last version without keys left it: a node with an open run, one that runs its system, one known by a MAC
 /// address, and a machine that nobody registered.
-async fn old_store(file: &std::path::Path) {
+pub async fn old_store(file: &std::path::Path) {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
     let sql = [

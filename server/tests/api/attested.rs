@@ -22,11 +22,13 @@ use crate::swtpm::Swtpm;
 /// What the firmware measures.
 const FIRMWARE: &[u8] = b"the firmware";
 
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     Machine::with_uuid(UUID)
 }
 
-async fn add_web1(server: &TestServer, require: Proof, ek: &[String]) {
+/// Registers the node. What its machine starts does not matter here.
+pub async fn add_web1(server: &TestServer, require: Proof, ek: &[String]) {
+    operate::require_boot_files(&server.store().await, false).await.unwrap();
     let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
     let new = NewNode { name: Some("web1".to_owned()), identity, release: true, require, ..NewNode::default() };
     operate::add_node(&server.store().await, NewNode { ek: ek.to_vec(), ..new }).await.unwrap();
@@ -62,7 +64,7 @@ async fn challenge(response: Response) -> TpmChallenge {
 }
 
 /// Asks, is challenged, and sends the answer.
-async fn enrol(server: &TestServer, machine: &mut Machine, tpm: &Swtpm, log: &[u8]) -> Response {
+pub async fn enrol(server: &TestServer, machine: &mut Machine, tpm: &Swtpm, log: &[u8]) -> Response {
     enrol_with(server, machine, tpm, log, |_| {}).await
 }
 
@@ -319,6 +321,7 @@ async fn where_attestation_is_required_an_operator_vouches_for_the_first_machine
 async fn a_bootstrap_token_is_not_the_attestation_that_a_site_requires() {
     let server = TestServer::start_asking(Policy { require: Proof::Attested, strict: false }).await;
     let store = server.store().await;
+    operate::require_boot_files(&store, false).await.unwrap();
     let mut machine = machine();
     machine.token = Some(operate::add_token(&store, None, None).await.unwrap().token);
     waits(&server, &machine).await;

@@ -18,8 +18,11 @@ mod enrolment;
 mod event_logs;
 mod external_steps;
 mod files;
+#[path = "../../../media/tests/common/image.rs"]
+mod image;
 mod images;
 mod installing;
+mod measured_boot;
 mod media;
 mod media_over_https;
 mod metadata;

@@ -25,7 +25,8 @@ fn stub() -> Vec<u8> {
     for (at, value) in [(32, 4096_u32), (36, 512), (56, 0x1000), (60, 1024), (108, 16)] {
         put(0x58 + at, &value.to_le_bytes());
     }
-    stub
+    let magic: &[u8] = b"#### LoaderInfo: systemd-stub 254.26 ####\0";
+    slipway_media::assemble(&stub, &[(".sdmagic", magic)]).unwrap()
 }
 
 /// A folder of parts. Another seed gives another kernel.
@@ -81,6 +82,36 @@ impl Bench {
     fn program(&self) -> Vec<u8> {
         fs::read(self.path("boot/x86_64/slipway.efi")).unwrap()
     }
+}
+
+#[test]
+fn builds_are_recorded_until_an_operator_forgets_them() {
+    let bench = Bench::new();
+    let list = |bench: &Bench| -> serde_json::Value {
+        serde_json::from_str(&succeed(&bench.data(), &["media", "list", "--json"])).unwrap()
+    };
+    assert_eq!(list(&bench), serde_json::json!({ "required": true, "builds": [], "programs": [] }));
+    let first = bench.build(&[]);
+    let [measured] = &first.measurements[..] else { panic!("{first:?}") };
+    let digest = authenticode::digest(&bench.program()).unwrap();
+    assert_eq!(measured.program, slipway_parts::hex(&digest));
+    // The files of the first are gone after two more.
+    let ids = [first.id, bench.build(&["--argument", "a"]).id, bench.build(&["--argument", "b"]).id];
+    assert!(!bench.path("boot/media").join(&ids[0]).exists());
+    let text = succeed(&bench.data(), &["media", "list"]);
+    assert!(
+        ids.iter().all(|id| text.contains(id)) && text.contains("only if they started one of the builds"),
+        "{text}"
+    );
+    succeed(&bench.data(), &["media", "forget", &ids[0]]);
+    assert_eq!(list(&bench)["builds"].as_array().unwrap().len(), 2);
+    assert!(fail(&bench.data(), &["media", "forget", &ids[0]]).contains("media list"));
+
+    let program = bench.path("boot/x86_64/slipway.efi");
+    succeed(&bench.data(), &["media", "allow", program.to_str().unwrap()]);
+    assert!(list(&bench)["programs"][0]["name"].as_str().unwrap().ends_with("slipway.efi"));
+    succeed(&bench.data(), &["media", "require", "any"]);
+    assert_eq!(list(&bench)["required"], false);
 }
 
 #[test]

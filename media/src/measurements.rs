@@ -1,0 +1,149 @@
+//! What boot files leave in the registers of a machine's TPM, computed from the files alone.
+//!
+//! Firmware measures each program that it loads into register 4, by its Authenticode digest (TCG PC Client Platform Firmware
+//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes from
+//! outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use slipway_formats::pe::Sections;
+use slipway_parts::{Arch, hex};
+use slipway_secure_boot::authenticode;
+
+use crate::machine_settings::{self, MachineSettings};
+
+/// The sections that the stub measures, in its order: the name with a zero at its end, then the content. Later stubs measure more.
+pub const MEASURED: [&str; 9] =
+    [".linux", ".osrel", ".cmdline", ".initrd", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"];
+/// The versions of systemd that measure these, and where the version is told.
+const STUBS: std::ops::RangeInclusive<u32> = 254..=255;
+const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
+/// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
+/// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
+pub const NO_PROGRAMS: [&[u8]; 4] = [CALLING, b"Returning from EFI Application from Boot Option", OMITTED, SEPARATOR];
+const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
+const OMITTED: &[u8] = b"BOOT ATTEMPTS OMITTED";
+const SEPARATOR: &[u8] = &[0; 4];
+
+/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measurements {
+    /// Architecture.
+    pub arch: Arch,
+    /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
+    pub program: String,
+    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is no
+    /// EFI program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The sections of the image that the stub measures into register 11, in its order.
+    pub sections: Vec<SectionDigest>,
+    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware that
+    /// tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
+    pub pcr4: String,
+    /// Register 11.
+    pub pcr11: String,
+}
+
+/// A section of a unified kernel image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SectionDigest {
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of its content.
+    pub sha256: String,
+}
+
+/// What an image leaves in registers is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeasureError {
+    /// It is no unified kernel image.
+    #[error("predicting what a unified kernel image leaves in a TPM: it cannot be read")]
+    Unreadable,
+    /// Other versions measure other sections.
+    #[error(
+        "predicting what a unified kernel image leaves in a TPM: its stub is not one of systemd {} to {}", STUBS.start(), STUBS.end()
+    )]
+    Stub,
+}
+
+impl Measurements {
+    /// What a unified kernel image leaves in registers, signed or not.
+    ///
+    /// # Errors
+    /// If it cannot be read, or its stub is of a version of which it is not known what it measures.
+    pub fn predict(arch: Arch, image: &[u8]) -> Result<Self, MeasureError> {
+        let program = authenticode::digest(image).map_err(|_| MeasureError::Unreadable)?;
+        let found = Sections::read(image).ok_or(MeasureError::Unreadable)?;
+        let content = |name: &str| {
+            let section = found.first(name)?;
+            let start = usize::try_from(section.offset).ok()?;
+            image.get(start..start.checked_add(usize::try_from(section.len).ok()?)?)
+        };
+        let told = content(".sdmagic").and_then(|text| text.strip_prefix(STUB_NAME)).ok_or(MeasureError::Stub)?;
+        let version: String = told.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
+        if !version.parse().is_ok_and(|version| STUBS.contains(&version)) {
+            return Err(MeasureError::Stub);
+        }
+        let kernel = content(".linux").ok_or(MeasureError::Unreadable)?;
+        let kernel = authenticode::digest(kernel).ok();
+        let measured: Vec<(&str, [u8; 32])> =
+            MEASURED.into_iter().filter_map(|name| Some((name, sha256(content(name)?)))).collect();
+        let pcr11 = measured.iter().flat_map(|(name, digest)| [name_digest(name), *digest]);
+        let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(kernel);
+        Ok(Self {
+            arch,
+            pcr4: hex(&extended(pcr4)),
+            pcr11: hex(&extended(pcr11)),
+            program: hex(&program),
+            kernel: kernel.map(|digest| hex(&digest)),
+            sections: measured
+                .iter()
+                .map(|(name, digest)| SectionDigest { name: (*name).to_owned(), sha256: hex(digest) })
+                .collect(),
+        })
+    }
+}
+
+impl MachineSettings {
+    /// What the stub measures into register 12 if a medium has these settings: the archive in which it hands the file to the
+    /// kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings cannot be written.
+    pub fn measured(&self) -> Option<[u8; 32]> {
+        let file = self.to_bytes().ok()?;
+        let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
+        let mut archive = Vec::new();
+        let folder = ".extra/global_credentials";
+        let entries: [(&str, u32, &[u8]); 3] =
+            [(".extra", 0o040_555, &[]), (folder, 0o040_500, &[]), (&format!("{folder}/{name}"), 0o100_400, &file)];
+        for (index, (path, mode, content)) in entries.into_iter().enumerate() {
+            // Number, mode, owner, group, links, time, length, four numbers of devices, length of the name, checksum.
+            let fields = [index + 1, mode as usize, 0, 0, 1, 0, content.len(), 0, 0, 0, 0, path.len() + 1, 0];
+            archive.extend(b"070701");
+            fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
+            archive.extend(path.bytes());
+            archive.push(0);
+            archive.resize(archive.len().next_multiple_of(4), 0);
+            archive.extend(content);
+            archive.resize(archive.len().next_multiple_of(4), 0);
+        }
+        // The last entry has one link, and its length of the name has a capital letter.
+        archive
+            .extend(format!("070701{}1{}B{}TRAILER!!!\0\0\0\0", "0".repeat(39), "0".repeat(55), "0".repeat(8)).bytes());
+        Some(sha256(&archive))
+    }
+}
+
+/// What the stub measures before the content of a section.
+pub fn name_digest(name: &str) -> [u8; 32] {
+    sha256(format!("{name}\0").as_bytes())
+}
+
+/// SHA-256.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// The value of a register that starts with zeros, after these digests.
+fn extended(digests: impl IntoIterator<Item = [u8; 32]>) -> [u8; 32] {
+    digests.into_iter().fold([0; 32], |value, digest| sha256(&[value, digest].concat()))
+}

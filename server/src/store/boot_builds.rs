@@ -1,0 +1,74 @@
+//! The boot files that attested machines may have started, by what they leave in the registers of a TPM.
+
+use serde::Serialize;
+use slipway_media::Measurements;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, json, number, to_json};
+use crate::error::Error;
+use crate::time::Millis;
+
+/// A build.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Build {
+    /// The id of its manifest.
+    pub id: String,
+    /// When it was made last.
+    pub at: Millis,
+    /// What its unified images leave.
+    pub measurements: Vec<Measurements>,
+}
+
+/// A program that may start before boot files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// Its Authenticode digest, in hexadecimal.
+    pub digest: String,
+    /// What an operator called it.
+    pub name: String,
+    /// When an operator named it.
+    pub at: Millis,
+}
+
+/// Stores a build, in place of what was known of it.
+pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Error> {
+    let sql = "INSERT INTO boot_builds (id, at, measurements_json) VALUES ($1, $2, $3) \
+               ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json";
+    let query = sqlx::query(sql).bind(&build.id).bind(build.at.cast_signed()).bind(to_json(&build.measurements));
+    query.execute(connection).await.map(drop).map_err(database("storing what boot files leave in a TPM"))
+}
+
+/// All builds, the newest first.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
+    let rows = sqlx::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
+    let build = |row: &SqliteRow| {
+        Ok(Build { id: get(row, "id")?, at: number(row, "at")?, measurements: json(row, "measurements_json")? })
+    };
+    rows.map_err(database("reading what boot files leave in a TPM"))?.iter().map(build).collect()
+}
+
+/// Stores a program.
+pub async fn save_program(connection: &mut Connection, program: &Program) -> Result<(), Error> {
+    let sql = "INSERT INTO boot_programs (digest, name, at) VALUES ($1, $2, $3) \
+               ON CONFLICT (digest) DO UPDATE SET name = excluded.name, at = excluded.at";
+    let query = sqlx::query(sql).bind(&program.digest).bind(&program.name).bind(program.at.cast_signed());
+    query.execute(connection).await.map(drop).map_err(database("storing a program that may start"))
+}
+
+/// All programs, in the order in which they were named.
+pub async fn programs(connection: &mut Connection) -> Result<Vec<Program>, Error> {
+    let rows = sqlx::query("SELECT * FROM boot_programs ORDER BY at, digest").fetch_all(connection).await;
+    let program =
+        |row: &SqliteRow| Ok(Program { digest: get(row, "digest")?, name: get(row, "name")?, at: number(row, "at")? });
+    rows.map_err(database("reading the programs that may start"))?.iter().map(program).collect()
+}
+
+/// Forgets the build with this id, or the program with this digest. Returns whether there was one.
+pub async fn remove(connection: &mut Connection, reference: &str) -> Result<bool, Error> {
+    let mut removed = 0;
+    for sql in ["DELETE FROM boot_builds WHERE id = $1", "DELETE FROM boot_programs WHERE digest = $1"] {
+        let done = sqlx::query(sql).bind(reference).execute(&mut *connection).await;
+        removed += done.map_err(database("forgetting boot files"))?.rows_affected();
+    }
+    Ok(removed > 0)
+}
