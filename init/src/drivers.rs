@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use slipway_installer::modalias;
+
 /// The modules of one kernel.
 pub struct Drivers {
     folder: PathBuf,
@@ -40,7 +42,7 @@ impl Drivers {
         let name = canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
         let by_alias =
-            self.aliases.iter().filter(|(pattern, _)| fits(pattern, alias)).map(|(_, module)| module.clone());
+            self.aliases.iter().filter(|(pattern, _)| modalias::fits(pattern, alias)).map(|(_, module)| module.clone());
         let wanted: BTreeSet<String> = named.into_iter().chain(by_alias).collect();
         wanted.into_iter().map(|module| (module.clone(), self.load_module(&module))).collect()
     }
@@ -70,12 +72,16 @@ impl Drivers {
     }
 
     fn insert(&self, path: &str) -> io::Result<bool> {
-        let file = File::open(self.folder.join(path))?;
-        match rustix::system::finit_module(&file, c"", 0) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::EXIST) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        insert(&self.folder.join(path))
+    }
+}
+
+/// Loads the module in a file, which nobody has open for writing. False if it was loaded before.
+pub fn insert(path: &Path) -> io::Result<bool> {
+    match rustix::system::finit_module(File::open(path)?, c"", 0) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::EXIST) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -120,76 +126,9 @@ fn module_of(path: &str) -> String {
     canonical(file.split('.').next().unwrap_or(file))
 }
 
-/// Whether a shell pattern of `*`, `?`, `[...]` matches the whole text, as fnmatch(3) without flags. Takes time in
-/// proportion to text length times pattern length at most.
-fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Where to continue after the last `*` has taken one byte more.
-    let mut retry: Option<(usize, usize)> = None;
-    loop {
-        let step = match (pattern.get(p), text.get(t)) {
-            (None, None) => return true,
-            (Some(b'*'), _) => {
-                retry = Some((p + 1, t));
-                Some((p + 1, t))
-            }
-            (Some(b'?'), Some(_)) => Some((p + 1, t + 1)),
-            (Some(b'['), Some(byte)) => bracket(pattern, p, *byte).map(|end| (end, t + 1)),
-            (Some(wanted), Some(byte)) if wanted == byte => Some((p + 1, t + 1)),
-            _ => None,
-        };
-        (p, t) = match (step, retry) {
-            (Some(next), _) => next,
-            (None, Some((after, at))) if at < text.len() => {
-                retry = Some((after, at + 1));
-                (after, at + 1)
-            }
-            _ => return false,
-        };
-    }
-}
-
-/// The position after a bracket that contains the byte, or none.
-fn bracket(pattern: &[u8], open: usize, byte: u8) -> Option<usize> {
-    let close = open + pattern.get(open..)?.iter().position(|b| *b == b']')?;
-    let inside = pattern.get(open + 1..close)?;
-    let mut at = 0;
-    while let Some(first) = inside.get(at) {
-        let last = if inside.get(at + 1) == Some(&b'-') { inside.get(at + 2) } else { None };
-        if (*first..=*last.unwrap_or(first)).contains(&byte) {
-            return Some(close + 1);
-        }
-        at += if last.is_some() { 3 } else { 1 };
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns_fit_as_fnmatch_says() {
-        let fit = [
-            ("virtio:d00000001v*", "virtio:d00000001v00001AF4"),
-            ("pci:v00008086d*sv*sd*bc02sc00i*", "pci:v00008086d00001539sv00008086sd00000000bc02sc00i00"),
-            ("usb:v*p*d*dc*dsc*dp*ic08isc06ip50in*", "usb:v1p2d3dc0dsc0dp0ic08isc06ip50in00"),
-            ("acpi*:QEMU0002:*", "acpi:QEMU0002:"),
-            ("of:N*T*Cbrcm,bcm2711", "of:NmmcT(null)Cbrcm,bcm2711"),
-            ("x[0-9a]?", "x7z"),
-            ("*", ""),
-            ("**a", "aaa"),
-        ];
-        for (pattern, text) in fit {
-            assert!(fits(pattern, text), "{pattern} should fit {text}");
-        }
-        let unfit =
-            [("virtio:d1v*", "virtio:d2v1"), ("a*b", "ac"), ("x[0-9]", "xa"), ("x[", "x["), ("", "a"), ("?", "")];
-        for (pattern, text) in unfit {
-            assert!(!fits(pattern, text), "{pattern} should not fit {text}");
-        }
-    }
 
     #[test]
     fn modules_come_after_what_they_need() {

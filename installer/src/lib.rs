@@ -36,7 +36,9 @@ pub mod files;
 pub mod link;
 pub mod log_book;
 pub mod machine_key;
+pub mod modalias;
 pub mod oem_strings;
+pub mod rare_drivers;
 pub mod reach;
 pub mod reporter;
 pub mod run;
@@ -134,7 +136,7 @@ pub(crate) fn is_shut_out(error: &ClientError) -> bool {
 }
 
 /// Asks for the time until the server answers. This first contact shows whether the server can be trusted.
-async fn set_clock(config: &Config, seen: &Path) -> Result<(), ClientError> {
+pub(crate) async fn set_clock(config: &Config, seen: &Path) -> Result<(), ClientError> {
     let mut backoff = Backoff::default();
     let mut told = Told::default();
     loop {

@@ -4,7 +4,7 @@ use std::io;
 
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
-use slipway_parts::{Arch, Parts, cpio, hex, sha256};
+use slipway_parts::{Arch, Parts, RareDrivers, cpio, hex, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
@@ -105,11 +105,13 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
+        // Whatever a machine was started from, it fetches its rare drivers from the server.
+        let mut files: Vec<(&str, &[u8])> = parts.rare_drivers.iter().flat_map(RareDrivers::files).collect();
         if kinds.contains(&Kind::Network) {
-            let files = [("vmlinuz", &parts.vmlinuz), ("initramfs", &initramfs), ("slipway.efi", &program)];
-            for (name, content) in files {
-                build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
-            }
+            files.extend([("vmlinuz", &parts.vmlinuz[..]), ("initramfs", &initramfs), ("slipway.efi", &program)]);
+        }
+        for (name, content) in files {
+            build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
         }
         programs.push((arch, program));
     }
@@ -146,8 +148,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
             .collect(),
         assets: std::mem::take(&mut build.assets),
     };
-    build.write(MANIFEST, &[&manifest.to_json()], None)?;
-    Ok(manifest)
+    build.write(MANIFEST, &[&manifest.to_json()], None).map(|()| manifest)
 }
 
 fn check(parts: &[Parts]) -> Result<(), BuildError> {

@@ -27,6 +27,7 @@ const SEPARATOR: &[u8] = &[0; 4];
 
 /// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Measurements {
     /// Architecture.
     pub arch: Arch,
@@ -47,6 +48,7 @@ pub struct Measurements {
 
 /// A section of a unified kernel image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SectionDigest {
     /// Its name.
     pub name: String,

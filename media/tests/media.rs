@@ -10,8 +10,8 @@ use std::process::Command;
 use slipway_media::{
     Config, Inputs, Kind, MACHINE_SETTINGS_LEN, MachineSettings, Manifest, UkiError, assemble, build, id,
 };
-use slipway_parts::{About, Arch, Component, Parts};
-use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan};
+use slipway_parts::{About, Arch, Component, Parts, RareDrivers};
+use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan, rare_drivers};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -90,6 +90,22 @@ fn made_of(inputs: &Inputs) -> (BTreeMap<String, Vec<u8>>, Manifest) {
         Ok(())
     });
     (files, manifest.unwrap())
+}
+
+#[test]
+fn rare_drivers_are_among_the_files_whatever_a_machine_starts_from() {
+    let rare = RareDrivers { index: b"{}".to_vec(), pack: b"drivers".to_vec() };
+    let with = [parts(Arch::X86_64, 3000).with_rare_drivers(rare), parts(Arch::Aarch64, 3000)];
+    let config = config();
+    let (files, manifest) = made_of(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &with) });
+    let index = format!("x86_64/{}", rare_drivers::INDEX);
+    let pack = format!("x86_64/{}", rare_drivers::PACK);
+    assert_eq!((&files[&index][..], &files[&pack][..]), (&b"{}"[..], &b"drivers"[..]));
+    let listed: Vec<&str> = manifest.assets.iter().map(|asset| asset.path.as_str()).collect();
+    assert!(listed.contains(&index.as_str()) && listed.contains(&pack.as_str()), "{listed:?}");
+    assert!(!files.keys().any(|path| path.starts_with("aarch64/")), "{listed:?}");
+    let without = [parts(Arch::X86_64, 3000), parts(Arch::Aarch64, 3000)];
+    assert_ne!(manifest.id, id(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &without) }));
 }
 
 /// What a program says of a file, whose place among the arguments is `FILE`. Nothing with a note if there is no such program.

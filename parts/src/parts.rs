@@ -18,6 +18,10 @@ pub const VMLINUZ: &str = "vmlinuz";
 pub const INITRAMFS: &str = "initramfs";
 /// systemd's stub for unified kernel images.
 pub const STUB: &str = "stub.efi";
+/// The index of the drivers for which the archive has no room.
+pub const RARE_INDEX: &str = "rare-drivers.json";
+/// These drivers, compressed one by one.
+pub const RARE_PACK: &str = "rare-drivers.pack";
 
 /// Version of the format of [`ABOUT`].
 const FORMAT: u32 = 1;
@@ -35,6 +39,17 @@ pub struct Parts {
     pub initramfs: Vec<u8>,
     /// systemd's stub for unified kernel images.
     pub stub: Vec<u8>,
+    /// The drivers for which the archive has no room, if there are any. The archive has the digest of their index.
+    pub rare_drivers: Option<RareDrivers>,
+}
+
+/// Drivers that machines fetch when they need them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RareDrivers {
+    /// The index, in JSON.
+    pub index: Vec<u8>,
+    /// The drivers, compressed one by one.
+    pub pack: Vec<u8>,
 }
 
 /// What the files of a folder of parts are.
@@ -135,7 +150,11 @@ impl Parts {
             }
         };
         let (vmlinuz, initramfs, stub) = (part(VMLINUZ)?, part(INITRAMFS)?, part(STUB)?);
-        Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub })
+        let rare_drivers = match about.files.contains_key(RARE_INDEX) {
+            true => Some(RareDrivers { index: part(RARE_INDEX)?, pack: part(RARE_PACK)? }),
+            false => None,
+        };
+        Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub, rare_drivers })
     }
 
     /// Describes parts that were just built. Files and digests follow from the bytes.
@@ -144,17 +163,31 @@ impl Parts {
             about.files.insert(name.to_owned(), sha256(bytes));
         }
         let digest = sha256(&about.to_json());
-        Self { about, digest, vmlinuz, initramfs, stub }
+        Self { about, digest, vmlinuz, initramfs, stub, rare_drivers: None }
+    }
+
+    /// The same parts with drivers for which their archive has no room.
+    pub fn with_rare_drivers(mut self, rare: RareDrivers) -> Self {
+        for (name, bytes) in rare.files() {
+            self.about.files.insert(name.to_owned(), sha256(bytes));
+        }
+        let digest = sha256(&self.about.to_json());
+        Self { digest, rare_drivers: Some(rare), ..self }
     }
 
     /// The files of a folder with these parts.
-    pub fn files(&self) -> [(&'static str, std::borrow::Cow<'_, [u8]>); 4] {
-        [
-            (ABOUT, self.about.to_json().into()),
-            (VMLINUZ, (&self.vmlinuz[..]).into()),
-            (INITRAMFS, (&self.initramfs[..]).into()),
-            (STUB, (&self.stub[..]).into()),
-        ]
+    pub fn files(&self) -> Vec<(&'static str, std::borrow::Cow<'_, [u8]>)> {
+        let rare = self.rare_drivers.iter().flat_map(RareDrivers::files);
+        let others = [(VMLINUZ, &self.vmlinuz[..]), (INITRAMFS, &self.initramfs[..]), (STUB, &self.stub[..])];
+        let files = others.into_iter().chain(rare).map(|(name, bytes)| (name, bytes.into()));
+        [(ABOUT, self.about.to_json().into())].into_iter().chain(files).collect()
+    }
+}
+
+impl RareDrivers {
+    /// The files, by the names that they also have among the boot files.
+    pub fn files(&self) -> [(&'static str, &[u8]); 2] {
+        [(RARE_INDEX, &self.index), (RARE_PACK, &self.pack)]
     }
 }
 

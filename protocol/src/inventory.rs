@@ -199,15 +199,23 @@ pub enum DeviceKind {
     Network,
 }
 
-/// A sentence for the console.
-impl fmt::Display for UnservedDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, address, vendor, device, driver, missing_firmware } = self;
+impl UnservedDevice {
+    /// What it is and where, for sentences.
+    pub fn name(&self) -> String {
+        let Self { kind, address, vendor, device, .. } = self;
         let kind = match kind {
             DeviceKind::Storage => "storage controller",
             DeviceKind::Network => "network card",
         };
-        write!(f, "{kind} {vendor}:{device} at {address}")?;
+        format!("{kind} {vendor}:{device} at {address}")
+    }
+}
+
+/// A sentence for the console.
+impl fmt::Display for UnservedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { driver, missing_firmware, .. } = self;
+        f.write_str(&self.name())?;
         match (driver, missing_firmware.as_slice()) {
             (None, []) => write!(f, " has no driver in this boot image"),
             (Some(driver), []) => write!(f, " does not work with its driver {driver}: see the kernel log"),

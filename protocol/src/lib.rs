@@ -30,6 +30,7 @@ pub mod partition;
 pub mod partition_types;
 pub mod printable;
 pub mod raid_lvm;
+pub mod rare_drivers;
 pub mod secret;
 pub mod ssh_key;
 pub mod status;

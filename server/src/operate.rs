@@ -25,7 +25,7 @@ use crate::store::nodes::{self, Node};
 use crate::store::{Connection, settings};
 
 pub use self::boot_builds::{
-    BootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
+    KnownBootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
 };
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};

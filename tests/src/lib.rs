@@ -46,6 +46,7 @@ impl Lab {
         tls::install_provider();
         let folder = tempfile::tempdir().unwrap();
         let mut lab = Self { folder, patience: None, address: "127.0.0.1:0".parse().unwrap(), running: None };
+        std::fs::create_dir(lab.boot_folder()).unwrap();
         lab.start_server().await;
         std::fs::File::create(lab.disk()).unwrap().set_len(DISK).unwrap();
         lab
@@ -58,7 +59,7 @@ impl Lab {
             url: "https://127.0.0.1:8443".parse().unwrap(),
             listen: self.address,
             boot_listen: None,
-            boot: None,
+            boot: Some(self.boot_folder()),
             parts: "/nowhere".into(),
             pxe: Default::default(),
             names: Vec::new(),
@@ -83,6 +84,11 @@ impl Lab {
     /// Base URL of the server.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
+    }
+
+    /// The folder of boot files.
+    pub fn boot_folder(&self) -> PathBuf {
+        self.folder.path().join("boot")
     }
 
     /// The file that is the machine's disk.

@@ -9,13 +9,13 @@ use slipway_parts::Component;
 use crate::binary::Arch;
 use crate::command::{command, stdout};
 use crate::image::{self, PartsConfig};
-use crate::{binary, debian, firmware_files, host, workspace};
+use crate::{binary, debian, firmware_files, host, rare_drivers, workspace};
 
 /// The package with the stub of unified kernel images, and its licence.
 const STUB: &str = "systemd-boot-efi";
 const STUB_LICENCE: Option<&str> = Some("LGPL-2.1-or-later");
 
-/// The components of the common archive.
+/// The components of the common archive, and the firmware of rare drivers.
 pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     let mut components = crates("slipway", &binary::target(config.arch))?;
     components.push(kernel(config)?);
@@ -32,7 +32,9 @@ pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     ] {
         components.push(installed(package, Some(license))?);
     }
-    for (package, root) in firmware_files::of(&config.kernel, &image::select(&config.kernel, image::DRIVERS)?)? {
+    let mut modules = image::select(&config.kernel, image::DRIVERS)?;
+    modules.files.extend(rare_drivers::selection(&config.kernel)?.1.files);
+    for (package, root) in firmware_files::of(&config.kernel, &modules)? {
         // The licences are texts of the makers, which are beside the firmware in the archive.
         components.push(unpacked(&root, &package, None)?);
     }

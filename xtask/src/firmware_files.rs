@@ -90,20 +90,29 @@ fn roots<'a>(needed: &BTreeMap<&str, &'a str>) -> Result<BTreeMap<&'a str, PathB
 
 /// Adds the firmware that the modules need, and the licences of its packages.
 pub fn add(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
-    let list = list()?;
-    let named = named(kernel, selection)?;
-    let needed = packages(&list, &named)?;
-    let roots = roots(&needed)?;
-    add_licences(archive, &roots)?;
-    for Named { module, file } in &named {
-        let Some(package) = needed.get(file.as_str()) else { continue };
-        let from = roots[package].join(FOLDER).join(file);
-        // Links between versions are followed: the archive has the name that the module asks for.
-        let content =
-            fs::read(&from).with_context(|| format!("reading the firmware {file} of {module} from {package}"))?;
+    let (list, named) = (list()?, named(kernel, selection)?);
+    add_licences(archive, &roots(&packages(&list, &named)?)?)?;
+    for (Named { file, .. }, content) in contents(kernel, selection)? {
         archive.add_file(&format!("{FOLDER}/{file}"), 0o644, content);
     }
     Ok(())
+}
+
+/// The firmware that the modules need, with the content of each file.
+pub fn contents(kernel: &Kernel, selection: &Selection) -> Result<Vec<(Named, Vec<u8>)>> {
+    let (list, named) = (list()?, named(kernel, selection)?);
+    let needed = packages(&list, &named)?;
+    let roots = roots(&needed)?;
+    let content = |Named { module, file }: &Named, package: &str| {
+        // Links between versions are followed: the file gets the name that the module asks for.
+        let from = roots[package].join(FOLDER).join(file);
+        fs::read(&from).with_context(|| format!("reading the firmware {file} of {module} from {package}"))
+    };
+    let with_content = |named: &Named| {
+        let package = needed.get(named.file.as_str())?;
+        Some(content(named, package).map(|content| (named.clone(), content)))
+    };
+    named.iter().filter_map(with_content).collect()
 }
 
 /// Adds the licences of packages. Packages of one source have the same text, which is added once.

@@ -13,7 +13,7 @@ use crate::command::{command, run_quietly};
 use crate::components;
 use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
-use crate::{binary, debian, firmware_files, kernel, mkfs, workspace};
+use crate::{binary, debian, firmware_files, kernel, mkfs, rare_drivers, workspace};
 
 /// The inputs of the parts.
 #[derive(Clone, Debug)]
@@ -86,7 +86,10 @@ pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
     components.push(components::stub(arch)?);
     let about = About::new(arch, &config.kernel_name, release, config.date, components);
     let (vmlinuz, archive) = (read(&config.kernel.vmlinuz())?, read(&common.join(COMMON_ARCHIVE))?);
-    let parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?);
+    let mut parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?);
+    if let Some(rare) = rare_drivers::build(&config.kernel)? {
+        parts = parts.with_rare_drivers(rare);
+    }
     let key = Key::new("parts-1").with("parts", &parts.digest);
     cache::keyed("parts", key, |folder| {
         let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));
@@ -110,7 +113,7 @@ impl ImagePaths {
 /// The folder with the compressed archive of programs and modules, and with the components in it, from the cache or built.
 fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
-    let key = Key::new("initramfs-3")
+    let key = Key::new("initramfs-4")
         .with("date", config.date.to_string())
         .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
         .with("release", &config.kernel.release)
@@ -136,6 +139,11 @@ pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathB
     let selection = select(&config.kernel, DRIVERS)?;
     add_modules(&mut archive, &config.kernel, &selection)?;
     firmware_files::add(&mut archive, &config.kernel, &selection)?;
+    if let Some(rare) = rare_drivers::build(&config.kernel)? {
+        // What the machine fetches of it is trusted as far as this file is.
+        let digest = format!("{}\n", slipway_parts::sha256(&rare.index));
+        archive.add_file(slipway_protocol::rare_drivers::DIGEST_FILE, 0o644, digest.into_bytes());
+    }
     let plain = folder.join("common.cpio");
     fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
     // One thread, because zstd does not promise the same output with more.

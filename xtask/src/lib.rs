@@ -27,6 +27,7 @@ pub mod power_cut;
 pub mod prepare;
 pub mod python;
 pub mod qemu;
+pub mod rare_drivers;
 pub mod runner;
 pub mod tables;
 pub mod target_image;

@@ -86,7 +86,7 @@ impl<'a> Index<'a> {
 }
 
 /// The module name of a file, in the kernel's spelling.
-pub(crate) fn name_of(file: &str) -> String {
+pub fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     spelled(name.split(".ko").next().unwrap_or(name))
 }

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use slipway_parts::Parts;
+use slipway_protocol::rare_drivers::{DIGEST_FILE, INDEX, MAX_INDEX_BYTES, PACK, RareDrivers};
 use xtask::binary::Arch;
 use xtask::image::{self, PartsConfig, build_parts, write_common_archive};
-use xtask::{coverage, kernel, mkfs, workspace};
+use xtask::{coverage, kernel, mkfs, modules, rare_drivers, workspace};
 
 fn config() -> Result<PartsConfig> {
     Ok(PartsConfig {
@@ -96,6 +97,64 @@ fn the_default_kernel_has_every_driver_of_the_list() -> Result<()> {
     assert_eq!(image::select(&kernel::fetch(None, Arch::X86_64)?, image::RARE_DRIVERS)?.absent, Vec::<String>::new());
     let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD), Arch::X86_64)?)?;
     assert!(of_cloud.contains(&"ahci".to_owned()), "{of_cloud:?}");
+    Ok(())
+}
+
+#[test]
+fn each_rare_driver_is_in_the_pack_with_all_it_needs() -> Result<()> {
+    let kernel = kernel::fetch(None, Arch::X86_64)?;
+    let rare = rare_drivers::build(&kernel)?.context("a pack")?;
+    let index: RareDrivers = serde_json::from_slice(&rare.index)?;
+    index.check(&kernel.release)?;
+    println!("{} modules, {} firmware files, {} bytes", index.modules.len(), index.firmware.len(), rare.pack.len());
+    println!("{} bytes of index", rare.index.len());
+    assert!(rare.index.len() as u64 <= MAX_INDEX_BYTES && rare.pack.len() < 14_000_000);
+
+    let (image, listed) = (image::select(&kernel, image::DRIVERS)?, image::select(&kernel, image::RARE_DRIVERS)?);
+    let folder = tempfile::tempdir()?;
+    let field = |path: &Path, field: &str| -> Result<Vec<String>> {
+        let said = Command::new("modinfo").args(["--field", field]).arg(path).output()?.stdout;
+        Ok(String::from_utf8(said)?.split(['\n', ',']).filter(|it| !it.is_empty()).map(str::to_owned).collect())
+    };
+    for file in listed.files.difference(&image.files) {
+        let path = kernel.modules().join(file);
+        let mut ids = field(&path, "alias")?;
+        ids.retain(|id| id.starts_with("pci:"));
+        let name = modules::name_of(file);
+        let Some(module) = index.modules.get(&name) else {
+            assert!(ids.is_empty(), "{name} drives {ids:?} and is not in the pack");
+            continue;
+        };
+        let mut aliases = module.aliases.clone();
+        (ids.sort(), aliases.sort());
+        assert_eq!(aliases, ids, "{name}");
+        let depends = field(&path, "depends")?;
+        let missing = depends.iter().find(|needed| !module.needs.contains(&needed.replace('-', "_")));
+        assert_eq!(missing, None, "{name}");
+        let order: Vec<&str> = index.in_order(&[&name], |_| false).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(order.last(), Some(&name.as_str()));
+        // What machines get of the pack is the kernel's own file, with its signature.
+        let (start, size) = (usize::try_from(module.piece.offset)?, usize::try_from(module.piece.size)?);
+        let packed = folder.path().join("packed");
+        fs::write(&packed, &rare.pack[start..start + size])?;
+        let plain = Command::new("zstd").args(["-dc"]).arg(&packed).output()?.stdout;
+        assert!(plain == fs::read(&path)? && plain.len() as u64 == module.piece.unpacked, "{name}");
+    }
+    for (module, firmware) in [("e100", "e100/d102e_ucode.bin"), ("qla2xxx", "ql2500_fw.bin")] {
+        assert!(index.modules[module].firmware.iter().any(|file| file == firmware), "{module} without {firmware}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_image_has_the_digest_of_the_pack_beside_it() -> Result<()> {
+    let folder = build_parts(&config()?)?;
+    let parts = Parts::open(&folder.join("x86_64-cloud"))?;
+    let rare = parts.rare_drivers.context("a pack")?;
+    let script = format!("zstd --decompress --stdout \"$1\" | cpio --extract --quiet --to-stdout {DIGEST_FILE}");
+    let digest = shell(&script, &folder.join("x86_64-cloud/initramfs"))?;
+    assert_eq!(digest.trim(), slipway_parts::sha256(&rare.index));
+    assert_eq!(rare.files().map(|(name, _)| name), [INDEX, PACK]);
     Ok(())
 }
 

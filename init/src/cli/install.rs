@@ -11,6 +11,7 @@ use slipway_actions::{Cancel, FormerPartitions, Host, HostOptions, Machine, list
 use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
+use slipway_installer::rare_drivers::{self, Insert, Places};
 use slipway_installer::run::MakeMachine;
 use slipway_installer::tpm::{MachineTpm, Place, READY};
 use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
@@ -67,8 +68,8 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
     let runtime = super::runtime()?;
     let end = runtime.block_on(async {
-        let (settled, disks_settled) = watch::channel(false);
-        tokio::spawn(wait_for_all_disks(settled));
+        let ((settled, mut disks_settled), (rare_loaded, rare)) = (watch::channel(false), watch::channel(None));
+        tokio::spawn(wait_for_all_disks(settled, rare));
         let tpm = MachineTpm::at(Place::of_boot_image());
         if config.require == Proof::Attested {
             tpm.require(|| Path::new(DRIVERS_LOADED).exists()).await?;
@@ -81,6 +82,12 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
         });
         let link = link::wait().await;
         info!("network: {} on {}", link.address, link.interface);
+        let loaded = load_rare_drivers(&config).await;
+        rare_loaded.send_replace(Some(loaded));
+        if loaded > 0 {
+            // The first report has their disks too. The sender lives until it has sent.
+            let _ = disks_settled.wait_for(|settled| *settled).await;
+        }
         let sys = discover::Roots::default().sys;
         if !wait_for_disks(|| list_disks(&sys).len(), DISK_PATIENCE).await {
             warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
@@ -110,9 +117,33 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     })
 }
 
+/// Fetches and loads drivers for which the image has no room, if a device has none, and returns how many modules that were.
+async fn load_rare_drivers(config: &Config) -> usize {
+    let places = Places::of_boot_image(Path::new(STATE));
+    let began = Instant::now();
+    // The image's own drivers come first. Where they serve all devices, nobody waits for the last of them.
+    while places.lack_drivers() && !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DISKS_LIMIT {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let insert: Insert = Arc::new(crate::drivers::insert);
+    rare_drivers::load(config, &places, &insert).await
+}
+
+/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run begins.
+async fn wait_for_all_disks(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
+    disks_are_quiet().await;
+    name_unserved();
+    let loaded = rare.wait_for(Option::is_some).await.map_or(None, |loaded| *loaded);
+    if loaded.is_some_and(|loaded| loaded > 0) {
+        disks_are_quiet().await;
+        name_unserved();
+    }
+    settled.send_replace(true);
+}
+
 /// Disks appear one by one, those of slow controllers last. They count as complete once drivers are loaded and the list
 /// has not changed for a while.
-async fn wait_for_all_disks(settled: watch::Sender<bool>) {
+async fn disks_are_quiet() {
     let paths = || list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
     let began = Instant::now();
     let (mut known, mut since): (Vec<String>, _) = (paths(), began);
@@ -123,8 +154,10 @@ async fn wait_for_all_disks(settled: watch::Sender<bool>) {
             (known, since) = (now, Instant::now());
         }
     }
-    settled.send_replace(true);
-    // The console is the only place where a machine whose only network card is dead can say so.
+}
+
+/// The console is the only place where a machine whose only network card is dead can say so.
+fn name_unserved() {
     for device in discover::unserved(&discover::Roots::default()) {
         warn!("{device}");
     }

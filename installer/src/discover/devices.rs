@@ -69,6 +69,18 @@ pub(super) fn unserved(roots: &Roots, notes: &mut Notes) -> Vec<UnservedDevice> 
     devices
 }
 
+/// The devices without any driver, and the modalias of each.
+pub(super) fn without_driver(roots: &Roots, notes: &mut Notes) -> Vec<(UnservedDevice, String)> {
+    let folder = roots.sys.join("bus/pci/devices");
+    let devices = unserved(roots, notes).into_iter();
+    let devices = devices.filter(|device| device.driver.is_none() && device.missing_firmware.is_empty());
+    let with_alias = |device: UnservedDevice| {
+        let alias = attribute(&folder.join(&device.address).join("modalias"), &mut Vec::new())?;
+        Some((device, alias))
+    };
+    devices.filter_map(with_alias).collect()
+}
+
 /// What a device is for, by the base class of its class code (PCI Code and ID Assignment, section 1). None for the
 /// classes that are not listed, and for the virtual functions of a card, which are there for other machines.
 fn kind(folder: &Path, notes: &mut Notes) -> Option<DeviceKind> {

@@ -63,6 +63,11 @@ pub fn unserved(roots: &Roots) -> Vec<UnservedDevice> {
     devices::unserved(roots, &mut Vec::new())
 }
 
+/// The devices of [`unserved`] for which the running system has no driver, each with the modalias that the kernel gives it.
+pub fn without_driver(roots: &Roots) -> Vec<(UnservedDevice, String)> {
+    devices::without_driver(roots, &mut Vec::new())
+}
+
 /// The server that the boot image was loaded from over TLS, as its loader noted, as `https://HOST[:PORT]`.
 pub fn server_of_loader(roots: &Roots) -> Option<String> {
     loader::server(&roots.sys)

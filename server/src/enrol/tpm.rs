@@ -144,12 +144,14 @@ impl Claimed {
     }
 
     /// Compares what it started with the boot files of the site. A medium may have settings for the machine: the token that
-    /// it shows, or none.
+    /// it shows, or none. A network among them is not known here.
     pub(super) fn compare_boot(&mut self, known: &Known, token: Option<&str>) {
         let Self::Tpm(claimed) = self else { return };
         let State::Proved(proved) = &mut claimed.state else { return };
-        let settings =
-            [None, token].map(|token| MachineSettings { token: token.map(|token| Secret::from(token.to_owned())) });
+        let settings = [None, token].map(|token| MachineSettings {
+            token: token.map(|token| Secret::from(token.to_owned())),
+            network: None,
+        });
         let settings: Vec<_> = settings.iter().filter_map(MachineSettings::measured).collect();
         let compared = match proved.proof.event_log {
             Some(_) => judge::judge(&proved.events, known, &settings).map(drop).map_err(|error| error.to_string()),

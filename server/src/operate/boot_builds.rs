@@ -13,7 +13,7 @@ use crate::time::now;
 
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct BootFiles {
+pub struct KnownBootFiles {
     /// Whether such a machine is let in only if it started one of the builds.
     pub required: bool,
     /// The builds, the newest first.
@@ -31,9 +31,9 @@ pub async fn record_build(store: &Store, manifest: &Manifest) -> Result<(), Erro
 }
 
 /// All that is recorded.
-pub async fn boot_files(store: &Store) -> Result<BootFiles, Error> {
+pub async fn boot_files(store: &Store) -> Result<KnownBootFiles, Error> {
     let mut connection = store.read().await?;
-    Ok(BootFiles {
+    Ok(KnownBootFiles {
         required: settings::read(&mut connection, settings::ATTESTED_BOOT).await?.is_none(),
         builds: boot_builds::all(&mut connection).await?,
         programs: boot_builds::programs(&mut connection).await?,

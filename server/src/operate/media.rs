@@ -11,7 +11,7 @@ use slipway_protocol::{ErrorCode, Network, Proof, Secret};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::server_url;
+use super::{record_build, server_url};
 use crate::ca;
 use crate::data::DataDir;
 use crate::error::Error;
@@ -97,6 +97,7 @@ impl BootFiles {
             media::make(&request, keys.as_ref().map(SecureBoot::signer), &boot)
         });
         let manifest = made.await.map_err(failed)?.map_err(refusal)?;
+        record_build(store, &manifest).await?;
         tracing::info!(build = manifest.id, server = manifest.server, "made boot files");
         Ok(manifest)
     }

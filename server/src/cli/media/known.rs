@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use slipway_media::Manifest;
 use slipway_server::data::DataDir;
-use slipway_server::operate::{self, BootFiles};
+use slipway_server::operate::{self, KnownBootFiles};
 use slipway_server::store::Store;
 use slipway_server::time::utc;
 
@@ -64,7 +64,7 @@ fn rule(required: bool) -> &'static str {
     }
 }
 
-fn text(known: &BootFiles) -> String {
+fn text(known: &KnownBootFiles) -> String {
     let mut rows = Vec::new();
     for build in &known.builds {
         let measured = build.measurements.iter().map(|image| (image.arch.name(), &image.program));

@@ -1,0 +1,161 @@
+//! Drivers that the boot image has no room for. For a network card or storage controller without a driver, the machine fetches
+//! it from the server, with its firmware, before it enrols.
+//!
+//! Nothing is asked of the server unless there is such a device. What it gives is checked against the digest in the boot image,
+//! which the signature of the image covers, before it is used. Nothing here is worth a machine: what fails is a warning.
+
+mod fetch;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use slipway_protocol::UnservedDevice;
+use slipway_protocol::rare_drivers::{DIGEST_FILE, Piece, RareDrivers, RareModule};
+use tracing::{info, warn};
+
+use self::fetch::{Pack, RareError};
+use crate::config::Config;
+use crate::discover::{self, Roots};
+use crate::{clock, modalias, one_line};
+
+/// Loads the module in a file. False if it was loaded before.
+pub type Insert = Arc<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
+
+/// Where things are on the machine.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The kernel's file systems.
+    pub roots: Roots,
+    /// The digest of the index.
+    pub digest: PathBuf,
+    /// Where the kernel looks for firmware.
+    pub firmware: PathBuf,
+    /// A folder that is lost when the machine restarts.
+    pub state: PathBuf,
+}
+
+impl Places {
+    /// Those of the boot image, with this folder for state.
+    pub fn of_boot_image(state: &Path) -> Self {
+        Self {
+            roots: Roots::default(),
+            digest: Path::new("/").join(DIGEST_FILE),
+            firmware: "/lib/firmware".into(),
+            state: state.to_owned(),
+        }
+    }
+
+    /// Whether something may be fetched: there is a device without a driver, and the image knows of a pack.
+    pub fn lack_drivers(&self) -> bool {
+        self.digest.exists() && !discover::without_driver(&self.roots).is_empty()
+    }
+}
+
+/// Fetches and loads the drivers of devices that have none. Waits until the server answers for the first time, as enrolment does.
+/// Returns the number of modules that were loaded.
+pub async fn load(config: &Config, places: &Places, insert: &Insert) -> usize {
+    let devices = discover::without_driver(&places.roots);
+    if devices.is_empty() || !places.digest.exists() {
+        return 0;
+    }
+    // Certificates are judged by the clock. An error comes again when the machine enrols.
+    if crate::set_clock(config, &places.state.join(clock::SEEN)).await.is_err() {
+        return 0;
+    }
+    let (pack, index) = match open(config, places).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            for (device, _) in devices {
+                warn!("{}: looking for its driver on the server: {}", device.name(), one_line(&error));
+            }
+            return 0;
+        }
+    };
+    let mut loaded = 0;
+    for (device, alias) in devices {
+        let drivers = drivers_of(&index, &alias);
+        // A driver for an earlier device may have brought it.
+        let is_loaded = |name: &str| places.roots.sys.join("module").join(name).exists();
+        for (name, module) in index.in_order(&drivers, is_loaded) {
+            let fetched = Fetched { pack: &pack, index: &index, places, device: &device };
+            match fetched.load(name, module, insert).await {
+                Ok(new) => loaded += usize::from(new),
+                Err(error) => {
+                    warn!("{}: its driver {name} is not loaded: {}", device.name(), one_line(&error));
+                    break;
+                }
+            }
+        }
+    }
+    loaded
+}
+
+/// The modules of the pack that drive a device with this modalias.
+fn drivers_of<'a>(index: &'a RareDrivers, alias: &str) -> Vec<&'a str> {
+    let fits = |module: &RareModule| module.aliases.iter().any(|pattern| modalias::fits(pattern, alias));
+    index.modules.iter().filter(|(_, module)| fits(module)).map(|(name, _)| name.as_str()).collect()
+}
+
+/// Fetches the index.
+async fn open(config: &Config, places: &Places) -> Result<(Pack, RareDrivers), RareError> {
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).map_err(|source| RareError::File { doing: "reading", path, source })
+    };
+    let (digest, release) = (read(places.digest.clone())?, read(places.roots.proc.join("sys/kernel/osrelease"))?);
+    let pack = Pack::new(config)?;
+    let index = pack.index(digest.trim(), release.trim()).await?;
+    Ok((pack, index))
+}
+
+/// What is fetched for a device.
+struct Fetched<'a> {
+    pack: &'a Pack,
+    index: &'a RareDrivers,
+    places: &'a Places,
+    device: &'a UnservedDevice,
+}
+
+impl Fetched<'_> {
+    /// Loads a module, after its firmware is where the kernel looks for it.
+    async fn load(&self, name: &str, module: &RareModule, insert: &Insert) -> Result<bool, RareError> {
+        for file in &module.firmware {
+            let Some(piece) = self.index.firmware.get(file) else { continue };
+            // Its driver may do without it. If not, the kernel log says so, and the inventory has it from there.
+            if let Err(error) = self.put_firmware(file, piece).await {
+                warn!("{}: firmware {file} of its driver {name}: {}", self.device.name(), one_line(&error));
+            }
+        }
+        let path = self.places.state.join(format!("{name}.ko"));
+        write(&path, &self.pack.file(piece_name(name), &module.piece).await?)?;
+        let (to_load, load) = (path.clone(), Arc::clone(insert));
+        // A driver looks for its devices while it is loaded, which may take seconds.
+        let done = tokio::task::spawn_blocking(move || load(&to_load)).await;
+        // The kernel has it now.
+        let _ = std::fs::remove_file(&path);
+        let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let new = done.map_err(|source| RareError::File { doing: "loading", path, source })?;
+        info!("loaded {name} from the server for the {}", self.device.name());
+        Ok(new)
+    }
+
+    async fn put_firmware(&self, name: &str, piece: &Piece) -> Result<(), RareError> {
+        let path = self.places.firmware.join(name);
+        if path.exists() {
+            return Ok(());
+        }
+        write(&path, &self.pack.file(name.to_owned(), piece).await?)
+    }
+}
+
+fn piece_name(module: &str) -> String {
+    format!("module {module}")
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), RareError> {
+    crate::files::write_whole(path, content).map_err(|source| RareError::File {
+        doing: "writing",
+        path: path.to_owned(),
+        source,
+    })
+}
