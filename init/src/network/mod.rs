@@ -85,11 +85,8 @@ impl Source {
 /// What only root may do.
 pub fn prepare() {
     // An interface without a cable must not attract packets.
-    for version in ["ipv4", "ipv6"] {
-        let path = format!("/proc/sys/net/{version}/conf/all/ignore_routes_with_linkdown");
-        if let Err(error) = std::fs::write(path, "1\n") {
-            warn!("disabling {version} routes of interfaces without a link: {error}");
-        }
+    if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
+        warn!("disabling routes of interfaces without a link: {error}");
     }
 }
 

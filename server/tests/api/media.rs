@@ -333,6 +333,11 @@ fn media_of_two_machines_differ_in_their_settings_alone() {
     let (from, to) = (range.offset as usize, (range.offset + range.length) as usize);
     assert!(changed[..from] == whole[..from] && changed[to..] == whole[to..], "only the settings");
     assert!(String::from_utf8_lossy(&changed[from..to]).contains("\ntoken: \"s3cret\"\n"));
+    let network = bench.path("network.yaml");
+    fs::write(&network, "interfaces: [{name: any, dhcp4: true, mtu: 1400}]\n").unwrap();
+    succeed(&bench.data(), &["media", "settings", &named(&copy), "--network", &named(&network)]);
+    let changed = fs::read(&copy).unwrap();
+    assert!(String::from_utf8_lossy(&changed[from..to]).contains("\nnetwork: \"{\\\"interfaces\\\":[{"));
     succeed(&bench.data(), &["media", "settings", &named(&copy)]);
     assert!(fs::read(&copy).unwrap() == whole, "they can be removed again");
 
@@ -341,6 +346,14 @@ fn media_of_two_machines_differ_in_their_settings_alone() {
     fs::write(&token, "two words\n").unwrap();
     let refused = fail(&bench.data(), &["media", "settings", &named(&copy), "--token-file", &named(&token)]);
     assert!(refused.contains("token \"(secret)\" must be one word"), "{refused}");
+    for (text, expect) in [
+        ("interfaces: [{name: any}]", "network \"any\" is not valid: no interface has an address"),
+        ("interfaces: [{name: any, dhcp: true}]", "unknown field `dhcp`"),
+    ] {
+        fs::write(&network, text).unwrap();
+        let refused = fail(&bench.data(), &["media", "settings", &named(&copy), "--network", &named(&network)]);
+        assert!(refused.contains(expect), "{refused}");
+    }
     assert!(fs::read(&copy).unwrap() == whole);
 }
 
