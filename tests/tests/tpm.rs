@@ -50,7 +50,7 @@ async fn a_machine_proves_its_tpm_at_each_boot() {
 
 #[tokio::test]
 async fn a_medium_that_requires_a_tpm_waits_for_its_driver() {
-    let mut tpm = Swtpm::start();
+    let tpm = Swtpm::start();
     let (device, late) = (tpm.path("tpm"), tpm.path("late"));
     let machine = MachineTpm::at(Place { device: late.clone(), event_log: None });
     let asked = std::cell::Cell::new(0);
