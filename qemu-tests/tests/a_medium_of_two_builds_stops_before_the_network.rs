@@ -42,7 +42,8 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
                 extra: vec!["-object".to_owned(), dump],
                 ..bench.machine()
             };
-            Ok((bench.power_on(&config)?, capture))
+            // Each with a console of its own.
+            Ok((Machine::start(&config, &bench.folder().join(format!("machine-{name}")))?, capture))
         };
         let cases = [
             (other, "other", "the initramfs is for the kernel 6.1.0-0-other"),
