@@ -12,11 +12,13 @@ use slipway_secure_boot::authenticode;
 
 use crate::machine_settings::{self, MachineSettings};
 
-/// The sections that the stub measures, in its order: the name with a zero at its end, then the content. Later stubs measure more.
+/// The sections that the stub measures, in its order: the name with a zero at its end, then the content.
 pub const MEASURED: [&str; 9] =
     [".linux", ".osrel", ".cmdline", ".initrd", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"];
-/// The versions of systemd that measure these, and where the version is told.
-const STUBS: std::ops::RangeInclusive<u32> = 254..=255;
+/// The versions of systemd of which this was seen, and where a stub tells its own. Others measure more, or in another order.
+const STUBS: [u32; 2] = [252, 254];
+/// What version 252 does not measure yet.
+const LATER: [&str; 2] = [".uname", ".sbat"];
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
 /// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
 /// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
@@ -62,7 +64,7 @@ pub enum MeasureError {
     Unreadable,
     /// Other versions measure other sections.
     #[error(
-        "predicting what a unified kernel image leaves in a TPM: its stub is not one of systemd {} to {}", STUBS.start(), STUBS.end()
+        "predicting what a unified kernel image leaves in a TPM: its stub is not one of the versions {STUBS:?} of systemd"
     )]
     Stub,
 }
@@ -82,13 +84,12 @@ impl Measurements {
         };
         let told = content(".sdmagic").and_then(|text| text.strip_prefix(STUB_NAME)).ok_or(MeasureError::Stub)?;
         let version: String = told.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
-        if !version.parse().is_ok_and(|version| STUBS.contains(&version)) {
-            return Err(MeasureError::Stub);
-        }
+        let version = version.parse().ok().filter(|version| STUBS.contains(version)).ok_or(MeasureError::Stub)?;
+        let is_measured = |name: &&str| version > 252 || !LATER.contains(name);
         let kernel = content(".linux").ok_or(MeasureError::Unreadable)?;
         let kernel = authenticode::digest(kernel).ok();
         let measured: Vec<(&str, [u8; 32])> =
-            MEASURED.into_iter().filter_map(|name| Some((name, sha256(content(name)?)))).collect();
+            MEASURED.into_iter().filter(is_measured).filter_map(|name| Some((name, sha256(content(name)?)))).collect();
         let pcr11 = measured.iter().flat_map(|(name, digest)| [name_digest(name), *digest]);
         let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(kernel);
         Ok(Self {
@@ -103,6 +104,11 @@ impl Measurements {
                 .collect(),
         })
     }
+}
+
+/// What these programs leave, as far as it is known.
+pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
+    programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
 impl MachineSettings {
