@@ -1,8 +1,8 @@
 //! What boot files leave in the registers of a machine's TPM, computed from the files alone.
 //!
 //! Firmware measures each program that it loads into register 4, by its Authenticode digest (TCG PC Client Platform Firmware
-//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes from
-//! outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
+//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes
+//! from outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -27,21 +27,22 @@ const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 const OMITTED: &[u8] = b"BOOT ATTEMPTS OMITTED";
 const SEPARATOR: &[u8] = &[0; 4];
 
-/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in hexadecimal.
+/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in
+/// hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measurements {
     /// Architecture.
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is no
-    /// EFI program.
+    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is
+    /// no EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
     pub sections: Vec<SectionDigest>,
-    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware that
-    /// tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
+    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware
+    /// that tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
     pub pcr4: String,
     /// Register 11.
     pub pcr11: String,

@@ -1,5 +1,5 @@
-//! What boot files leave in registers, and whether a machine started them. systemd's own program judges the first, and the log of
-//! a machine with OVMF, a software TPM and systemd's stub both.
+//! What boot files leave in registers, and whether a machine started them. systemd's own program judges the first, and the
+//! log of a machine with OVMF, a software TPM and systemd's stub both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "common/image.rs"]
@@ -17,7 +17,8 @@ use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
-/// What a machine measured that started an image from a stick, and one that had Secure Boot switched on and the image signed.
+/// What a machine measured that started an image from a stick, and one that had Secure Boot switched on and the image
+/// signed.
 const LOG: &[u8] = include_bytes!("../../fuzz/corpus/event_log/unified-image-on-ovmf");
 const SIGNED_LOG: &[u8] = include_bytes!("../../fuzz/corpus/event_log/secure-boot-on-ovmf");
 /// The value of a register after these events.

@@ -143,8 +143,8 @@ impl Claimed {
         matches!(self, Self::Tpm(claimed) if matches!(claimed.state, State::Proved(_)))
     }
 
-    /// Compares what it started with the boot files of the site, if the site asks for that. A medium may have settings for the
-    /// machine: the token that it shows, or none.
+    /// Compares what it started with the boot files of the site, if the site asks for that. A medium may have settings for
+    /// the machine: the token that it shows, or none.
     pub(super) async fn compare_boot(&mut self, connection: &mut Connection, token: Option<&str>) -> Result<(), Error> {
         let Self::Tpm(claimed) = self else { return Ok(()) };
         let State::Proved(proved) = &mut claimed.state else { return Ok(()) };
