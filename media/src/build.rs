@@ -11,9 +11,8 @@ use crate::config::{Config, ConfigError};
 use crate::kind::Kind;
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
-use crate::measurements::Measurements;
 use crate::uki::{self, UkiError};
-use crate::{gpt, iso};
+use crate::{gpt, iso, measurements};
 
 /// Label of the file system and name of the partition. slipway does not erase a disk that has it.
 const LABEL: &str = "SLIPWAY";
@@ -142,10 +141,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
             certificate_sha256: hex(&signer.certificate().sha256()),
         }),
         parts: parts.iter().map(used).collect(),
-        measurements: programs
-            .iter()
-            .filter_map(|(arch, program)| Measurements::predict(*arch, program).ok())
-            .collect(),
+        measurements: measurements::of(&programs),
         assets: std::mem::take(&mut build.assets),
     };
     build.write(MANIFEST, &[&manifest.to_json()], None).map(|()| manifest)

@@ -43,7 +43,10 @@ pub enum Mismatch {
     )]
     KernelAlone,
     /// Parts of the image are others.
-    #[error("{} of its unified image {} of no boot files that are recorded", parts.join(" and "), if parts.len() == 1 { "is that" } else { "are those" })]
+    #[error(
+        "{} of its unified image {} of no boot files that are recorded", parts.join(" and "),
+        if parts.len() == 1 { "is that" } else { "are those" }
+    )]
     Parts {
         /// Their names.
         parts: Vec<&'static str>,

@@ -34,7 +34,8 @@ pub struct Manifest {
     pub signed_by: Option<Signer>,
     /// The parts.
     pub parts: Vec<PartsUsed>,
-    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if that is not known of its stub.
+    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if that is not known of
+    /// its stub.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurements>,
     /// The files.

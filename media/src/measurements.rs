@@ -1,8 +1,8 @@
 //! What boot files leave in the registers of a machine's TPM, computed from the files alone.
 //!
 //! Firmware measures each program that it loads into register 4, by its Authenticode digest (TCG PC Client Platform Firmware
-//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes from
-//! outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
+//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes
+//! from outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -12,11 +12,13 @@ use slipway_secure_boot::authenticode;
 
 use crate::machine_settings::{self, MachineSettings};
 
-/// The sections that the stub measures, in its order: the name with a zero at its end, then the content. Later stubs measure more.
+/// The sections that the stub measures, in its order: the name with a zero at its end, then the content.
 pub const MEASURED: [&str; 9] =
     [".linux", ".osrel", ".cmdline", ".initrd", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"];
-/// The versions of systemd that measure these, and where the version is told.
-const STUBS: std::ops::RangeInclusive<u32> = 254..=255;
+/// The versions of systemd of which this was seen, and where a stub tells its own. Others measure more, or in another order.
+const STUBS: [u32; 2] = [252, 254];
+/// What version 252 does not measure yet.
+const LATER: [&str; 2] = [".uname", ".sbat"];
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
 /// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
 /// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
@@ -25,7 +27,8 @@ const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 const OMITTED: &[u8] = b"BOOT ATTEMPTS OMITTED";
 const SEPARATOR: &[u8] = &[0; 4];
 
-/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in hexadecimal.
+/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in
+/// hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Measurements {
@@ -33,14 +36,14 @@ pub struct Measurements {
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is no
-    /// EFI program.
+    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is
+    /// no EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
     pub sections: Vec<SectionDigest>,
-    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware that
-    /// tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
+    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware
+    /// that tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
     pub pcr4: String,
     /// Register 11.
     pub pcr11: String,
@@ -64,7 +67,7 @@ pub enum MeasureError {
     Unreadable,
     /// Other versions measure other sections.
     #[error(
-        "predicting what a unified kernel image leaves in a TPM: its stub is not one of systemd {} to {}", STUBS.start(), STUBS.end()
+        "predicting what a unified kernel image leaves in a TPM: its stub is not one of the versions {STUBS:?} of systemd"
     )]
     Stub,
 }
@@ -84,13 +87,12 @@ impl Measurements {
         };
         let told = content(".sdmagic").and_then(|text| text.strip_prefix(STUB_NAME)).ok_or(MeasureError::Stub)?;
         let version: String = told.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
-        if !version.parse().is_ok_and(|version| STUBS.contains(&version)) {
-            return Err(MeasureError::Stub);
-        }
+        let version = version.parse().ok().filter(|version| STUBS.contains(version)).ok_or(MeasureError::Stub)?;
+        let is_measured = |name: &&str| version > 252 || !LATER.contains(name);
         let kernel = content(".linux").ok_or(MeasureError::Unreadable)?;
         let kernel = authenticode::digest(kernel).ok();
         let measured: Vec<(&str, [u8; 32])> =
-            MEASURED.into_iter().filter_map(|name| Some((name, sha256(content(name)?)))).collect();
+            MEASURED.into_iter().filter(is_measured).filter_map(|name| Some((name, sha256(content(name)?)))).collect();
         let pcr11 = measured.iter().flat_map(|(name, digest)| [name_digest(name), *digest]);
         let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(kernel);
         Ok(Self {
@@ -105,6 +107,11 @@ impl Measurements {
                 .collect(),
         })
     }
+}
+
+/// What these programs leave, as far as it is known.
+pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
+    programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
 impl MachineSettings {

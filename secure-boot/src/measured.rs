@@ -1,5 +1,5 @@
-//! What firmware that enforces Secure Boot measures into register 7 of a TPM (TCG PC Client Platform Firmware Profile, section
-//! 3.3.4.8): its variables, then the entry of db that vouched for the program that it started.
+//! What firmware that enforces Secure Boot measures into register 7 of a TPM (TCG PC Client Platform Firmware Profile,
+//! section 3.3.4.8): its variables, then the entry of db that vouched for the program that it started.
 
 use ring::digest::{SHA256, digest};
 use uuid::Uuid;

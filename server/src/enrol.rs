@@ -5,7 +5,6 @@ pub mod tpm;
 
 use std::net::IpAddr;
 
-use slipway_media::judge::Known;
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
     ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait, printable,
@@ -20,7 +19,7 @@ use crate::state::{self, NodeEvent};
 use crate::store::claimants::{self, Report};
 use crate::store::nodes::{self, Node};
 use crate::store::tokens::{self, Token};
-use crate::store::{self, Connection, Store, boot_builds, boot_fetches, runs, settings};
+use crate::store::{self, Connection, Store, boot_fetches, runs};
 use crate::time::Millis;
 use tpm::Claimed;
 
@@ -97,7 +96,8 @@ pub async fn enrol(
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
     }
     if applicant.tpm.is_proved() {
-        compare_boot(&mut *store.read().await?, &mut applicant).await?;
+        applicant.tpm.compare_boot(&mut *store.read().await?, applicant.token.as_deref()).await?;
+        applicant.report.tpm = applicant.tpm.told();
     }
     // Most requests are from machines that wait already, and change nothing.
     if let Some(code) = still_waits(&mut *store.read().await?, &applicant, policy, now).await? {
@@ -166,22 +166,6 @@ fn applicant(request: &EnrolRequest, csr: &NodeRequest, tpms: &tpm::Judge, addre
         tpm,
         address,
     }
-}
-
-/// Compares what a machine started with the boot files of the site, if the site asks for that.
-async fn compare_boot(connection: &mut Connection, applicant: &mut Applicant) -> Result<(), Error> {
-    if settings::read(connection, settings::ATTESTED_BOOT).await?.is_some() {
-        return Ok(());
-    }
-    let builds = boot_builds::all(connection).await?;
-    let programs = boot_builds::programs(connection).await?;
-    let known = Known {
-        builds: builds.into_iter().flat_map(|build| build.measurements).collect(),
-        programs: programs.into_iter().map(|program| program.digest).collect(),
-    };
-    applicant.tpm.compare_boot(&known, applicant.token.as_deref());
-    applicant.report.tpm = applicant.tpm.told();
-    Ok(())
 }
 
 /// The identity with each identifier normalised, without filler values.

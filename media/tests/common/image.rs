@@ -52,8 +52,6 @@ impl Image {
             (".linux", &self.linux),
             (".initrd", &self.initrd),
         ];
-        // Without the section that systemd's program does not know.
-        let sections: Vec<_> = sections.into_iter().filter(|(_, content)| !content.is_empty()).collect();
         assemble(&self.stub, &sections).unwrap()
     }
 

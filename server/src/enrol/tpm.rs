@@ -11,9 +11,9 @@ use slipway_protocol::{
 
 use crate::admission::ShownTpm;
 use crate::error::Error;
-use crate::store::Connection;
 use crate::store::attestations::{self, Attestation};
 use crate::store::nodes::Node;
+use crate::store::{Connection, boot_builds, settings};
 use crate::time::Millis;
 
 /// Asks machines to prove their TPMs.
@@ -143,24 +143,30 @@ impl Claimed {
         matches!(self, Self::Tpm(claimed) if matches!(claimed.state, State::Proved(_)))
     }
 
-    /// Compares what it started with the boot files of the site. A medium may have settings for the machine: the token that
-    /// it shows, or none. A network among them is not known here.
-    pub(super) fn compare_boot(&mut self, known: &Known, token: Option<&str>) {
-        let Self::Tpm(claimed) = self else { return };
-        let State::Proved(proved) = &mut claimed.state else { return };
-        let settings = [None, token].map(|token| MachineSettings {
-            token: token.map(|token| Secret::from(token.to_owned())),
-            network: None,
-        });
-        let settings: Vec<_> = settings.iter().filter_map(MachineSettings::measured).collect();
+    /// Compares what it started with the boot files of the site, if the site asks for that. A medium may have settings for
+    /// the machine: the token that it shows, or none. A network among them is not known here.
+    pub(super) async fn compare_boot(&mut self, connection: &mut Connection, token: Option<&str>) -> Result<(), Error> {
+        let Self::Tpm(claimed) = self else { return Ok(()) };
+        let State::Proved(proved) = &mut claimed.state else { return Ok(()) };
+        if settings::read(connection, settings::ATTESTED_BOOT).await?.is_some() {
+            return Ok(());
+        }
+        let known = Known {
+            builds: boot_builds::all(connection).await?.into_iter().flat_map(|build| build.measurements).collect(),
+            programs: boot_builds::programs(connection).await?.into_iter().map(|program| program.digest).collect(),
+        };
+        let tokens = [None, token].map(|token| token.map(|token| Secret::from(token.to_owned())));
+        let settings = tokens.into_iter().map(|token| MachineSettings { token, network: None });
+        let settings: Vec<_> = settings.filter_map(|settings| settings.measured()).collect();
         let compared = match proved.proof.event_log {
-            Some(_) => judge::judge(&proved.events, known, &settings).map(drop).map_err(|error| error.to_string()),
+            Some(_) => judge::judge(&proved.events, &known, &settings).map(drop).map_err(|error| error.to_string()),
             None => Err("it did not send its event log".to_owned()),
         };
         proved.boot_is_known = compared.is_ok();
         if let Err(reason) = compared {
             claimed.problem = Some(format!("of what it started: {reason}"));
         }
+        Ok(())
     }
 
     /// Makes a machine that sends a proof again be asked again. The proof is good for some minutes, and whoever sent all of

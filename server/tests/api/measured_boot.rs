@@ -1,5 +1,5 @@
-//! Nodes that must be attested let in only machines that started boot files of the site. The TPMs are swtpm's, and the machines
-//! measure what firmware and the stub of a unified image do.
+//! Nodes that must be attested let in only machines that started boot files of the site. The TPMs are swtpm's, and the
+//! machines measure what firmware and the stub of a unified image do.
 
 use reqwest::{Response, StatusCode};
 use slipway_media::{MachineSettings, Manifest};
