@@ -122,7 +122,7 @@ async fn load_rare_drivers(config: &Config) -> usize {
     let places = Places::of_boot_image(Path::new(STATE));
     let began = Instant::now();
     // The image's own drivers come first. Where they serve all devices, nobody waits for the last of them.
-    while places.lack_drivers() && !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DISKS_LIMIT {
+    while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DISKS_LIMIT && places.lack_drivers() {
         sleep(Duration::from_millis(100)).await;
     }
     let insert: Insert = Arc::new(crate::drivers::insert);
