@@ -10,8 +10,7 @@ use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 use crate::config::{Config, ConfigError};
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
-use crate::uki::{self, UkiError};
-use crate::{gpt, iso};
+use crate::{gpt, iso, network, uki};
 
 /// Label of the file system and name of the partition. slipway does not erase a disk that has it.
 const LABEL: &str = "SLIPWAY";
@@ -71,7 +70,7 @@ pub enum BuildError {
     Parts(&'static str),
     /// The unified kernel image cannot be made.
     #[error(transparent)]
-    Uki(#[from] UkiError),
+    Uki(#[from] uki::UkiError),
     /// The unified kernel image cannot be signed.
     #[error("signing the unified kernel image for {}", arch.name())]
     Sign {
@@ -81,6 +80,9 @@ pub enum BuildError {
         #[source]
         source: ImageError,
     },
+    /// A file for the network cannot be signed.
+    #[error(transparent)]
+    SignFile(#[from] network::SignFileError),
     /// The files are too large for one medium.
     #[error("making a boot medium: the files do not fit into a FAT16 file system")]
     Medium(#[source] fat::NoRoom),
@@ -129,9 +131,8 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
         if kinds.contains(&Kind::Network) {
-            let files = [("vmlinuz", &parts.vmlinuz), ("initramfs", &initramfs), ("slipway.efi", &program)];
-            for (name, content) in files {
-                build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
+            for (name, content) in network::files(&parts.vmlinuz, &initramfs, &program, signer)? {
+                build.write(&format!("{}/{name}", arch.name()), &[&content], None)?;
             }
         }
         programs.push((arch, program));
@@ -197,11 +198,10 @@ impl Build<'_, '_> {
 
 /// What is the same for every site, and the configuration, which the kernel unpacks over it.
 fn initramfs(config: &Config, parts: &Parts) -> Vec<u8> {
-    let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
-    [&parts.initramfs[..], padding, &config.archive(parts.about.date)].concat()
+    [&parts.initramfs[..], &ZEROS[..cpio::padding(parts.initramfs.len())], &config.archive(parts.about.date)].concat()
 }
 
-fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, UkiError> {
+fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, uki::UkiError> {
     let cmdline = config.cmdline(parts.about.arch);
     let sections: [(&str, &[u8]); 5] = [
         (".osrel", b"ID=slipway\nNAME=slipway\nPRETTY_NAME=slipway\n"),

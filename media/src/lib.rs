@@ -9,10 +9,12 @@ mod gpt;
 mod iso;
 mod machine_settings;
 mod manifest;
+mod network;
 mod uki;
 
 pub use build::{BuildError, Inputs, Kind, Sink, build, id};
 pub use config::{Config, ConfigError};
 pub use machine_settings::{LEN as MACHINE_SETTINGS_LEN, MachineSettings};
 pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
+pub use network::SignFileError;
 pub use uki::{UkiError, assemble};

@@ -8,6 +8,7 @@
 
 pub mod authenticode;
 mod certificate;
+mod detached;
 mod keys;
 pub mod lists;
 pub mod microsoft;
@@ -16,6 +17,7 @@ mod pkcs7;
 mod variable;
 
 pub use certificate::{Certificate, CertificateError};
+pub use detached::sign as sign_detached;
 pub use keys::{KeyError, KeySize, SigningKey, generate_rsa_key};
 pub use pe::ImageError;
 pub use uuid::Uuid;
