@@ -59,6 +59,7 @@ impl Lab {
             listen: self.address,
             boot_listen: None,
             boot: None,
+            trusted_proxies: Vec::new(),
             pxe: Default::default(),
             names: Vec::new(),
             policy: Default::default(),
