@@ -11,8 +11,7 @@ use crate::config::{Config, ConfigError};
 use crate::kind::Kind;
 use crate::machine_settings::{self, MachineSettings};
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
-use crate::uki::{self, UkiError};
-use crate::{gpt, iso, measurements};
+use crate::{gpt, iso, measurements, network, uki};
 
 /// Label of the file system and name of the partition. slipway does not erase a disk that has it.
 const LABEL: &str = "SLIPWAY";
@@ -47,7 +46,7 @@ pub enum BuildError {
     Parts(&'static str),
     /// The unified kernel image cannot be made.
     #[error(transparent)]
-    Uki(#[from] UkiError),
+    Uki(#[from] uki::UkiError),
     /// The unified kernel image cannot be signed.
     #[error("signing the unified kernel image for {}", arch.name())]
     Sign {
@@ -57,6 +56,9 @@ pub enum BuildError {
         #[source]
         source: ImageError,
     },
+    /// A file for the network cannot be signed.
+    #[error(transparent)]
+    SignFile(#[from] network::SignFileError),
     /// The files are too large for one medium.
     #[error("making a boot medium: the files do not fit into a FAT16 file system")]
     Medium(#[source] fat::NoRoom),
@@ -105,12 +107,13 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
         // Whatever a machine was started from, it fetches its rare drivers from the server.
-        let mut files: Vec<(&str, &[u8])> = parts.rare_drivers.iter().flat_map(RareDrivers::files).collect();
-        if kinds.contains(&Kind::Network) {
-            files.extend([("vmlinuz", &parts.vmlinuz[..]), ("initramfs", &initramfs), ("slipway.efi", &program)]);
-        }
-        for (name, content) in files {
+        for (name, content) in parts.rare_drivers.iter().flat_map(RareDrivers::files) {
             build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
+        }
+        if kinds.contains(&Kind::Network) {
+            for (name, content) in network::files(&parts.vmlinuz, &initramfs, &program, signer)? {
+                build.write(&format!("{}/{name}", arch.name()), &[&content], None)?;
+            }
         }
         programs.push((arch, program));
     }
@@ -179,7 +182,7 @@ fn initramfs(config: &Config, parts: &Parts, build: &str) -> Vec<u8> {
     [&parts.initramfs[..], padding, &config.archive(build, &parts.about)].concat()
 }
 
-fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, UkiError> {
+fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, uki::UkiError> {
     let cmdline = config.cmdline(parts.about.arch);
     let sections: [(&str, &[u8]); 5] = [
         (".osrel", b"ID=slipway\nNAME=slipway\nPRETTY_NAME=slipway\n"),

@@ -12,6 +12,7 @@ mod kind;
 mod machine_settings;
 mod manifest;
 mod measurements;
+mod network;
 mod uki;
 
 pub use build::{BuildError, Inputs, Sink, build, id};
@@ -20,4 +21,5 @@ pub use kind::Kind;
 pub use machine_settings::{LEN as MACHINE_SETTINGS_LEN, MachineSettings};
 pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 pub use measurements::{MeasureError, Measurements, SectionDigest};
+pub use network::SignFileError;
 pub use uki::{UkiError, assemble};

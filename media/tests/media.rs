@@ -459,6 +459,27 @@ fn a_signed_program_is_accepted_by_others_and_a_changed_one_is_not() {
         return;
     };
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let signed: Vec<&String> = files.keys().filter(|name| name.ends_with(".sig")).collect();
+    assert_eq!(signed, ["x86_64/initramfs.sig", "x86_64/vmlinuz.sig"]);
+    for name in ["vmlinuz", "initramfs"] {
+        let [content, signature] = ["", ".sig"].map(|end| folder.path().join(format!("{name}{end}")));
+        fs::write(&content, &files[&format!("x86_64/{name}")]).unwrap();
+        fs::write(&signature, &files[&format!("x86_64/{name}.sig")]).unwrap();
+        let verified = || {
+            let mut cms = Command::new("openssl");
+            cms.args(["cms", "-verify", "-binary", "-inform", "DER", "-purpose", "any", "-out", "/dev/null"]);
+            cms.arg("-content").arg(&content).arg("-in").arg(&signature).arg("-CAfile").arg(&certificate).output()
+        };
+        let said = verified().unwrap();
+        assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
+        let mut changed = fs::read(&content).unwrap();
+        changed[100] ^= 1;
+        fs::write(&content, changed).unwrap();
+        assert!(!verified().unwrap().status.success(), "{name}");
+    }
+    // iPXE asks for it.
+    let usage = judge("openssl", "x509 -noout -ext extendedKeyUsage -in FILE", &certificate);
+    assert!(usage.is_none_or(|said| said.contains("Code Signing")));
     if let Some(said) = judge("objdump", "--section-headers FILE", &program) {
         for (name, len) in [(".linux", 30_000), (".cmdline", config().cmdline(Arch::X86_64).len())] {
             let line = said.lines().find(|line| line.contains(name)).unwrap();

@@ -4,7 +4,10 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use getrandom::SysRng;
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
 use ring::rand::SystemRandom;
 use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
 use rsa::pkcs1::DecodeRsaPrivateKey;
@@ -142,6 +145,8 @@ impl SigningKey {
         // It signs programs, and itself: verifiers that follow a chain to its end accept only an authority there.
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
+        // Firmware does not ask for it. iPXE does, of who signs what it starts.
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let certificate = params.self_signed(&pair).map_err(certify)?;
         let certificate = Certificate::from_der(certificate.der());
         Self::new(document, certificate.map_err(|source| KeyError::Certificate { source })?)

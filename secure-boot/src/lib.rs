@@ -8,6 +8,7 @@
 
 pub mod authenticode;
 mod certificate;
+mod detached;
 mod keys;
 pub mod lists;
 mod measured;
@@ -17,6 +18,7 @@ mod pkcs7;
 mod variable;
 
 pub use certificate::{Certificate, CertificateError};
+pub use detached::sign as sign_detached;
 pub use keys::{KeyError, KeySize, SigningKey, generate_rsa_key};
 pub use measured::register_7;
 pub use pe::ImageError;

@@ -106,14 +106,15 @@ fn what_sbsign_has_signed_verifies() {
 
 #[test]
 fn sbverify_accepts_the_signed_stub_of_systemd() {
+    use xtask::debian::{STUB, SYSTEMD_BOOT};
     if !has(&["sbverify"]) {
         return;
     }
-    let package = match xtask::debian::unpacked(&xtask::debian::SYSTEMD_BOOT) {
-        Ok(package) => package,
-        Err(error) => return eprintln!("not checked: systemd-boot-efi: {error:#}"),
-    };
-    for name in ["linuxx64.efi.stub", "systemd-bootx64.efi"] {
+    for (package, name) in [(STUB, "linuxx64.efi.stub"), (SYSTEMD_BOOT, "systemd-bootx64.efi")] {
+        let package = match xtask::debian::unpacked(&package) {
+            Ok(package) => package,
+            Err(error) => return eprintln!("not checked: systemd-boot-efi: {error:#}"),
+        };
         let program = std::fs::read(package.join("usr/lib/systemd/boot/efi").join(name)).unwrap();
         let (signed, certificate) = (sign(program, &KEY).unwrap(), KEY.certificate().to_pem());
         let folder = Folder::new(&[("crt", certificate.as_bytes()), ("signed", &signed)]);

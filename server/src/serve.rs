@@ -62,6 +62,8 @@ pub struct Config {
     pub boot: Option<PathBuf>,
     /// The folder of prebuilt parts, which boot files are made of.
     pub parts: PathBuf,
+    /// Addresses of proxies that say which machine fetches a boot file.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Where network boot is offered beside a DHCP server of somebody else.
     pub pxe: pxe::Settings,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
@@ -177,6 +179,7 @@ impl Server {
             tpms,
             boot_files: BootFiles::new(config.parts, config.boot.clone()),
             boot: config.boot,
+            trusted_proxies: config.trusted_proxies,
             boot_fetches,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),

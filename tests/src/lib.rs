@@ -61,6 +61,7 @@ impl Lab {
             boot_listen: None,
             boot: Some(self.boot_folder()),
             parts: "/nowhere".into(),
+            trusted_proxies: Vec::new(),
             pxe: Default::default(),
             names: Vec::new(),
             policy: Default::default(),

@@ -11,10 +11,6 @@ use crate::command::{command, stdout};
 use crate::image::{self, PartsConfig};
 use crate::{binary, debian, firmware_files, host, rare_drivers, workspace};
 
-/// The package with the stub of unified kernel images, and its licence.
-const STUB: &str = "systemd-boot-efi";
-const STUB_LICENCE: Option<&str> = Some("LGPL-2.1-or-later");
-
 /// The components of the common archive, and the firmware of rare drivers.
 pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     let mut components = crates("slipway", &binary::target(config.arch))?;
@@ -43,10 +39,7 @@ pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
 
 /// The stub of unified kernel images.
 pub fn stub(arch: Arch) -> Result<Component> {
-    match arch {
-        Arch::X86_64 => installed(STUB, STUB_LICENCE),
-        Arch::Aarch64 => unpacked(&debian::unpacked_for(&debian::SYSTEMD_BOOT, arch)?, STUB, STUB_LICENCE),
-    }
+    unpacked(&debian::unpacked_for(&debian::STUB, arch)?, debian::STUB.name, Some("LGPL-2.1-or-later"))
 }
 
 /// The crates that a program is linked from, by its package and target.

@@ -52,7 +52,9 @@ pub struct Package<'a> {
 
 /// Configures systems with Ignition configs at first boot. Debian has it since trixie.
 pub const IGNITION: Package<'_> = Package { name: "ignition", suite: "trixie", component: "main" };
-/// Boot loader and stub for unified kernel images. 254 is the first version whose stub reads addons.
+/// The stub of the boot image. 258 is the first version whose stub notes the URL that it was loaded from.
+pub const STUB: Package<'_> = Package { name: "systemd-boot-efi", suite: "forky", component: "main" };
+/// Boot loader and stub of unified kernel images that tests install. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package<'_> =
     Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
 /// The network boot loader. Debian has it for arm64 since trixie; the package is the same for all architectures.

@@ -10,8 +10,8 @@ use crate::command::{command, run_quietly, stdout};
 pub const PYTHON: &[&str] = &["python3-venv"];
 /// For the static build if rustup has no musl target: Debian's newest compiler and the sources of its std.
 pub const DEBIAN_RUST: &[&str] = &["rustc-web", "rust-web-src"];
-/// For the boot image: depmod, zstd, and the stub that joins kernel and initramfs to one EFI program.
-pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
+/// For the boot image: depmod and zstd.
+pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd"];
 /// For the boot image's mkfs programs: a C compiler, and the static libraries they are linked with.
 pub const MKFS: &[&str] =
     &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
@@ -32,7 +32,8 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 /// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For our tests: other readers of what we write and writers of what we read; clients of TFTP; a shell and dmsetup for a machine with
-/// failing disks; the program that sends reports of installed systems; systemd to verify our unit.
+/// failing disks; the program that sends reports of installed systems; systemd to verify our unit; a stub
+/// to sign.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -63,6 +64,7 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
     "openssl",
     "sbsigntool",
+    "systemd-boot-efi",
     "tftp-hpa",
     "atftp",
 ];

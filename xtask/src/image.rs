@@ -48,12 +48,9 @@ pub const DRIVERS: &str = "drivers.txt";
 /// The list of modules for which the initramfs has no room.
 pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
-/// Path of systemd-boot-efi's stub: that of the host, or one that is fetched for another architecture.
+/// Path of the stub of unified kernel images, which is fetched: the host's is too old.
 fn stub(arch: Arch) -> Result<PathBuf> {
-    let root = match arch {
-        Arch::X86_64 => PathBuf::from("/"),
-        Arch::Aarch64 => debian::unpacked_for(&debian::SYSTEMD_BOOT, arch)?,
-    };
+    let root = debian::unpacked_for(&debian::STUB, arch)?;
     Ok(root.join(format!("usr/lib/systemd/boot/efi/linux{}.efi.stub", arch.efi())))
 }
 

@@ -13,6 +13,7 @@ pub mod external_report;
 mod fault;
 mod file_body;
 pub mod files;
+mod forwarded;
 pub mod images;
 pub mod media;
 pub mod metadata;
@@ -21,6 +22,7 @@ pub mod openapi;
 pub mod operator;
 pub mod phone_home;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,6 +51,7 @@ use crate::store::Store;
 use answer::{ApiError, MOST_LOGGED};
 use auth::{OperatorName, Peer};
 use body::Bodies;
+use forwarded::believe_proxies;
 
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,6 +74,8 @@ pub struct App {
     pub boot: Option<PathBuf>,
     /// Makes boot files for operators.
     pub boot_files: BootFiles,
+    /// Proxies that say who fetches boot files.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Boot files that were fetched.
     pub boot_fetches: Arc<BootFetches>,
     /// How often installed systems may report.
@@ -178,7 +183,8 @@ pub fn boot_router(app: Arc<App>) -> Router {
 fn boot_routes(app: &Arc<App>, way: BootWay) -> Router<Arc<App>> {
     let keep_pace = middleware::from_fn_with_state(Arc::clone(app), keep_pace);
     let script = Router::new().route("/boot/ipxe", get(boot::script)).route_layer(keep_pace);
-    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way))
+    let believe_proxies = middleware::from_fn_with_state(Arc::clone(app), believe_proxies);
+    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way)).layer(believe_proxies)
 }
 
 fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {

@@ -1,6 +1,6 @@
 //! `slipway-server serve`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::log;
@@ -38,6 +38,10 @@ pub struct Options {
     /// Folder of the prebuilt parts, of which operators have boot files made over HTTPS.
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
+    /// Address of a proxy, such as nginx, that says in the header X-Forwarded-For which machine fetches a boot file; may be
+    /// given several times. From anybody else the header is ignored.
+    #[arg(long = "trusted-proxy", value_name = "ADDRESS", requires = "boot")]
+    trusted_proxies: Vec<IpAddr>,
     /// Network interface on which machines are told by PXE what to boot, beside a DHCP server that belongs to somebody
     /// else; may be given several times. Needs --boot, and ports 67, 69 and 4011.
     #[arg(long, value_name = "INTERFACE", requires = "boot")]
@@ -76,13 +80,28 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, parts, names, max_capture, require, strict, ek_ca, .. } = options;
+    let Options { url, listen, boot_listen, boot, parts, trusted_proxies, names, max_capture, .. } = options;
+    let Options { require, strict, ek_ca, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();
-    let config = Config { data, url, listen, boot_listen, boot, parts, pxe, names, max_capture, policy, ek_ca, limits };
+    let config = Config {
+        data,
+        url,
+        listen,
+        boot_listen,
+        boot,
+        parts,
+        trusted_proxies,
+        pxe,
+        names,
+        max_capture,
+        policy,
+        ek_ca,
+        limits,
+    };
     let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.

@@ -13,7 +13,7 @@ use slipway_server::time::{Millis, now};
 
 use crate::installing::web1;
 use crate::program;
-use crate::support::{Machine, Node, TestServer, UUID};
+use crate::support::{Machine, Node, PROXY, TestServer, UUID};
 
 const MINUTE: Millis = 60 * 1000;
 const HOUR: Millis = 60 * MINUTE;
@@ -115,6 +115,24 @@ async fn every_way_of_fetching_a_whole_file_is_recorded() {
     assert_eq!((told.as_slice(), fetched.silent_since), (&expect[..], None));
     assert!(fetched.files.iter().all(|file| file.address == "127.0.0.1"), "{fetched:?}");
     assert_eq!(status::strange_fetches(&server.store().await).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_says_whose_fetch_it_is_and_nobody_else_does() {
+    let server = TestServer::start().await;
+    fill(&server, &["vmlinuz", "initramfs"]);
+    let url = server.boot_url("/boot/x86_64/");
+    let get = async |client: Client, file: &str, address: &str| {
+        let request = client.get(format!("{url}{file}")).header("x-forwarded-for", address);
+        request.send().await.unwrap().error_for_status().unwrap().bytes().await.unwrap();
+    };
+    let proxy = Client::builder().local_address(PROXY).build().unwrap();
+    get(proxy, "vmlinuz", "198.51.100.1, 192.0.2.7").await;
+    get(Client::new(), "initramfs", "192.0.2.8").await;
+    let server = server.restart().await;
+    let mut strangers = strangers_in(&server.store().await, now()).await;
+    strangers.sort();
+    assert_eq!(strangers, ["127.0.0.1 x86_64/initramfs", "192.0.2.7 x86_64/vmlinuz"]);
 }
 
 #[tokio::test]

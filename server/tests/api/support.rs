@@ -1,5 +1,6 @@
 //! A server on a free port, and machines that talk to it.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Once};
@@ -34,6 +35,9 @@ pub const IMAGE: [u8; 512] = {
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
 /// Size limit of the server for images of captured disks, in bytes.
 pub const MAX_CAPTURE: u64 = 1000;
+
+/// The proxy that the server trusts. A client on this host can be there.
+pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// A server with its own data folder.
 pub struct TestServer {
@@ -161,6 +165,7 @@ impl Running {
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
             boot: Some(folder.join("boot")).filter(|boot| boot.exists()),
             parts: folder.join("parts"),
+            trusted_proxies: vec![PROXY],
             pxe: Default::default(),
             names: Vec::new(),
             max_capture: MAX_CAPTURE,

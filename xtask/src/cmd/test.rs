@@ -82,9 +82,10 @@ impl Test {
             ] {
                 debian::unpacked(&package)?;
             }
+            debian::unpacked(&debian::STUB)?;
             if with_arm64 {
                 debian::unpacked(&debian::ARM64_FIRMWARE)?;
-                debian::unpacked_for(&debian::SYSTEMD_BOOT, Arch::Aarch64)?;
+                debian::unpacked_for(&debian::STUB, Arch::Aarch64)?;
             }
             println!("target images, server and programs of the boot image: ready ({} s)", began.elapsed().as_secs());
         }

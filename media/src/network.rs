@@ -1,0 +1,40 @@
+//! Boot files for the network.
+
+use std::borrow::Cow;
+
+use slipway_secure_boot::{KeyError, SigningKey, sign_detached};
+
+/// A file cannot be signed.
+#[derive(Debug, thiserror::Error)]
+#[error("signing the boot file {name}")]
+pub struct SignFileError {
+    /// Its name.
+    pub name: &'static str,
+    /// The cause.
+    #[source]
+    pub source: KeyError,
+}
+
+/// Files with their names.
+type Files<'a> = Vec<(&'static str, Cow<'a, [u8]>)>;
+
+/// The files of an architecture. The unified kernel image has its signature inside. Kernel and initramfs,
+/// which iPXE loads one by one, have theirs beside them.
+pub fn files<'a>(
+    vmlinuz: &'a [u8],
+    initramfs: &'a [u8],
+    program: &'a [u8],
+    signer: Option<&SigningKey>,
+) -> Result<Files<'a>, SignFileError> {
+    let mut files =
+        vec![("vmlinuz", vmlinuz.into()), ("initramfs", initramfs.into()), ("slipway.efi", Cow::from(program))];
+    if let Some(signer) = signer {
+        for (name, signature, content) in
+            [("vmlinuz", "vmlinuz.sig", vmlinuz), ("initramfs", "initramfs.sig", initramfs)]
+        {
+            let signed = sign_detached(content, signer).map_err(|source| SignFileError { name, source })?;
+            files.push((signature, signed.into()));
+        }
+    }
+    Ok(files)
+}

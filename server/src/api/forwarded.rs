@@ -1,0 +1,58 @@
+//! Who fetches boot files behind a proxy that decrypts for it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::api::App;
+use crate::api::auth::Peer;
+
+/// The header to which each proxy adds the address that it was asked from.
+const HEADER: &str = "x-forwarded-for";
+
+/// Takes the machine's address from a proxy that the operator trusts. Anybody else could say anything.
+pub async fn believe_proxies(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let said = last(request.headers());
+    if let Some((peer, said)) = request.extensions_mut().get_mut::<Peer>().zip(said)
+        && app.trusted_proxies.contains(&peer.address.ip().to_canonical())
+    {
+        peer.address = SocketAddr::new(said, 0);
+    }
+    next.run(request).await
+}
+
+/// The address that the last proxy has added. What is before it came with the request.
+fn last(headers: &HeaderMap) -> Option<IpAddr> {
+    let line = headers.get_all(HEADER).iter().next_back()?.to_str().ok()?;
+    line.rsplit(',').next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_last_proxy_has_added_counts() {
+        let table: [(&[&str], Option<&str>); 8] = [
+            (&[], None),
+            (&["192.0.2.7"], Some("192.0.2.7")),
+            (&["2001:db8::7"], Some("2001:db8::7")),
+            (&["198.51.100.1, 192.0.2.7"], Some("192.0.2.7")),
+            (&["198.51.100.1", "192.0.2.7"], Some("192.0.2.7")),
+            (&["192.0.2.7,"], None),
+            (&["192.0.2.7:80"], None),
+            (&["unknown"], None),
+        ];
+        for (lines, expect) in table {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(HEADER, line.parse().unwrap());
+            }
+            assert_eq!(last(&headers), expect.map(|address| address.parse().unwrap()), "{lines:?}");
+        }
+    }
+}
