@@ -1,20 +1,20 @@
 //! Kernel modules by modalias, from depmod(8)'s tables modules.alias and modules.dep.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use slipway_installer::modalias;
+use slipway_installer::module_tables::{self, Modules};
 
 /// The modules of one kernel.
 pub struct Drivers {
     folder: PathBuf,
     /// Pattern and module, in the order of modules.alias.
     aliases: Vec<(String, String)>,
-    /// By module name with underscores: path below `folder`, and the modules to load before it, in load order.
-    modules: BTreeMap<String, (String, Vec<String>)>,
+    modules: Modules,
 }
 
 impl Drivers {
@@ -31,15 +31,15 @@ impl Drivers {
         };
         Ok(Self {
             folder: folder.to_owned(),
-            aliases: parse_aliases(&table("modules.alias")?),
-            modules: parse_dependencies(&table("modules.dep")?),
+            aliases: module_tables::aliases(&table("modules.alias")?),
+            modules: module_tables::dependencies(&table("modules.dep")?),
         })
     }
 
     /// Loads every module whose pattern matches, and the module of that name, each after its dependencies. A result is
     /// true if the module was loaded now, false if it was loaded before.
     pub fn load(&self, alias: &str) -> Vec<(String, io::Result<bool>)> {
-        let name = canonical(alias);
+        let name = module_tables::canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
         let by_alias =
             self.aliases.iter().filter(|(pattern, _)| modalias::fits(pattern, alias)).map(|(_, module)| module.clone());
@@ -94,51 +94,9 @@ pub fn modprobe(arguments: impl Iterator<Item = String>) -> ExitCode {
     if found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Module names are compared with underscores. File names may have hyphens.
-fn canonical(name: &str) -> String {
-    name.replace('-', "_")
-}
-
-/// Lines `alias PATTERN MODULE`.
-fn parse_aliases(text: &str) -> Vec<(String, String)> {
-    let parse = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        match (words.next(), words.next(), words.next()) {
-            (Some("alias"), Some(pattern), Some(module)) => Some((pattern.to_owned(), canonical(module))),
-            _ => None,
-        }
-    };
-    text.lines().filter_map(parse).collect()
-}
-
-/// Lines `PATH: PATH...`. The module to load first is last in the line.
-fn parse_dependencies(text: &str) -> BTreeMap<String, (String, Vec<String>)> {
-    let parse = |line: &str| {
-        let (path, needed) = line.split_once(':')?;
-        let needed = needed.split_ascii_whitespace().rev().map(module_of).collect();
-        Some((module_of(path), (path.to_owned(), needed)))
-    };
-    text.lines().filter_map(parse).collect()
-}
-
-fn module_of(path: &str) -> String {
-    let file = path.rsplit('/').next().unwrap_or(path);
-    canonical(file.split('.').next().unwrap_or(file))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modules_come_after_what_they_need() {
-        let modules =
-            parse_dependencies("kernel/net/virtio_net.ko: kernel/net/net_failover.ko kernel/net/failover.ko\n");
-        let (path, needed) = modules.get("virtio_net").cloned().unwrap_or_default();
-        assert_eq!(path, "kernel/net/virtio_net.ko");
-        assert_eq!(needed, ["failover", "net_failover"]);
-        assert_eq!(module_of("kernel/fs/nls/nls_iso8859-1.ko"), "nls_iso8859_1");
-    }
 
     #[test]
     fn only_modules_of_a_folder_that_are_not_loaded_are_removed() -> io::Result<()> {
@@ -148,17 +106,11 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(path, "12345")?;
         }
-        let modules = parse_dependencies("net/a-b.ko: \nnet/c.ko: net/a-b.ko\nnet/absent.ko:\nscsi/d.ko:\n");
+        let modules = module_tables::dependencies("net/a-b.ko: \nnet/c.ko: net/a-b.ko\nnet/absent.ko:\nscsi/d.ko:\n");
         let drivers = Drivers { folder: folder.path().to_owned(), aliases: Vec::new(), modules };
         assert_eq!(drivers.remove_unused("net/", &folder.path().join("sys/module")), 5);
         let left = ["net/a-b.ko", "net/c.ko", "scsi/d.ko"].map(|path| folder.path().join(path).exists());
         assert_eq!(left, [true, false, true]);
         Ok(())
-    }
-
-    #[test]
-    fn alias_lines_name_pattern_and_module() {
-        let aliases = parse_aliases("# Aliases\nalias fs-vfat vfat\nalias pci:v1* some-driver\n");
-        assert_eq!(aliases, [("fs-vfat".into(), "vfat".into()), ("pci:v1*".into(), "some_driver".into())]);
     }
 }

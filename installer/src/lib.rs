@@ -37,6 +37,7 @@ pub mod link;
 pub mod log_book;
 pub mod machine_key;
 pub mod modalias;
+pub mod module_tables;
 pub mod oem_strings;
 pub mod rare_drivers;
 pub mod reach;

@@ -16,9 +16,11 @@ use crate::machine_settings::{self, MachineSettings};
 pub const MEASURED: [&str; 9] =
     [".linux", ".osrel", ".cmdline", ".initrd", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"];
 /// The versions of systemd of which this was seen, and where a stub tells its own. Others measure more, or in another order.
-const STUBS: [u32; 2] = [252, 254];
+const STUBS: [u32; 3] = [252, 254, 262];
 /// What version 252 does not measure yet.
 const LATER: [&str; 2] = [".uname", ".sbat"];
+/// The last of them that has firmware load the kernel, which measures it. Later ones load it by themselves.
+const LOADED_BY_FIRMWARE: u32 = 254;
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
 /// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
 /// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
@@ -36,8 +38,8 @@ pub struct Measurements {
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// That of the kernel. The stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel is
-    /// no EFI program.
+    /// That of the kernel. An older stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel
+    /// is no EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
@@ -94,7 +96,8 @@ impl Measurements {
         let measured: Vec<(&str, [u8; 32])> =
             MEASURED.into_iter().filter(is_measured).filter_map(|name| Some((name, sha256(content(name)?)))).collect();
         let pcr11 = measured.iter().flat_map(|(name, digest)| [name_digest(name), *digest]);
-        let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(kernel);
+        let loaded = kernel.filter(|_| version <= LOADED_BY_FIRMWARE);
+        let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(loaded);
         Ok(Self {
             arch,
             pcr4: hex(&extended(pcr4)),

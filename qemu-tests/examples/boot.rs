@@ -122,7 +122,8 @@ impl Bench {
     /// Registers a new machine, switches it on, and waits until its disk is written.
     fn measure(&mut self, way: Way, folder: &Path) -> Result<Figures> {
         self.rounds += 1;
-        let (name, uuid) = (format!("machine-{}", self.rounds), format!("7d2f9a60-3c55-4b0e-9c7a-{:012x}", self.rounds));
+        let (name, uuid) =
+            (format!("machine-{}", self.rounds), format!("7d2f9a60-3c55-4b0e-9c7a-{:012x}", self.rounds));
         self.lab.operator(&["node", "add", "--name", &name, "--uuid", &uuid, "--release"])?;
         self.lab.operator(&["run", "start", &name, "--os", OS])?;
         let folder = folder.join(&name);
@@ -145,7 +146,8 @@ impl Bench {
         };
         drop(machine);
         fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-        let step = step(&node).filter(|step| step.state == StepState::Succeeded).with_context(|| format!("{node:#?}"))?;
+        let step =
+            step(&node).filter(|step| step.state == StepState::Succeeded).with_context(|| format!("{node:#?}"))?;
         let log = fs::read_to_string(self.lab.server_log()).context("reading the server's log")?;
         let log = log.get(log_before..).unwrap_or_default();
         let enrolled = time_of(log, &["method=POST", "route=/v1/enrol ", "status=200"])?;
@@ -268,7 +270,9 @@ fn median_of(rows: &[Figures]) -> Option<Figures> {
 }
 
 fn print_table(rows: &[Figures]) {
-    println!("| way | kernel to PID 1 | to the lease | to enrolment | to the first byte | power-on to first byte | to written |");
+    println!(
+        "| way | kernel to PID 1 | to the lease | to enrolment | to the first byte | power-on to first byte | to written |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
         let seconds = |ms: u64| format!("{:.2} s", ms as f64 / 1000.0);

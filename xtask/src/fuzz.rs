@@ -22,12 +22,14 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The repository's crates that are linked into the targets.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 12] = [
     "slipway-fuzz",
     "slipway-actions",
     "slipway-attestation",
     "slipway-formats",
     "slipway-installer",
+    "slipway-media",
+    "slipway-parts",
     "slipway-protocol",
     "slipway-secure-boot",
     "slipway-pxe",
