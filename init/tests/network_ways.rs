@@ -164,7 +164,8 @@ fn an_address_from_the_settings_of_the_medium_reaches_the_server() {
         "nameservers": ["192.0.2.53"],
     });
     let (link, routes) = site.reach("192.0.2.1", Some(network), None);
-    let expect = json!({"interface": "eth0", "address": "192.0.2.5/24", "gateway": "192.0.2.254", "name_servers": ["192.0.2.53"]});
+    let (address, gateway) = ("192.0.2.5/24", "192.0.2.254");
+    let expect = json!({"interface": "eth0", "address": address, "gateway": gateway, "name_servers": ["192.0.2.53"]});
     assert_eq!(link, expect);
     assert!(routes.contains("default via 192.0.2.254 dev eth0 proto static metric 10"), "{routes}");
 }
@@ -172,7 +173,8 @@ fn an_address_from_the_settings_of_the_medium_reaches_the_server() {
 #[test]
 fn routers_alone_lead_to_the_server_and_to_its_name() {
     let Some(site) = Site::new() else { return };
-    let ra = "--enable-ra --dhcp-range=fd77::,ra-only --host-record=install.test,fd77::1 --dhcp-option=option6:dns-server,[fe80::]";
+    let ra = "--enable-ra --dhcp-range=fd77::,ra-only --dhcp-option=option6:dns-server,[fe80::] \
+              --host-record=install.test,fd77::1";
     let (link, routes) = site.reach(NAME, None, Some(ra));
     assert_eq!(link["address"], "fd77::5054:ff:fe7d:2f01/64");
     let router = link["gateway"].as_str().unwrap().to_owned();

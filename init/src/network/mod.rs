@@ -1,9 +1,9 @@
 //! `slipway network`: every way to an address on every interface at once; the first that reaches the server wins.
 //!
 //! Each interface of a device, present or plugged in later, has its own tasks: one for each [`Way`] to an address, which are
-//! DHCP, what routers advertise, and addresses from the settings of the medium. A task keeps its addresses as long as it lives,
-//! with routes of low preference, and connects to the server through this interface only. The first with a TLS handshake
-//! that the CA of the boot medium vouches for gets the preferred routes and the name servers: anybody can accept a
+//! DHCP, what routers advertise, and addresses from the settings of the medium. A task keeps its addresses as long as it
+//! lives, with routes of low preference, and connects to the server through this interface only. The first with a TLS
+//! handshake that the CA of the boot medium vouches for gets the preferred routes and the name servers: anybody can accept a
 //! connection. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
 
 mod dhcp4;
