@@ -19,6 +19,7 @@ use xtask::target_image::{self, System};
 pub mod installed;
 pub mod programs;
 pub mod secure_boot;
+pub mod site;
 pub mod tpm;
 
 /// SMBIOS UUID of the machine.

@@ -28,17 +28,21 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The machine with another processor. What it boots takes minutes to build.
-pub const ARM64: &str = "an_arm64_machine_boots_by_firmware_and_has_its_disk_written";
-
 /// Whole-machine tests that take longer than two minutes, with what only they need, and take turns, each with the system that
 /// only it installs, if any.
-pub const LONG: [(&str, Option<System>); 4] = [
+pub const LONG: [(&str, Option<System>); 5] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
-    (ARM64, None),
+    // What these machines boot takes minutes to build.
+    ("an_arm64_machine_boots_by_firmware_and_has_its_disk_written", None),
+    ("proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop", None),
 ];
+
+/// Whether a test starts a machine with arm64.
+pub fn is_arm64(test: &str) -> bool {
+    test.contains("_arm64_")
+}
 
 /// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.
 pub fn turn() -> usize {

@@ -76,6 +76,10 @@ pub(super) fn of(
         // Only the firmware in system management mode writes its variables.
         add(&["-global", "driver=cfi.pflash01,property=secure,value=on"]);
     }
+    // AAVMF would wait five seconds for a key before it starts anything. OVMF does not.
+    if config.arch == Arch::Aarch64 {
+        add(&["-boot", "menu=on,splash-time=0"]);
+    }
     match &config.boot {
         Boot::Uefi { .. } | Boot::NewerUefi { .. } => {
             let release = match config.boot {
@@ -83,10 +87,6 @@ pub(super) fn of(
                 _ => Release::of_host(config.secure_boot),
             };
             add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
-            // AAVMF would wait five seconds for a key before it starts anything. OVMF does not.
-            if config.arch == Arch::Aarch64 {
-                add(&["-boot", "menu=on,splash-time=0"]);
-            }
             // Nothing answers PXE here, and waiting for it would take a minute.
             for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);

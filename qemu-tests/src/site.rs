@@ -1,0 +1,112 @@
+//! A network that is not ours, for tests of network boot beside its DHCP server.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use nix::sched::{CloneFlags, unshare};
+use xtask::binary::Arch;
+use xtask::command::{command, run_quietly};
+use xtask::host;
+use xtask::qemu::{Boot, Machine, MachineConfig};
+
+use crate::UUID;
+use crate::programs::Programs;
+
+/// Address of slipway.
+pub const SLIPWAY: &str = "10.77.0.2";
+/// Address of the DHCP server.
+pub const DHCP: &str = "10.77.0.1";
+/// MAC address of the machine.
+pub const MAC: &str = "52:54:00:7d:2f:01";
+
+/// A network with a DHCP server of somebody else. It ends with the thread that made it.
+pub struct Site {
+    /// What runs in it.
+    pub programs: Programs,
+    /// The network namespace of the DHCP server.
+    elsewhere: String,
+}
+
+impl Site {
+    /// Moves this thread, and what it starts from now on, to a network of its own: a bridge with a tap for a machine.
+    /// None if that is not allowed here.
+    pub fn new() -> Result<Option<Self>> {
+        host::ensure(&["dnsmasq-base", "iproute2"])?;
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+            eprintln!("not checked: networks of one's own are not allowed: {error}");
+            return Ok(None);
+        }
+        let elsewhere = format!("slipway-test-{}", std::process::id());
+        let mut site = Self { programs: Programs::new()?, elsewhere };
+        ip(&format!("netns add {}", site.elsewhere))?;
+        ip("link set lo up")?;
+        ip("link add br0 type bridge")?;
+        ip(&format!("addr add {SLIPWAY}/24 dev br0"))?;
+        ip(&format!("link add dhcp type veth peer name eth0 netns {}", site.elsewhere))?;
+        ip("tuntap add tap0 mode tap")?;
+        for interface in ["dhcp", "tap0"] {
+            ip(&format!("link set {interface} master br0 up"))?;
+        }
+        ip("link set br0 up")?;
+        for command in
+            [&format!("addr add {DHCP}/24 dev eth0"), "addr add fd77::1/64 dev eth0 nodad", "link set eth0 up"]
+        {
+            ip(&format!("-n {} {command}", site.elsewhere))?;
+        }
+        let lease_file = format!("--dhcp-leasefile={}", site.programs.path("leases").display());
+        let mut dnsmasq = site.elsewhere("dnsmasq");
+        dnsmasq.args(["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0", "--interface=eth0"]);
+        // Router advertisements, for which iPXE waits half a minute.
+        dnsmasq.args(["--dhcp-range=10.77.0.100,10.77.0.150,1h", "--dhcp-range=fd77::,ra-only", "--enable-ra"]);
+        dnsmasq.args(["--no-ping", &lease_file]);
+        site.programs.start(dnsmasq, "dnsmasq.log")?;
+        Ok(Some(site))
+    }
+
+    /// A program at the DHCP server's.
+    pub fn elsewhere(&self, program: impl AsRef<Path>) -> Command {
+        let mut inside = command("ip", ["netns", "exec", &self.elsewhere]);
+        inside.arg(program.as_ref());
+        inside
+    }
+
+    /// Switches a machine on that has this network card, in QEMU's words, on the network `net0`.
+    pub fn machine(&self, arch: Arch, boot: Boot, card: &str) -> Result<Machine> {
+        let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
+        let extra = ["-netdev", netdev, "-device", card].map(str::to_owned).to_vec();
+        let (uuid, serial) = (UUID.to_owned(), "BENCH0001".to_owned());
+        let none = (Vec::new(), Vec::new());
+        let config = MachineConfig {
+            boot,
+            secure_boot: false,
+            memory_mib: 512,
+            uuid,
+            serial,
+            disks: none.0,
+            nics: none.1,
+            extra,
+            arch,
+            detached: false,
+        };
+        Machine::start(&config, &self.programs.path("machine"))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = ip(&format!("netns del {}", self.elsewhere));
+    }
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    run_quietly(&mut command("ip", arguments.split(' ')))
+}
+
+/// The server's command at an address, with its proxy on an interface.
+pub fn serve(mut server: Command, data: &Path, boot: &Path, address: &str, interface: &str) -> Command {
+    server.arg("--data").arg(data).args(["serve", "--url", &format!("https://{address}:8443")]);
+    server.args(["--listen", &format!("{address}:8443"), "--boot-listen", "0.0.0.0:8080", "--proxy-dhcp", interface]);
+    server.arg("--boot").arg(boot).env("SLIPWAY_LOG", "info,slipway_server=debug,slipway_pxe=debug");
+    server
+}
