@@ -73,8 +73,6 @@ impl Site {
 
     /// Switches a machine on that has this network card, in QEMU's words, on the network `net0`.
     pub fn machine(&self, arch: Arch, boot: Boot, card: &str) -> Result<Machine> {
-        let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
-        let extra = ["-netdev", netdev, "-device", card].map(str::to_owned).to_vec();
         let (uuid, serial) = (UUID.to_owned(), "BENCH0001".to_owned());
         let none = (Vec::new(), Vec::new());
         let config = MachineConfig {
@@ -85,7 +83,7 @@ impl Site {
             serial,
             disks: none.0,
             nics: none.1,
-            extra,
+            extra: network(card),
             arch,
             detached: false,
         };
@@ -97,6 +95,12 @@ impl Drop for Site {
     fn drop(&mut self) {
         let _ = ip(&format!("netns del {}", self.elsewhere));
     }
+}
+
+/// QEMU's arguments for a card in this network. In `card` it is `net0`.
+pub fn network(card: &str) -> Vec<String> {
+    let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
+    ["-netdev", netdev, "-device", card].map(str::to_owned).to_vec()
 }
 
 fn ip(arguments: &str) -> Result<()> {

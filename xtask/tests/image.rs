@@ -126,7 +126,8 @@ fn each_rare_driver_is_in_the_pack_with_all_it_needs() -> Result<()> {
             continue;
         };
         let mut aliases = module.aliases.clone();
-        (ids.sort(), aliases.sort());
+        ids.sort();
+        aliases.sort();
         assert_eq!(aliases, ids, "{name}");
         let depends = field(&path, "depends")?;
         let missing = depends.iter().find(|needed| !module.needs.contains(&needed.replace('-', "_")));

@@ -23,6 +23,7 @@ fn manifest(id: &str, image: &Image) -> Manifest {
         server: "https://server.test".to_owned(),
         ca_sha256: String::new(),
         has_token: false,
+        require: Proof::Registered,
         signed_by: None,
         parts: Vec::new(),
         measurements: vec![image.predict()],
@@ -108,7 +109,7 @@ async fn the_settings_of_a_medium_count_if_the_machine_shows_the_token_in_them()
     let (server, mut tpm) = site().await;
     let store = server.store().await;
     let token = operate::add_token(&store, Some("web1"), None).await.unwrap().token;
-    let settings = MachineSettings { token: Some(Secret::from(token.clone())) };
+    let settings = MachineSettings { token: Some(Secret::from(token.clone())), network: None };
     let events = |settings: &MachineSettings| {
         let mut events = Image::new().events();
         events.push((12, settings.measured().unwrap()));
