@@ -5,6 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, firmware_trusts, timed};
+use slipway_parts::sha256;
 use xtask::binary::Arch;
 use xtask::qemu::{Boot, MachineConfig};
 
@@ -28,14 +29,30 @@ fn a_machine_finds_its_server_by_the_url_of_its_boot_image() -> Result<()> {
     })
 }
 
-/// Makes a comment of the line with the server in the configuration, which is in the image as it is.
+/// Makes a comment of the line with the server in the configuration, and puts the digest of that beside it, where the machine looks.
+/// Both are in the image as they are.
 fn forget_the_server(bench: &Bench) -> Result<()> {
     let mut image = fs::read(bench.uki())?;
-    let line = format!("server: \"{}\"\n", bench.lab.url());
-    let line = line.as_bytes();
-    let places: Vec<usize> = (0..image.len()).filter(|at| image[*at..].starts_with(line)).collect();
-    ensure!(places.len() == 1, "the server is at {places:?} in the boot image");
-    *image.get_mut(places[0]).context("the line's first byte")? = b'#';
+    let start = only(&image, format!("server: \"{}\"\n", bench.lab.url()).as_bytes())?;
+    let key = b"\"config_sha256\":\"";
+    let at = only(&image, key)? + key.len();
+    let digest = at..at + 64;
+    // The configuration ends with the last certificate.
+    let is_end = |end: &usize| {
+        let config = &image[start..*end];
+        config.ends_with(b"-----END CERTIFICATE-----\n") && sha256(config).as_bytes() == &image[digest.clone()]
+    };
+    let end = (start..image.len()).find(is_end).context("the configuration has another digest")?;
+    image[start] = b'#';
+    let new = sha256(&image[start..end]);
+    image[digest].copy_from_slice(new.as_bytes());
     fs::write(bench.uki(), image)?;
     Ok(())
+}
+
+/// Where these bytes are.
+fn only(image: &[u8], bytes: &[u8]) -> Result<usize> {
+    let places: Vec<usize> = (0..image.len()).filter(|at| image[*at..].starts_with(bytes)).collect();
+    ensure!(places.len() == 1, "{:?} is at {places:?} in the boot image", String::from_utf8_lossy(bytes));
+    Ok(places[0])
 }
