@@ -187,11 +187,14 @@ fn from_fw_cfg(folder: &Path) -> Source {
     Source { place: "fw_cfg opt/slipway".to_owned(), values: entries.filter_map(value).collect() }
 }
 
-/// Merges the sources, later ones over earlier ones. On a machine that is locked down, only the file in the initramfs says
-/// where the server is and what to trust.
+/// Merges the sources, later ones over earlier ones. On a machine that is locked down, and on one whose boot image requires a
+/// TPM, only the file in the initramfs says where the server is, what to trust and what to require.
 pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<String>), ConfigError> {
     let mut warnings = Vec::new();
     let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    let baked = sources.iter().find(|source| source.place == BAKED);
+    let is_attested =
+        baked.and_then(|baked| baked.values.get("require")).is_some_and(|it| it == Proof::Attested.name());
     for source in sources {
         for (key, value) in &source.values {
             // Read by the code that lists disks, which must know the boot medium before there is a configuration.
@@ -203,11 +206,16 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
                 continue;
             }
             let is_signed = source.place == BAKED || source.place == LOADER;
-            if is_locked_down && SIGNED.contains(&key.as_str()) && !is_signed {
-                warnings.push(format!(
-                    "{} sets {key:?}, which is ignored: Secure Boot is on, so only what is signed says it",
-                    source.place
-                ));
+            let why_ignored = match (is_locked_down, is_attested) {
+                _ if is_signed || !SIGNED.contains(&key.as_str()) => None,
+                (true, _) => Some("Secure Boot is on, so only what is signed says it"),
+                // A TPM confirms what is in the boot image. Of most other sources it knows nothing.
+                (_, true) => Some("the boot image requires a TPM, so only the image says it"),
+                _ if source.place == OF_MACHINE => Some("only a token and a network are for one machine"),
+                _ => None,
+            };
+            if let Some(why) = why_ignored {
+                warnings.push(format!("{} sets {key:?}, which is ignored: {why}", source.place));
                 continue;
             }
             if key == "token" && source.place == COMMAND_LINE {
@@ -324,12 +332,24 @@ mod tests {
             "require from /etc/slipway/config.yaml is \"tpm\", which is none of registered, token, attested"
         );
 
-        // Under Secure Boot, nothing unsigned lowers it.
-        let lower = from_command_line("slipway.require=registered");
-        assert_eq!(merge(&[baked("attested"), lower.clone()], false).unwrap().0.require, Proof::Registered);
-        let (config, warnings) = merge(&[baked("attested"), lower], true).unwrap();
-        assert_eq!(config.require, Proof::Attested);
-        assert!(warnings[0].starts_with("the kernel command line sets \"require\", which is ignored"), "{warnings:?}");
+        // Under Secure Boot, nothing unsigned lowers it, and nothing at all lowers what asks for a TPM.
+        let lower = from_command_line("slipway.require=registered slipway.server=https://evil.example");
+        for (require, is_locked_down) in [("attested", false), ("attested", true), ("token", true)] {
+            let (config, warnings) = merge(&[baked(require), token.clone(), lower.clone()], is_locked_down).unwrap();
+            assert_eq!((config.require.name(), config.server.as_str()), (require, "https://a.example/"));
+            let ignored = "the kernel command line sets \"require\", which is ignored";
+            assert!(warnings.iter().any(|warning| warning.starts_with(ignored)), "{warnings:?}");
+        }
+        let (config, _) = merge(&[baked("registered"), lower], false).unwrap();
+        assert_eq!(config.server.as_str(), "https://evil.example/");
+        // What is written for one machine never says it.
+        let of_machine = source(OF_MACHINE, &[("server", "https://evil.example")]);
+        let (config, warnings) = merge(&[baked("registered"), of_machine], false).unwrap();
+        assert_eq!(config.server.as_str(), "https://a.example/");
+        assert!(
+            warnings[0].ends_with("which is ignored: only a token and a network are for one machine"),
+            "{warnings:?}"
+        );
     }
 
     #[test]

@@ -9,15 +9,20 @@ mod fetch;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use slipway_protocol::UnservedDevice;
 use slipway_protocol::rare_drivers::{DIGEST_FILE, Piece, RareDrivers, RareModule};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use self::fetch::{Pack, RareError};
 use crate::config::Config;
 use crate::discover::{self, Roots};
 use crate::{clock, modalias, one_line};
+
+/// How long a module may take to find its devices.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Loads the module in a file. False if it was loaded before.
 pub type Insert = Arc<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
@@ -83,6 +88,10 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert) -> usize {
                 Ok(new) => loaded += usize::from(new),
                 Err(error) => {
                     warn!("{}: its driver {name} is not loaded: {}", device.name(), one_line(&error));
+                    // The next one would wait for it, in the kernel.
+                    if matches!(error, RareError::Hangs { .. }) {
+                        return loaded;
+                    }
                     break;
                 }
             }
@@ -129,8 +138,10 @@ impl Fetched<'_> {
         let path = self.places.state.join(format!("{name}.ko"));
         write(&path, &self.pack.file(piece_name(name), &module.piece).await?)?;
         let (to_load, load) = (path.clone(), Arc::clone(insert));
+        info!("loading {name} from the server for the {}", self.device.name());
         // A driver looks for its devices while it is loaded, which may take seconds.
-        let done = tokio::task::spawn_blocking(move || load(&to_load)).await;
+        let done = timeout(PATIENCE, tokio::task::spawn_blocking(move || load(&to_load))).await;
+        let done = done.map_err(|_| RareError::Hangs { seconds: PATIENCE.as_secs() })?;
         // The kernel has it now.
         let _ = std::fs::remove_file(&path);
         let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));

@@ -24,7 +24,7 @@ pub const RARE_INDEX: &str = "rare-drivers.json";
 pub const RARE_PACK: &str = "rare-drivers.pack";
 
 /// Version of the format of [`ABOUT`].
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Parts for one architecture, with one kernel.
 #[derive(Clone, Debug)]

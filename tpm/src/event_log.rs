@@ -16,14 +16,12 @@ const SPECIFICATION: (usize, &[u8]) = (32, b"Spec ID Event03\0");
 
 /// Reads the firmware's log of events.
 ///
-/// There is none if the firmware keeps none, for example because the machine was started with a legacy BIOS. Two logs
-/// count as none, because the machine proves its TPM without them: one that is longer than the server takes, as a part
-/// of it would not explain the registers; and one that is not crypto-agile, as it has digests of SHA-1 alone and the
-/// quote is of SHA-256.
+/// There is none if the firmware keeps none, for example because the machine was started with a legacy BIOS. One that is
+/// not crypto-agile counts as none, as it has digests of SHA-1 alone and the quote is of SHA-256.
 ///
 /// # Errors
 ///
-/// If it exists and cannot be read.
+/// If it exists and cannot be read, or is longer than the server takes: a part of it would not explain the registers.
 pub fn read_event_log(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -32,6 +30,10 @@ pub fn read_event_log(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut log = Vec::new();
     file.take(MAX_EVENT_LOG_BYTES as u64 + 1).read_to_end(&mut log)?;
     let has = |(at, bytes): (usize, &[u8])| log.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    let is_usable = log.len() <= MAX_EVENT_LOG_BYTES && has(NO_ACTION) && has(SPECIFICATION);
+    if log.len() > MAX_EVENT_LOG_BYTES {
+        let message = format!("it is longer than the {MAX_EVENT_LOG_BYTES} bytes that the server takes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, message));
+    }
+    let is_usable = has(NO_ACTION) && has(SPECIFICATION);
     Ok(is_usable.then_some(log))
 }

@@ -50,6 +50,12 @@ pub enum RareError {
         #[source]
         source: io::Error,
     },
+    /// The kernel does not come back from loading it.
+    #[error("it looks for its devices for longer than {seconds} s; the machine goes on without it")]
+    Hangs {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// A file of the machine cannot be read or written, or a module in it cannot be loaded.
     #[error("{doing} {}", path.display())]
     File {

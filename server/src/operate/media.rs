@@ -63,13 +63,16 @@ impl BootFiles {
         Self { parts, boot, turn: Arc::default() }
     }
 
-    /// Makes boot files, which have the usual names from then on.
+    /// Makes boot files, which have the usual names from then on. Those that name another server or CA, or have further
+    /// arguments of the kernel, are neither signed nor recorded: whoever has an operator's token would keep, after it has
+    /// ended, machines that trust somebody else.
     pub async fn make(&self, store: &Store, data: &DataDir, new: NewMedia) -> Result<Manifest, Error> {
         let boot = self.folder()?.to_owned();
         let Ok(turn) = Arc::clone(&self.turn).try_lock_owned() else {
             let message = "other boot files are being made; try again when that is done";
             return Err(Error::refused(ErrorCode::Conflict, message));
         };
+        let is_ours = new.url.is_none() && new.ca.is_none() && new.arguments.is_empty();
         let server = match new.url {
             Some(url) => url,
             None => server_url(&mut *store.read().await?).await?,
@@ -83,7 +86,7 @@ impl BootFiles {
             consoles: new.consoles,
             arguments: new.arguments,
         };
-        let keys = if new.unsigned { None } else { SecureBoot::open(data)? };
+        let keys = if new.unsigned || !is_ours { None } else { SecureBoot::open(data)? };
         let request = Request {
             config,
             parts: self.parts.clone(),
@@ -91,15 +94,20 @@ impl BootFiles {
             archs: new.archs,
             kinds: if new.kinds.is_empty() { Kind::ALL.into() } else { new.kinds },
         };
+        let store = store.clone();
         // It goes on, and keeps its turn, if the caller does not wait for it.
-        let made = spawn_blocking(move || {
+        let made = tokio::spawn(async move {
             let _turn = turn;
-            media::make(&request, keys.as_ref().map(SecureBoot::signer), &boot)
+            let made = spawn_blocking(move || media::make(&request, keys.as_ref().map(SecureBoot::signer), &boot));
+            let manifest = made.await.map_err(failed)?.map_err(refusal)?;
+            if is_ours {
+                record_build(&store, &manifest).await?;
+            }
+            let Manifest { id, server, ca_sha256, .. } = &manifest;
+            tracing::info!(build = id, server, ca_sha256, is_recorded = is_ours, "made boot files");
+            Ok(manifest)
         });
-        let manifest = made.await.map_err(failed)?.map_err(refusal)?;
-        record_build(store, &manifest).await?;
-        tracing::info!(build = manifest.id, server = manifest.server, "made boot files");
-        Ok(manifest)
+        made.await.map_err(failed)?
     }
 
     /// The manifest of the newest boot files.

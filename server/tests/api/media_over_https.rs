@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use slipway_media::Manifest;
 use slipway_parts::Arch;
 use slipway_protocol::{ErrorBody, ErrorCode, Proof};
+use slipway_server::operate;
+use slipway_server::secure_boot::{Beginning, SecureBoot};
+use time::OffsetDateTime;
 use tokio::task::JoinSet;
 
 use crate::media::write_parts;
@@ -74,6 +77,22 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     assert_eq!(fs::metadata(&initramfs).unwrap().permissions().mode() & 0o777, 0o600, "it has a secret");
     assert!(boot.join("slipway.iso").exists());
     assert_eq!(newest().await.json::<Manifest>().await.unwrap(), manifest);
+}
+
+#[tokio::test]
+async fn what_trusts_somebody_else_is_neither_signed_nor_recorded() {
+    let server = start().await;
+    SecureBoot::begin(&server.data(), Beginning::default(), OffsetDateTime::now_utc()).unwrap();
+    let ours = made(&server, &json!({ "consoles": ["ttyS1"] })).await;
+    assert!(ours.signed_by.is_some());
+    let ca = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+    for new in
+        [json!({ "url": "https://other.example" }), json!({ "ca": ca }), json!({ "arguments": ["init=/bin/sh"] })]
+    {
+        assert_eq!(made(&server, &new).await.signed_by, None, "{new}");
+    }
+    let recorded = operate::boot_files(&server.store().await).await.unwrap().builds;
+    assert_eq!(recorded.into_iter().map(|build| build.id).collect::<Vec<_>>(), [ours.id]);
 }
 
 #[tokio::test]
