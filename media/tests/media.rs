@@ -419,10 +419,10 @@ fn parts_that_are_damaged_or_of_another_version_are_refused() {
     refused("initramfs", &|bytes| bytes.truncate(999), "does not have the digest");
     refused("stub.efi", &|bytes| bytes.push(0), "does not have the digest");
     refused("parts.json", &|bytes| bytes.truncate(20), "is not a description of parts");
-    let later = |bytes: &mut Vec<u8>| {
-        *bytes = String::from_utf8_lossy(bytes).replace("\"format\": 1", "\"format\": 2").into_bytes();
+    let earlier = |bytes: &mut Vec<u8>| {
+        *bytes = String::from_utf8_lossy(bytes).replace("\"format\": 2", "\"format\": 1").into_bytes();
     };
-    refused("parts.json", &later, "has format 2, but this version reads format 1");
+    refused("parts.json", &earlier, "has format 1, but this version reads format 2");
     fs::remove_file(folder.path().join("vmlinuz")).unwrap();
     assert!(
         Parts::open(folder.path()).unwrap_err().to_string().contains("reading the parts of the boot image: reading ")
