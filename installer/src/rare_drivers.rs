@@ -21,8 +21,8 @@ use crate::config::Config;
 use crate::discover::{self, Roots};
 use crate::{clock, modalias, one_line};
 
-/// How long a module may take to find its devices.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a module may take to find its devices, in the boot image.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Loads the module in a file. False if it was loaded before.
 pub type Insert = Arc<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
@@ -58,8 +58,9 @@ impl Places {
 }
 
 /// Fetches and loads the drivers of devices that have none. Waits until the server answers for the first time, as enrolment does.
-/// Returns the number of modules that were loaded.
-pub async fn load(config: &Config, places: &Places, insert: &Insert) -> usize {
+/// A module that takes longer than `patience` is left to itself, and no other is loaded. Returns the number of modules that were
+/// loaded.
+pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: Duration) -> usize {
     let devices = discover::without_driver(&places.roots);
     if devices.is_empty() || !places.digest.exists() {
         return 0;
@@ -83,7 +84,7 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert) -> usize {
         // A driver for an earlier device may have brought it.
         let is_loaded = |name: &str| places.roots.sys.join("module").join(name).exists();
         for (name, module) in index.in_order(&drivers, is_loaded) {
-            let fetched = Fetched { pack: &pack, index: &index, places, device: &device };
+            let fetched = Fetched { pack: &pack, index: &index, places, device: &device, patience };
             match fetched.load(name, module, insert).await {
                 Ok(new) => loaded += usize::from(new),
                 Err(error) => {
@@ -123,6 +124,7 @@ struct Fetched<'a> {
     index: &'a RareDrivers,
     places: &'a Places,
     device: &'a UnservedDevice,
+    patience: Duration,
 }
 
 impl Fetched<'_> {
@@ -140,8 +142,8 @@ impl Fetched<'_> {
         let (to_load, load) = (path.clone(), Arc::clone(insert));
         info!("loading {name} from the server for the {}", self.device.name());
         // A driver looks for its devices while it is loaded, which may take seconds.
-        let done = timeout(PATIENCE, tokio::task::spawn_blocking(move || load(&to_load))).await;
-        let done = done.map_err(|_| RareError::Hangs { seconds: PATIENCE.as_secs() })?;
+        let done = timeout(self.patience, tokio::task::spawn_blocking(move || load(&to_load))).await;
+        let done = done.map_err(|_| RareError::Hangs { patience: self.patience })?;
         // The kernel has it now.
         let _ = std::fs::remove_file(&path);
         let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));

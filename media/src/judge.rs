@@ -89,8 +89,8 @@ pub enum Mismatch {
 /// SHA-256 digest, in order. `settings` are what the settings of its medium may have left in register 12
 /// ([`crate::MachineSettings::measured`]).
 ///
-/// The first program must be the unified image of a build, after none but [`Known::programs`]; after it, nothing but its
-/// kernel may be loaded. Registers 11 to 13 must have what the image and the settings leave there, and nothing else.
+/// The first program must be the unified image of a build, after none but [`Known::programs`]; after it, nothing may be loaded.
+/// Registers 11 to 13 must have what the image and the settings leave there, and nothing else.
 ///
 /// # Errors
 /// What does not match.
@@ -112,7 +112,6 @@ pub fn judge<'a>(
         let later: Vec<String> = programs.collect();
         return Err(explain(first, &later, &measured, &known.builds));
     };
-    programs.next_if(|digest| Some(digest) == build.kernel.as_ref());
     if let Some(digest) = programs.next() {
         return Err(Mismatch::Later { digest });
     }

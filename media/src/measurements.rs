@@ -12,15 +12,11 @@ use slipway_secure_boot::authenticode;
 
 use crate::machine_settings::{self, MachineSettings};
 
-/// The sections that the stub measures, in its order: the name with a zero at its end, then the content.
-pub const MEASURED: [&str; 9] =
-    [".linux", ".osrel", ".cmdline", ".initrd", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"];
-/// The versions of systemd of which this was seen, and where a stub tells its own. Others measure more, or in another order.
-const STUBS: [u32; 3] = [252, 254, 262];
-/// What version 252 does not measure yet.
-const LATER: [&str; 2] = [".uname", ".sbat"];
-/// The last of them that has firmware load the kernel, which measures it. Later ones load it by themselves.
-const LOADED_BY_FIRMWARE: u32 = 254;
+/// The sections of our images that the stub measures, in its order: the name with a zero at its end, then the content.
+pub const MEASURED: [&str; 6] = [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"];
+/// The version of systemd of which this was seen, and where a stub tells its own. Others measure other sections, or have firmware
+/// load the kernel, which measures it.
+const STUB: u32 = 262;
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
 /// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
 /// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
@@ -38,14 +34,14 @@ pub struct Measurements {
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// That of the kernel. An older stub lets firmware load it, and it is measured if Secure Boot is off. Absent if the kernel
-    /// is no EFI program.
+    /// That of the kernel. The stub loads it without the firmware, so it is measured only if something else started it. Absent if
+    /// the kernel is no EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
     pub sections: Vec<SectionDigest>,
-    /// Register 4, if firmware without Secure Boot starts the image by its first boot option and nothing before. Firmware
-    /// that tries other programs before has another value, so only [`Self::program`] and [`Self::kernel`] are compared.
+    /// Register 4, if firmware starts the image by its first boot option and nothing before. Firmware that tries other programs
+    /// before has another value, so only [`Self::program`] is compared.
     pub pcr4: String,
     /// Register 11.
     pub pcr11: String,
@@ -68,9 +64,7 @@ pub enum MeasureError {
     #[error("predicting what a unified kernel image leaves in a TPM: it cannot be read")]
     Unreadable,
     /// Other versions measure other sections.
-    #[error(
-        "predicting what a unified kernel image leaves in a TPM: its stub is not one of the versions {STUBS:?} of systemd"
-    )]
+    #[error("predicting what a unified kernel image leaves in a TPM: its stub is not that of systemd {STUB}")]
     Stub,
 }
 
@@ -89,15 +83,15 @@ impl Measurements {
         };
         let told = content(".sdmagic").and_then(|text| text.strip_prefix(STUB_NAME)).ok_or(MeasureError::Stub)?;
         let version: String = told.iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
-        let version = version.parse().ok().filter(|version| STUBS.contains(version)).ok_or(MeasureError::Stub)?;
-        let is_measured = |name: &&str| version > 252 || !LATER.contains(name);
+        if version.parse() != Ok(STUB) {
+            return Err(MeasureError::Stub);
+        }
         let kernel = content(".linux").ok_or(MeasureError::Unreadable)?;
         let kernel = authenticode::digest(kernel).ok();
         let measured: Vec<(&str, [u8; 32])> =
-            MEASURED.into_iter().filter(is_measured).filter_map(|name| Some((name, sha256(content(name)?)))).collect();
+            MEASURED.into_iter().filter_map(|name| Some((name, sha256(content(name)?)))).collect();
         let pcr11 = measured.iter().flat_map(|(name, digest)| [name_digest(name), *digest]);
-        let loaded = kernel.filter(|_| version <= LOADED_BY_FIRMWARE);
-        let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program].into_iter().chain(loaded);
+        let pcr4 = [sha256(CALLING), sha256(SEPARATOR), program];
         Ok(Self {
             arch,
             pcr4: hex(&extended(pcr4)),

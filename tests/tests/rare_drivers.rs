@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use slipway_installer::discover::Roots;
@@ -25,12 +26,14 @@ struct Pack {
     bytes: Vec<u8>,
     /// What is written over the index that the machine expects.
     other_index: Option<Vec<u8>>,
+    /// The module that the kernel does not come back from loading.
+    hanging: Option<&'static str>,
 }
 
 impl Pack {
     fn new() -> Self {
         let index = RareDrivers { release: RELEASE.to_owned(), ..RareDrivers::default() };
-        let mut pack = Self { index, bytes: Vec::new(), other_index: None };
+        let mut pack = Self { index, bytes: Vec::new(), other_index: None, hanging: None };
         let firmware = pack.add(b"the firmware");
         pack.index.firmware = BTreeMap::from([(FIRMWARE.to_owned(), firmware)]);
         for (name, needs, alias, firmware) in [
@@ -95,12 +98,19 @@ async fn boot(lab: &Lab, pack: &Pack, alias: &str) -> Outcome {
     let places = Places { roots, digest: root("etc/sha256"), firmware: root("firmware"), state: root("run") };
     assert!(places.lack_drivers());
     let loaded = Arc::new(Mutex::new(Vec::new()));
+    // It hangs until this ends.
+    let (_end, ended) = mpsc::channel::<()>();
+    let (hanging, ended) = (pack.hanging, Mutex::new(ended));
     let insert: Insert = {
         let (loaded, sys, firmware) = (Arc::clone(&loaded), root("sys"), root("firmware").join(FIRMWARE));
         Arc::new(move |path: &Path| {
             // Each module has its name as content here.
             let name = fs::read_to_string(path)?;
             assert_eq!(path.file_stem().unwrap(), name.as_str());
+            if hanging == Some(name.as_str()) {
+                let _ = ended.lock().unwrap().recv();
+                return Ok(true);
+            }
             assert!(name != "am53c974" || firmware.exists() || loaded.lock().unwrap().len() == 1);
             fs::create_dir_all(sys.join("module").join(&name))?;
             loaded.lock().unwrap().push(name);
@@ -112,7 +122,8 @@ async fn boot(lab: &Lab, pack: &Pack, alias: &str) -> Outcome {
         let said = Arc::clone(&said);
         let writer = tracing_subscriber::fmt().with_ansi(false).with_writer(move || Said(Arc::clone(&said)));
         let _guard = tracing::subscriber::set_default(writer.finish());
-        rare_drivers::load(&lab.config(), &places, &insert).await
+        let patience = if hanging.is_some() { Duration::from_millis(50) } else { rare_drivers::PATIENCE };
+        rare_drivers::load(&lab.config(), &places, &insert, patience).await
     };
     let loaded = loaded.lock().unwrap().clone();
     assert_eq!(count, loaded.len());
@@ -147,6 +158,19 @@ async fn the_driver_of_a_device_is_loaded_after_what_it_needs() {
     // A device that nothing in the pack drives.
     let Outcome { loaded, said, .. } = boot(&lab, &Pack::new(), &CONTROLLER.replace("2020", "2021")).await;
     assert!(loaded.is_empty() && !said.contains("WARN"), "{loaded:?} {said}");
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_does_not_hold_up_the_machine() {
+    let lab = Lab::start().await;
+    let pack = Pack { hanging: Some("esp_scsi"), ..Pack::new() };
+    let Outcome { loaded, said, .. } = boot(&lab, &pack, CONTROLLER).await;
+    assert!(loaded.is_empty(), "{loaded:?}");
+    let expect = format!("{NAME}: its driver esp_scsi is not loaded: it looks for its devices for longer than 0 s");
+    assert!(
+        said.contains(&format!("loading esp_scsi from the server for the {NAME}")) && said.contains(&expect),
+        "{said}"
+    );
 }
 
 type Change = fn(&mut Pack);
@@ -233,5 +257,5 @@ async fn nothing_is_asked_of_a_server_if_every_device_has_a_driver() {
     assert!(!places.lack_drivers());
     let insert: Insert = Arc::new(|_: &Path| Ok(true));
     // It would ask without end.
-    assert_eq!(rare_drivers::load(&lab.config(), &places, &insert).await, 0);
+    assert_eq!(rare_drivers::load(&lab.config(), &places, &insert, rare_drivers::PATIENCE).await, 0);
 }

@@ -145,8 +145,6 @@ impl Archive {
             ("APT::Architectures", self.arch.debian()),
             // A list that cannot be fetched is an error.
             ("APT::Update::Error-Mode", "any"),
-            // A mirror may stand still for weeks. What it has is signed all the same.
-            ("Acquire::Check-Valid-Until", "false"),
             // The folder is private: apt's sandbox user could not use it.
             ("APT::Sandbox::User", "root"),
         ] {

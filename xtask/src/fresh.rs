@@ -115,10 +115,12 @@ impl Machine {
             fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
             run_quietly(command("cp", ["--recursive", "--dereference", from]).arg(&to))?;
         }
-        let proxies = stdout(&mut command("apt-config", ["dump", "Acquire"]))?;
-        let proxies: Vec<&str> = proxies.lines().filter(|line| line.contains("::proxy ")).collect();
-        let settings = self.root.join("etc/apt/apt.conf.d/90mirror");
-        fs::write(&settings, proxies.join("\n")).with_context(|| format!("writing {}", settings.display()))?;
+        let settings = stdout(&mut command("apt-config", ["dump", "Acquire"]))?;
+        // The machine uses this host's mirror. Where that stands still, its lists are past their date, and the host says so.
+        let is_of_mirror = |line: &&str| line.contains("::proxy ") || line.starts_with("Acquire::Check-Valid-Until ");
+        let settings: Vec<&str> = settings.lines().filter(is_of_mirror).collect();
+        let file = self.root.join("etc/apt/apt.conf.d/90mirror");
+        fs::write(&file, settings.join("\n")).with_context(|| format!("writing {}", file.display()))?;
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 

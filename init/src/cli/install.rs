@@ -126,7 +126,7 @@ async fn load_rare_drivers(config: &Config) -> usize {
         sleep(Duration::from_millis(100)).await;
     }
     let insert: Insert = Arc::new(crate::drivers::insert);
-    rare_drivers::load(config, &places, &insert).await
+    rare_drivers::load(config, &places, &insert, rare_drivers::PATIENCE).await
 }
 
 /// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run begins.

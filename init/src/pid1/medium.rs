@@ -66,7 +66,7 @@ fn judge(found: &Found) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the boot medium does not match its manifest ({build}): {}; make the medium anew, or copy all files of one build",
+        "the boot medium does not match its manifest ({build}): {}; make the medium again, or copy all files of one build",
         wrong.join("; ")
     ))
 }
@@ -140,7 +140,8 @@ mod tests {
     fn what_does_not_belong_together_is_named_with_the_build_and_what_to_do() {
         let check = |found: Found, expect: &[&str]| {
             let said = judge(&found).err().unwrap_or_default();
-            for part in expect.iter().chain(&["does not match its manifest", "make the medium anew, or copy all files"])
+            for part in
+                expect.iter().chain(&["does not match its manifest", "make the medium again, or copy all files"])
             {
                 assert!(said.contains(part), "no {part:?} in {said:?}");
             }

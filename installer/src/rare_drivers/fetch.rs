@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode, header};
 use ring::digest::{SHA256, digest};
@@ -51,10 +52,10 @@ pub enum RareError {
         source: io::Error,
     },
     /// The kernel does not come back from loading it.
-    #[error("it looks for its devices for longer than {seconds} s; the machine goes on without it")]
+    #[error("it looks for its devices for longer than {} s; the machine goes on without it", patience.as_secs())]
     Hangs {
         /// How long it was waited for.
-        seconds: u64,
+        patience: Duration,
     },
     /// A file of the machine cannot be read or written, or a module in it cannot be loaded.
     #[error("{doing} {}", path.display())]

@@ -25,6 +25,16 @@ pub fn program(seed: u8) -> Vec<u8> {
     program
 }
 
+/// How a stub tells its version.
+fn magic(version: &str) -> Vec<u8> {
+    format!("#### LoaderInfo: systemd-stub {version} ####\0").into_bytes()
+}
+
+/// A stub of which it is known what it measures.
+pub fn stub() -> Vec<u8> {
+    assemble(&program(0)[..1024], &[(".sdmagic", &magic("262-1"))]).unwrap()
+}
+
 /// The parts of an image.
 #[derive(Clone)]
 pub struct Image {
@@ -39,19 +49,20 @@ pub struct Image {
 impl Image {
     pub fn new() -> Self {
         let (stub, linux) = (program(0)[..1024].to_vec(), program(1));
-        Self { stub, version: "254.26-1~bpo12+1", linux, initrd: vec![7; 3000], cmdline: "quiet", uname: "6.1.0" }
+        Self { stub, version: "262-1", linux, initrd: vec![7; 3000], cmdline: "quiet", uname: "6.1.0" }
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        let magic = format!("#### LoaderInfo: systemd-stub {} ####\0", self.version);
-        let sections: [(&str, &[u8]); 6] = [
-            (".sdmagic", magic.as_bytes()),
+        let magic = magic(self.version);
+        let mut sections: Vec<(&str, &[u8])> = vec![
+            (".sdmagic", &magic),
             (".osrel", b"ID=slipway\n"),
             (".cmdline", self.cmdline.as_bytes()),
             (".uname", self.uname.as_bytes()),
             (".linux", &self.linux),
             (".initrd", &self.initrd),
         ];
+        sections.retain(|(_, content)| !content.is_empty());
         assemble(&self.stub, &sections).unwrap()
     }
 
@@ -59,13 +70,12 @@ impl Image {
         Measurements::predict(Arch::X86_64, &self.to_bytes()).unwrap()
     }
 
-    /// What a machine measures that starts it, without Secure Boot.
+    /// What a machine measures that starts it.
     pub fn events(&self) -> Vec<Event> {
         let told = self.predict();
         let mut events = vec![(4, digest(b"Calling EFI Application from Boot Option")), (4, digest(&SEPARATOR))];
         events.push((4, unhex(&told.program)));
         events.extend(sections(&told).into_iter().map(|digest| (11, digest)));
-        events.extend(told.kernel.map(|kernel| (4, unhex(&kernel))));
         events.push((9, digest(b"the initramfs")));
         events
     }

@@ -10,24 +10,8 @@ use slipway_secure_boot::lists::{self, Content};
 use slipway_secure_boot::{Certificate, KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
+use crate::image::stub;
 use crate::program::{command, fail, made, started, succeed};
-
-/// Headers of a PE32+ image without sections (Microsoft, "PE Format").
-fn stub() -> Vec<u8> {
-    let mut stub = vec![0; 1024];
-    let mut put = |at: usize, bytes: &[u8]| stub[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, b"MZ");
-    put(0x3C, &[0x40]);
-    put(0x40, b"PE\0\0\x64\x86");
-    // Size of the optional header, and what it begins with.
-    put(0x54, &240_u16.to_le_bytes());
-    put(0x58, &0x20B_u16.to_le_bytes());
-    for (at, value) in [(32, 4096_u32), (36, 512), (56, 0x1000), (60, 1024), (108, 16)] {
-        put(0x58 + at, &value.to_le_bytes());
-    }
-    let magic: &[u8] = b"#### LoaderInfo: systemd-stub 254.26 ####\0";
-    slipway_media::assemble(&stub, &[(".sdmagic", magic)]).unwrap()
-}
 
 /// A folder of parts. Another seed gives another kernel.
 pub fn write_parts(folder: &Path, arch: Arch, seed: u8) {

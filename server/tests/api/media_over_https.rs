@@ -197,3 +197,25 @@ async fn one_build_is_made_at_a_time() {
     assert_eq!(asking.join_next().await.unwrap().unwrap(), StatusCode::CREATED);
     made(&server, &json!({})).await;
 }
+
+#[tokio::test]
+async fn a_build_whose_caller_goes_away_is_recorded() {
+    let server = start().await;
+    let builds = server.folder.path().join("boot/media");
+    fs::create_dir(&builds).unwrap();
+    let other = fs::File::open(&builds).unwrap();
+    other.lock().unwrap();
+    let mut asking = JoinSet::new();
+    for _ in 0..2 {
+        let post = server.client().post(server.url("/v1/operator/media")).bearer_auth(server.operator_token());
+        asking.spawn(async move { post.json(&json!({})).send().await.unwrap().status() });
+    }
+    // One is refused because the other has begun. That one's caller goes away.
+    assert_eq!(asking.join_next().await.unwrap().unwrap(), StatusCode::CONFLICT);
+    asking.shutdown().await;
+    other.unlock().unwrap();
+    // The turn ends when it is recorded.
+    let next = json!({ "consoles": ["ttyS1"] });
+    while asked(&server, &next).await.status() == StatusCode::CONFLICT {}
+    assert_eq!(operate::boot_files(&server.store().await).await.unwrap().builds.len(), 2);
+}

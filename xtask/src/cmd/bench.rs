@@ -28,13 +28,13 @@ enum What {
         #[arg(long)]
         format: Vec<String>,
     },
-    /// Start machines and write their disks. Needs an idle machine.
+    /// Start machines and write their disks. Needs root and an idle machine.
     Boot {
         /// Number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// Measure only these ways: kernel, https, pxe.
-        #[arg(long)]
+        /// Measure only these ways.
+        #[arg(long, value_parser = ["kernel", "https", "pxe"])]
         way: Vec<String>,
     },
     /// Attack the server while fifty nodes report to it.
