@@ -1,7 +1,8 @@
 //! A machine in a network from which nothing is reached but a proxy: it cannot even look up the server's name. The proxy is
 //! squid, and its address is in the boot image.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Context, Result};
 use qemu_tests::programs::Programs;
@@ -35,8 +36,8 @@ fn start_squid(programs: &mut Programs, port: u16, server: &str) -> Result<()> {
         "http_port 127.0.0.1:{port}
 hosts_file {folder}/hosts
 pid_filename none
-cache_log stdio:/dev/stderr
-access_log stdio:/dev/stderr
+cache_log {folder}/cache.log
+access_log stdio:{folder}/access.log
 netdb_filename none
 cache deny all
 shutdown_lifetime 0 seconds
@@ -48,10 +49,16 @@ http_access deny all
 "
     );
     fs::write(programs.path("squid.conf"), configuration)?;
-    let mut squid = command("/usr/sbin/squid", ["--foreground", "-f"]);
+    // It gives root's rights away before it opens them.
+    for log in ["cache.log", "access.log"] {
+        fs::write(programs.path(log), "")?;
+        fs::set_permissions(programs.path(log), Permissions::from_mode(0o666))?;
+    }
+    fs::set_permissions(programs.folder(), Permissions::from_mode(0o711))?;
+    let mut squid = command("/usr/sbin/squid", ["-N", "-f"]);
     squid.arg(programs.path("squid.conf"));
     programs.start(squid, "squid.log")?;
-    programs.wait_for("squid.log", "Accepting HTTP Socket connections")
+    programs.wait_for("cache.log", "Accepting HTTP Socket connections")
 }
 
 #[test]
@@ -72,7 +79,7 @@ fn a_machine_reaches_its_server_through_a_proxy() -> Result<()> {
         bench.wait_for(&machine, "installed", |node| {
             node.run.as_ref().is_some_and(|run| run.steps.iter().all(|step| step.state == StepState::Succeeded))
         })?;
-        let log = programs.read("squid.log")?;
+        let log = programs.read("access.log")?;
         assert!(log.contains(&format!("CONNECT {HOST}:{port}")), "{log}");
         Ok(())
     })
