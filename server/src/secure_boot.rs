@@ -13,6 +13,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::data::DataDir;
 use crate::error::Error;
+use crate::pkcs11::{self, KeyUri};
 
 /// The file in the data folder.
 pub const FILE: &str = "secure-boot.json";
@@ -42,6 +43,7 @@ struct Stored {
 #[serde(deny_unknown_fields)]
 struct StoredKey {
     certificate: String,
+    /// In PEM, or the PKCS #11 URI of a key in a token.
     key: Secret,
 }
 
@@ -65,11 +67,11 @@ pub struct SecureBoot {
     next_db: Option<SigningKey>,
 }
 
-/// A key and its certificate in PEM, to import.
+/// A key and its certificate, to import.
 pub struct Imported {
-    /// The private key.
+    /// The private key in PEM, or the PKCS #11 URI of one in a token.
     pub key: String,
-    /// Its certificate.
+    /// Its certificate in PEM.
     pub certificate: String,
 }
 
@@ -121,9 +123,9 @@ impl SecureBoot {
         let stored = Stored {
             owner: new_owner().to_string(),
             microsoft: !beginning.without_microsoft,
-            pk: stored(&pk),
-            kek: stored(&kek),
-            db: stored(&db),
+            pk,
+            kek,
+            db,
             next_db: None,
             revoked: Vec::new(),
         };
@@ -132,8 +134,7 @@ impl SecureBoot {
     }
 
     fn new(stored: Stored) -> Result<Self, Error> {
-        let open =
-            |key: &StoredKey| SigningKey::from_pem(key.key.reveal(), &key.certificate).map_err(failed("reading"));
+        let open = |key: &StoredKey| read_key(key.key.reveal(), &key.certificate).map_err(failed("reading"));
         let (pk, kek, db) = (open(&stored.pk)?, open(&stored.kek)?, open(&stored.db)?);
         let next_db = stored.next_db.as_ref().map(open).transpose()?;
         let owner = stored.owner.parse().map_err(failed("reading the owner of lists"))?;
@@ -150,6 +151,14 @@ impl SecureBoot {
         let own = [("PK", &self.pk), ("KEK", &self.kek), ("db", &self.db)];
         let next = self.next_db.iter().map(|key| ("next db", key));
         own.into_iter().chain(next).map(|(name, key)| (name, key.certificate())).collect()
+    }
+
+    /// The PKCS #11 URIs of keys that are in tokens, by the use of the keys.
+    pub fn in_tokens(&self) -> Vec<(&'static str, &str)> {
+        let own = [("PK", &self.stored.pk), ("KEK", &self.stored.kek), ("db", &self.stored.db)];
+        let next = self.stored.next_db.iter().map(|key| ("next db", key));
+        let uris = own.into_iter().chain(next).map(|(name, key)| (name, key.key.reveal()));
+        uris.filter(|(_, key)| pkcs11::is_uri(key)).collect()
     }
 
     /// The SHA-256 of the platform key's certificate, in hexadecimal, by which a machine with these keys is known.
@@ -175,13 +184,13 @@ impl SecureBoot {
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
             let key = key(imported, &signer_name(now), now)?;
-            if key.certificate() == keys.db.certificate() {
+            if key.certificate == keys.db.certificate().to_pem() {
                 // At the end of the rotation, it would be revoked and nothing would start any more.
                 let message =
                     "the new key is the one that signs already; give another with --key, or leave it out to make one";
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
-            keys.stored.next_db = Some(stored(&key));
+            keys.stored.next_db = Some(key);
             Ok(())
         })
     }
@@ -304,18 +313,30 @@ fn signer_name(now: OffsetDateTime) -> String {
 }
 
 /// The imported key, if it can be used now, or a new one with this name.
-fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<SigningKey, Error> {
+fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<StoredKey, Error> {
     let Some(Imported { key, certificate }) = imported else {
         // A machine whose clock is behind would take a certificate of today for one of tomorrow.
-        return SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID).map_err(refused);
+        let new = SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID);
+        return Ok(stored(&new.map_err(refused)?, String::new()));
     };
-    let key = SigningKey::from_pem(&key, &certificate).map_err(refused)?;
-    key.check_validity(now).map_err(refused)?;
-    Ok(key)
+    let new = read_key(&key, &certificate).map_err(refused)?;
+    new.check_validity(now).map_err(refused)?;
+    new.prove().map_err(refused)?;
+    Ok(stored(&new, key))
 }
 
-fn stored(key: &SigningKey) -> StoredKey {
-    StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem()) }
+/// The key of a text in PEM, or in the token that a URI names. The token is not asked for anything before the first signature.
+fn read_key(key: &str, certificate: &str) -> Result<SigningKey, KeyError> {
+    if !pkcs11::is_uri(key) {
+        return SigningKey::from_pem(key, certificate);
+    }
+    let uri: KeyUri = key.parse().map_err(|source| KeyError::Unreadable { source: Box::new(source) })?;
+    SigningKey::elsewhere(certificate, Box::new(move |message| Ok(pkcs11::sign(&uri, message)?)))
+}
+
+/// What is stored of a key: of one that is elsewhere, the URI that it was read from.
+fn stored(key: &SigningKey, uri: String) -> StoredKey {
+    StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem().unwrap_or(uri)) }
 }
 
 fn save(data: &DataDir, stored: &Stored) -> Result<(), Error> {
