@@ -183,8 +183,9 @@ fn signature(
     pin: Option<Pin<'_>>,
     message: &[u8],
 ) -> Result<Vec<u8>, Fault> {
-    let signs = |kind| module.get_mechanism_info(slot, kind).is_ok_and(|mechanism| mechanism.sign());
     let signing = Fault::call("signing");
+    let offered = module.get_mechanism_list(slot).map_err(&signing)?;
+    let signs = |kind| offered.contains(&kind) && module.get_mechanism_info(slot, kind).is_ok_and(|it| it.sign());
     let always = session.get_attributes(key, &[AttributeType::AlwaysAuthenticate]).unwrap_or_default();
     let wants_pin = always.contains(&Attribute::AlwaysAuthenticate(true));
     if !wants_pin && signs(MechanismType::RSA_PKCS) {

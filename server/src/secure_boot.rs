@@ -4,7 +4,7 @@
 //! Everything is in one file of the data folder, so that each change is whole.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, Failure, Secret};
+use slipway_protocol::{ErrorCode, Secret};
 use slipway_secure_boot::lists::{self, Content, Entry};
 use slipway_secure_boot::{
     Certificate, KeyError, KeySize, SigningKey, Uuid, Variable, Write, microsoft, register_7, update,
@@ -12,7 +12,7 @@ use slipway_secure_boot::{
 use time::{Duration, OffsetDateTime};
 
 use crate::data::DataDir;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::pkcs11::{self, KeyUri};
 
 /// The file in the data folder.
@@ -354,9 +354,9 @@ fn no_rotation() -> Error {
     Error::refused(ErrorCode::NotFound, "there is no new key: begin with `slipway-server keys rotate`")
 }
 
+/// Only a command refuses a key, and it shows one line.
 fn refused(error: KeyError) -> Error {
-    let Failure { reason, causes, .. } = Failure::of(&error);
-    Error::Refused { code: ErrorCode::InvalidRequest, message: reason, causes }
+    Error::refused(ErrorCode::InvalidRequest, chain(&error))
 }
 
 /// What was done, with a file that its owner can replace.

@@ -66,6 +66,7 @@ pub const TESTS: &[&str] = &[
     "sbsigntool",
     "softhsm2",
     "opensc",
+    "gnutls-bin",
     "systemd-boot-efi",
     "tftp-hpa",
     "atftp",

@@ -18,9 +18,11 @@ pub struct KeyUri {
     text: String,
     /// Label of the token.
     pub token: Option<String>,
-    /// What else the token says of itself.
+    /// Its serial number.
     pub serial: Option<String>,
+    /// Its manufacturer.
     pub manufacturer: Option<String>,
+    /// Its model.
     pub model: Option<String>,
     /// Label of the key (CKA_LABEL).
     pub object: Option<String>,

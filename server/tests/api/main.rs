@@ -22,6 +22,7 @@ mod files;
 mod image;
 mod images;
 mod installing;
+mod keys_in_tokens;
 mod measured_boot;
 mod media;
 mod media_over_https;

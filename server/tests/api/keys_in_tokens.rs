@@ -1,0 +1,351 @@
+//! Keys of Secure Boot that are in a token: SoftHSM, with what other programs put there. sbverify and openssl judge.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use slipway_parts::Arch;
+use slipway_secure_boot::{SigningKey, Variable, Write, lists, update};
+use tempfile::TempDir;
+use time::Date;
+use time::OffsetDateTime;
+
+use crate::media::write_parts;
+use crate::program::{command, made, started};
+use crate::support::UUID;
+use crate::work::new_run;
+
+const MODULES: [&str; 2] = ["/usr/lib/softhsm/libsofthsm2.so", "/usr/lib64/pkcs11/libsofthsm2.so"];
+const PIN: &str = "sesame-7351";
+
+/// A folder with tokens, files, and a server's data.
+struct Bench {
+    folder: TempDir,
+    module: &'static str,
+}
+
+impl Bench {
+    /// A bench with the token `site`. None, with a message, if this host lacks a program.
+    fn new() -> Option<Self> {
+        let module = MODULES.into_iter().find(|module| Path::new(module).exists());
+        let programs = ["softhsm2-util", "pkcs11-tool", "certtool", "openssl", "sbverify"];
+        let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
+        let (Some(module), None) = (module, missing) else {
+            eprintln!("not checked: there is no {}", missing.unwrap_or(&"libsofthsm2.so"));
+            return None;
+        };
+        let bench = Self { folder: tempfile::tempdir().unwrap(), module };
+        fs::create_dir(bench.path("tokens")).unwrap();
+        bench.configure("");
+        bench.add_token("site");
+        bench.write("pin", PIN);
+        bench.set_mode("pin", 0o600);
+        made(&bench.path("data"));
+        write_parts(&bench.path("parts"), Arch::X86_64, 1);
+        Some(bench)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn named(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    fn set_mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path(name), Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Writes SoftHSM's configuration.
+    fn configure(&self, more: &str) {
+        let tokens = self.named("tokens");
+        self.write("softhsm2.conf", format!("directories.tokendir = {tokens}\nobjectstore.backend = file\n{more}"));
+    }
+
+    /// Gives a program SoftHSM's configuration.
+    fn with_tokens(&self, mut command: Command) -> Command {
+        command.env("SOFTHSM2_CONF", self.path("softhsm2.conf")).current_dir(self.folder.path());
+        command
+    }
+
+    fn output(&self, command: Command) -> (bool, String) {
+        let Output { status, stdout, stderr } = self.with_tokens(command).output().unwrap();
+        (status.success(), String::from_utf8([stdout, stderr].concat()).unwrap())
+    }
+
+    /// Runs a program that must succeed. Its arguments are separated by spaces.
+    fn run(&self, line: &str) -> String {
+        let mut words = line.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).env("GNUTLS_PIN", PIN);
+        let (is_success, said) = self.output(command);
+        assert!(is_success, "{line}: {said}");
+        said
+    }
+
+    fn pkcs11_tool(&self, line: &str) {
+        self.run(&format!("pkcs11-tool --module {} --token-label site --login --pin {PIN} {line}", self.module));
+    }
+
+    fn add_token(&self, label: &str) {
+        self.run(&format!("softhsm2-util --init-token --free --label {label} --so-pin 12345678 --pin {PIN}"));
+    }
+
+    /// Makes a key in the token, and its certificate. The key is nowhere else.
+    fn make_in_token(&self, label: &str, id: &str) {
+        self.pkcs11_tool(&format!("--keypairgen --key-type rsa:2048 --label {label} --id {id} --usage-sign"));
+        self.write("template", format!("cn = {label}\nexpiration_days = 30\nca\nsigning_key\ncert_signing_key\n"));
+        let key = format!("pkcs11:token=site;object={label}");
+        self.run(&format!(
+            "certtool --provider {} --generate-self-signed --template template --outfile {label}.pem \
+             --load-privkey {key};type=private --load-pubkey {key};type=public",
+            self.module
+        ));
+    }
+
+    /// Makes a key and its certificate in files.
+    fn make_in_files(&self, label: &str, kind: &str) {
+        self.run(&format!(
+            "openssl req -x509 -newkey {kind} -nodes -keyout {label}.key -out {label}.pem -subj /CN={label}"
+        ));
+    }
+
+    /// The same, and puts a copy of the key into the token.
+    fn copy_into_token(&self, label: &str, id: &str) {
+        self.make_in_files(label, "rsa:2048");
+        self.run(&format!("softhsm2-util --import {label}.key --token site --label {label} --id {id} --pin {PIN}"));
+    }
+
+    fn uri(&self, path: &str) -> String {
+        format!("pkcs11:{path}?module-path={}&pin-source=file:{}", self.module, self.named("pin"))
+    }
+
+    fn uri_of(&self, label: &str) -> String {
+        self.uri(&format!("token=site;object={label};type=private"))
+    }
+
+    fn slipway(&self, arguments: &[&str]) -> (bool, String) {
+        let (is_success, said) = self.output(command(&self.path("data"), arguments));
+        assert!(!said.contains(PIN), "{arguments:?}: {said}");
+        (is_success, said)
+    }
+
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let (is_success, said) = self.slipway(arguments);
+        assert!(is_success, "{arguments:?}: {said}");
+        said
+    }
+
+    fn fail(&self, arguments: &[&str]) -> String {
+        let (is_success, said) = self.slipway(arguments);
+        assert!(!is_success && said.lines().count() == 1, "{arguments:?}: {said}");
+        said
+    }
+
+    /// Makes boot files, whose program and signatures are those of this certificate's key.
+    fn build_signed_by(&self, certificate: &str) {
+        self.succeed(&["media", "build", "--parts", &self.named("parts"), "--out", &self.named("boot")]);
+        self.judge(certificate);
+    }
+
+    fn judge(&self, certificate: &str) {
+        self.run(&format!("sbverify --cert {certificate} boot/x86_64/slipway.efi"));
+        let cms = "openssl cms -verify -binary -inform DER -purpose any -out /dev/null -content boot/x86_64/vmlinuz";
+        self.run(&format!("{cms} -in boot/x86_64/vmlinuz.sig -CAfile {certificate}"));
+    }
+}
+
+#[test]
+fn keys_in_a_token_sign_what_machines_start_and_never_leave_it() {
+    let Some(bench) = Bench::new() else { return };
+    bench.copy_into_token("PK", "01");
+    bench.copy_into_token("KEK", "02");
+    bench.make_in_token("db", "03");
+    let uris = ["PK", "KEK", "db"].map(|label| bench.uri_of(label));
+    let [pk, kek, db] = uris.each_ref().map(String::as_str);
+    let keys = ["--pk-key", pk, "--pk-cert", "PK.pem", "--kek-key", kek, "--kek-cert", "KEK.pem"];
+    let said = bench.succeed(&[&["keys", "init"], &keys[..], &["--db-key", db, "--db-cert", "db.pem"]].concat());
+    assert!(said.contains(&format!("the key of db is in a token: {db}\n")), "{said}");
+    bench.build_signed_by("db.pem");
+
+    // The same updates as with keys in files, which other tests judge.
+    bench.succeed(&["keys", "export", "lists"]);
+    let text = |name: &str| String::from_utf8(bench.read(name)).unwrap();
+    let key = |name: &str| SigningKey::from_pem(&text(&format!("{name}.key")), &text(&format!("{name}.pem"))).unwrap();
+    for (variable, signer) in [(Variable::Pk, "PK"), (Variable::Kek, "PK"), (Variable::Db, "KEK")] {
+        let [signed, lists] = ["auth", "esl"].map(|end| bench.read(&format!("lists/{variable}.{end}")));
+        assert!(!lists::parse(&lists).unwrap().is_empty());
+        let same = update(variable, Write::Replace, &lists, time_of(&signed), &key(signer)).unwrap();
+        assert!(same == signed, "{variable}");
+    }
+
+    bench.make_in_token("db2", "04");
+    let next = bench.uri_of("db2");
+    bench.succeed(&["keys", "rotate", "--key", &next, "--cert", "db2.pem"]);
+    assert!(bench.succeed(&["keys", "show"]).contains(&format!("the key of next db is in a token: {next}\n")));
+    bench.build_signed_by("db.pem");
+    bench.succeed(&["keys", "rotate", "--finish"]);
+    bench.build_signed_by("db2.pem");
+
+    let stored = String::from_utf8(bench.read("data/secure-boot.json")).unwrap();
+    assert!(stored.contains(&next) && !stored.contains("PRIVATE"), "{stored}");
+    for entry in
+        fs::read_dir(bench.path("data")).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+    {
+        let content = fs::read(&entry).unwrap();
+        assert!(!content.windows(PIN.len()).any(|window| window == PIN.as_bytes()), "{entry:?}");
+    }
+}
+
+/// The time of an update (EFI_TIME).
+fn time_of(update: &[u8]) -> OffsetDateTime {
+    let year = u16::from_le_bytes([update[0], update[1]]).into();
+    let date = Date::from_calendar_date(year, update[2].try_into().unwrap(), update[3]).unwrap();
+    date.with_hms(update[4], update[5], update[6]).unwrap().assume_utc()
+}
+
+#[test]
+fn each_refusal_says_what_to_do() {
+    let Some(bench) = Bench::new() else { return };
+    bench.copy_into_token("db", "01");
+    bench.copy_into_token("two", "02");
+    bench.run(&format!("softhsm2-util --import two.key --token site --label two --id 03 --pin {PIN}"));
+    bench.make_in_files("other", "rsa:2048");
+    bench.make_in_files("small", "rsa:1024");
+    bench.make_in_files("ec", "ec -pkeyopt ec_paramgen_curve:P-256");
+    bench.pkcs11_tool("--keypairgen --key-type EC:prime256v1 --label curve --id 04");
+    bench.add_token("twin");
+    bench.add_token("twin");
+    for (name, content, mode) in [("open", PIN, 0o604), ("wrong", "1111-2222", 0o600), ("empty", "", 0o600)] {
+        bench.write(name, content);
+        bench.set_mode(name, mode);
+    }
+    let db = bench.uri_of("db");
+    let db_with = |pin: &str| db.replace(&bench.named("pin"), &bench.named(pin));
+    let without_pin = db.split('&').next().unwrap();
+    for (uri, certificate, expect) in [
+        (
+            db.replace(bench.module, "/nowhere/lib.so"),
+            "db",
+            "loading the module \"/nowhere/lib.so\"; install the package",
+        ),
+        (db.replace(bench.module, &bench.named("db.pem")), "db", "db.pem\"; install the package"),
+        (bench.uri("token=sites;object=db"), "db", "no token of this name; there are: \""),
+        (
+            bench.uri("token=twin;object=db"),
+            "db",
+            "the URI fits several; add the serial number; there are: \"twin\" (serial",
+        ),
+        (
+            bench.uri("token=site;object=dc"),
+            "db",
+            "no such private key; there are: object=db;id=%01, object=two;id=%02",
+        ),
+        (
+            bench.uri("token=site;object=two"),
+            "two",
+            "the URI fits several; add its object or id; there are: object=two;id=%02",
+        ),
+        (bench.uri_of("curve"), "other", "the key is not RSA, and firmware verifies nothing else"),
+        (db.clone(), "other", "signing with the key of CN=other: another key signed"),
+        (db.clone(), "small", "it has 1024 bits"),
+        (db.clone(), "ec", "it is not RSA"),
+        (without_pin.to_owned(), "db", "the token needs a PIN; write it to a file"),
+        (db_with("missing"), "db", "reading the PIN in \"/"),
+        (db_with("open"), "db", "every user can read or change it; change the PIN"),
+        (db_with("empty"), "db", "it is empty"),
+        (db_with("wrong"), "db", "wrong\" is wrong; it was tried once"),
+        (format!("{without_pin}&pin-value={PIN}"), "db", "it has the PIN in it; write the PIN to a file"),
+    ] {
+        let said = bench.fail(&["keys", "init", "--db-key", &uri, "--db-cert", &format!("{certificate}.pem")]);
+        assert!(said.contains(expect) && !said.contains("1111"), "{uri}: {said}");
+    }
+    assert!(bench.fail(&["keys", "show"]).contains("there are no keys"));
+
+    // The id, the serial number, or a single token can say which is meant.
+    bench.succeed(&["keys", "init", "--db-key", &bench.uri("token=site;id=%02"), "--db-cert", "two.pem"]);
+    // Somebody puts another key in its place.
+    bench.pkcs11_tool("--delete-object --type privkey --id 02");
+    bench.run(&format!("softhsm2-util --import other.key --token site --label other --id 02 --pin {PIN}"));
+    let said = bench.fail(&["media", "build", "--parts", &bench.named("parts"), "--out", &bench.named("boot")]);
+    assert!(said.contains("signing the unified kernel image for x86_64"), "{said}");
+    assert!(said.contains("signing with the key of CN=two: another key signed"), "{said}");
+}
+
+#[test]
+fn other_ways_to_sign_are_used_where_the_usual_one_is_missing() {
+    let Some(bench) = Bench::new() else { return };
+    // A key that wants the PIN for each signature.
+    bench.make_in_files("always", "rsa:2048");
+    bench.run("openssl pkey -in always.key -outform DER -out always.der");
+    bench.pkcs11_tool("--write-object always.der --type privkey --label always --id 01 --usage-sign --always-auth");
+    bench.copy_into_token("db", "02");
+    bench.succeed(&["keys", "init", "--db-key", &bench.uri_of("always"), "--db-cert", "always.pem"]);
+    bench.build_signed_by("always.pem");
+
+    // SoftHSM ignores the first of a list of what is switched off.
+    bench.configure("slots.mechanisms = -CKM_NONE,CKM_RSA_PKCS\n");
+    bench.succeed(&["keys", "rotate", "--key", &bench.uri_of("db"), "--cert", "db.pem"]);
+    bench.succeed(&["keys", "rotate", "--finish"]);
+    bench.build_signed_by("db.pem");
+    bench.configure("slots.mechanisms = -CKM_NONE,CKM_RSA_PKCS,CKM_SHA256_RSA_PKCS\n");
+    let said = bench.fail(&["media", "build", "--parts", &bench.named("parts"), "--out", &bench.named("boot")]);
+    assert!(said.contains("the token offers neither CKM_RSA_PKCS nor CKM_SHA256_RSA_PKCS"), "{said}");
+}
+
+#[test]
+fn the_server_signs_with_a_token_for_several_operators_at_once() {
+    let Some(bench) = Bench::new() else { return };
+    for (label, id) in [("PK", "01"), ("KEK", "02"), ("db", "03")] {
+        bench.copy_into_token(label, id);
+    }
+    let uris = ["PK", "KEK", "db"].map(|label| bench.uri_of(label));
+    let [pk, kek, db] = uris.each_ref().map(String::as_str);
+    let keys = ["--pk-key", pk, "--pk-cert", "PK.pem", "--kek-key", kek, "--kek-cert", "KEK.pem"];
+    bench.succeed(&[&["keys", "init"], &keys[..], &["--db-key", db, "--db-cert", "db.pem"]].concat());
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        bench.succeed(&["node", "add", "--name", name, "--uuid", &UUID.replace("4c4c4544", &name.repeat(8))]);
+    }
+    fs::create_dir(bench.path("boot")).unwrap();
+    let [boot, parts] = ["boot", "parts"].map(|name| bench.named(name));
+    let listen =
+        ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot", &boot, "--parts", &parts];
+    let (_server, ready) = started(bench.with_tokens(command(&bench.path("data"), &listen)));
+    bench.write(
+        "header",
+        format!("Authorization: Bearer {}", String::from_utf8(bench.read("data/operator-token")).unwrap().trim()),
+    );
+    bench.write(
+        "run",
+        serde_json::to_string(&new_run("steps:\n- {name: keys, action: {enrol-secure-boot: {}}}\n")).unwrap(),
+    );
+    bench.write("media", "{}");
+    let post = |path: &str, body: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--fail-with-body", "--cacert", "data/ca.pem", "--header", "@header"]);
+        curl.args(["--header", "Content-Type: application/json", "--data"]).arg(format!("@{body}"));
+        curl.arg(format!("https://{}/v1/operator/{path}", ready["https"].as_str().unwrap()));
+        let (is_success, said) = bench.output(curl);
+        assert!(is_success, "{path}: {said}");
+        said
+    };
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(move || post(&format!("nodes/{name}/runs"), "run"));
+        }
+        let manifest = post("media", "media");
+        assert!(manifest.contains("\"subject\":\"CN=db\""), "{manifest}");
+    });
+    bench.judge("db.pem");
+}
