@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Folder, KEY, OTHER_KEY, has, key, now};
-use slipway_secure_boot::{Certificate, KeySize, SigningKey, generate_rsa_key};
+use ring::rand::SystemRandom;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use slipway_secure_boot::{Certificate, KeySize, SignElsewhere, SigningKey, generate_rsa_key, sign_detached};
 use time::Duration;
 
 #[test]
@@ -113,4 +115,31 @@ fn dates_are_checked_at_the_time_that_is_given() {
     assert!(error.contains("it is valid from Apr 20 08:00:00 2024"), "{error}");
     let error = KEY.check_validity(after).unwrap_err().to_string();
     assert!(error.contains("it was valid until Sep 23 08:00:00 2040"), "{error}");
+}
+
+#[test]
+fn a_key_elsewhere_signs_the_same_and_another_in_its_place_is_refused() {
+    let signer = |key: &SigningKey| -> SignElsewhere {
+        let pem = pem::parse(key.key_to_pem().unwrap()).unwrap();
+        Box::new(move |message| {
+            let pair = RsaKeyPair::from_pkcs8(pem.contents()).unwrap();
+            let mut signature = vec![0; pair.public().modulus_len()];
+            pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature).unwrap();
+            Ok(signature)
+        })
+    };
+    let certificate = KEY.certificate().to_pem();
+    let key = SigningKey::elsewhere(&certificate, signer(&KEY)).unwrap();
+    key.prove().unwrap();
+    assert_eq!(key.key_to_pem(), None);
+    assert_eq!(sign_detached(b"a file", &key).unwrap(), sign_detached(b"a file", &KEY).unwrap());
+
+    let other = SigningKey::elsewhere(&certificate, signer(&OTHER_KEY)).unwrap();
+    for error in [other.prove().unwrap_err(), sign_detached(b"a file", &other).unwrap_err()] {
+        let expect = "signing with the key of CN=slipway test db: another key signed; name the key and the certificate";
+        assert!(error.to_string().contains(expect), "{error}");
+    }
+    let broken = SigningKey::elsewhere(&certificate, Box::new(|_| Err("it is unplugged".into()))).unwrap();
+    let error = broken.prove().unwrap_err();
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "it is unplugged");
 }

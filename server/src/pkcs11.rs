@@ -25,8 +25,9 @@ pub use self::uri::{KeyUri, UriError, is_uri};
 const DIGEST_INFO: [u8; 19] = *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
 /// Bytes that a token is given at a time.
 const PIECE: usize = 32 << 10;
-/// How many tokens or keys are named if none or several fit.
+/// How many tokens or keys are named if none or several fit, and of how many keys the names are read.
 const NAMED: usize = 8;
+const READ: usize = 100;
 
 /// A PIN, and the file that it is from.
 type Pin<'a> = (&'a AuthPin, &'a Path);
@@ -84,7 +85,7 @@ fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault>
     let tokens: Vec<_> = tokens.filter(|(_, token)| token.token_initialized()).collect();
     let named = |tokens: &[(Slot, TokenInfo)]| -> Vec<String> {
         let name = |token: &TokenInfo| format!("{:?} (serial {:?})", token.label(), token.serial_number());
-        tokens.iter().take(NAMED).map(|(_, token)| name(token)).collect()
+        some(tokens.iter().map(|(_, token)| name(token)).collect())
     };
     let is_wanted = |token: &TokenInfo| {
         let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
@@ -161,7 +162,14 @@ fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
         };
         attributes.iter().filter_map(part).collect::<Vec<_>>().join(";")
     };
-    objects.iter().take(NAMED).map(name).collect()
+    some(objects.iter().take(READ).map(name).collect())
+}
+
+/// The first names in the order of the alphabet; a module has none.
+fn some(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names.truncate(NAMED);
+    names
 }
 
 fn encoded(bytes: &[u8], is_plain: fn(u8) -> bool) -> String {

@@ -249,7 +249,7 @@ fn each_refusal_says_what_to_do() {
         (
             bench.uri("token=site;object=dc"),
             "db",
-            "no such private key; there are: object=db;id=%01, object=two;id=%02",
+            "no such private key; there are: object=curve;id=%04, object=db;id=%01, object=two",
         ),
         (
             bench.uri("token=site;object=two"),
