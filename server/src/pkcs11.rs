@@ -32,8 +32,8 @@ const READ: usize = 100;
 /// A PIN, and the file that it is from.
 type Pin<'a> = (&'a AuthPin, &'a Path);
 
-/// The modules that this process has loaded, which is done once for each. A login counts for all sessions of a process with a
-/// token, so one signature is made at a time.
+/// The modules that this process has loaded, which is done once for each. One signature is made at a time: few tokens do more,
+/// and a login counts for all sessions of a process with a token.
 static MODULES: Mutex<BTreeMap<PathBuf, Pkcs11>> = Mutex::new(BTreeMap::new());
 
 /// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). It logs in, and out again afterwards. It
