@@ -5,9 +5,11 @@ mod fault;
 mod pin;
 mod uri;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error as ModuleError, RvError};
@@ -15,10 +17,10 @@ use cryptoki::mechanism::{Mechanism, MechanismType};
 use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
 use cryptoki::session::{Session, UserType};
 use cryptoki::slot::{Slot, TokenInfo};
-use cryptoki::types::AuthPin;
 use sha2::{Digest as _, Sha256};
 
 pub use self::fault::{Fault, KeyFault};
+use self::pin::Pin;
 pub use self::uri::{KeyUri, UriError, is_uri};
 
 /// The DER encoding of a DigestInfo with SHA-256, without the digest that follows (RFC 8017, section 9.2, note 1).
@@ -29,12 +31,16 @@ const PIECE: usize = 32 << 10;
 const NAMED: usize = 8;
 const READ: usize = 100;
 
-/// A PIN, and the file that it is from.
-type Pin<'a> = (&'a AuthPin, &'a Path);
+/// What this process knows of modules and PINs. One signature is made at a time: few tokens do more, and a login counts for all
+/// sessions of a process with a token.
+static KNOWN: Mutex<Known> = Mutex::new(Known { modules: BTreeMap::new(), refused: BTreeSet::new() });
 
-/// The modules that this process has loaded, which is done once for each. One signature is made at a time: few tokens do more,
-/// and a login counts for all sessions of a process with a token.
-static MODULES: Mutex<BTreeMap<PathBuf, Pkcs11>> = Mutex::new(BTreeMap::new());
+struct Known {
+    /// Loaded modules by their paths. Each is loaded and started once.
+    modules: BTreeMap<PathBuf, Pkcs11>,
+    /// Serial numbers of tokens, and the file with the PIN that each refused, with the time at which the file was written.
+    refused: BTreeSet<(String, PathBuf, SystemTime)>,
+}
 
 /// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). It logs in, and out again afterwards. It
 /// may take seconds, and longer if the token does not answer.
@@ -46,35 +52,34 @@ pub fn sign(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, KeyFault> {
 }
 
 fn sign_in_turn(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, Fault> {
-    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-    let module = loaded(&mut modules, &key.module)?;
+    let Known { modules, refused } = &mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let module = loaded(modules, &key.module)?;
     let (slot, token) = find_token(module, key)?;
-    let pin = key.pin.as_deref().map(|path| Ok((pin::read(path)?, path))).transpose()?;
-    let pin = pin.as_ref().map(|(pin, path)| (pin, *path));
+    let pin = key.pin.as_deref().map(Pin::read).transpose()?;
     let session = module.open_ro_session(slot).map_err(Fault::call("opening a session with the token"))?;
-    log_in(&session, &token, pin)?;
+    log_in(&session, &token, pin.as_ref(), refused)?;
     let object = find_key(&session, key)?;
     // The session is closed at the end, and with the last one the login ends (section 5.6.2).
-    signature(module, slot, &session, object, pin, message)
+    signature(module, slot, &session, object, pin.as_ref(), message)
 }
 
 fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result<&'a Pkcs11, Fault> {
-    if !modules.contains_key(path) {
-        let module = Pkcs11::new(path).map_err(|error| {
-            let source = match error {
-                ModuleError::LibraryLoading(source) => source.into(),
-                other => other.into(),
-            };
-            Fault::Load { path: path.to_owned(), source }
-        })?;
-        match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
-            // By another name of the same library.
-            Ok(()) | Err(ModuleError::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => {}
-            Err(error) => return Err(Fault::call("starting the module")(error)),
-        }
-        modules.insert(path.to_owned(), module);
+    let place = match modules.entry(path.to_owned()) {
+        Entry::Occupied(module) => return Ok(module.into_mut()),
+        Entry::Vacant(place) => place,
+    };
+    let module = Pkcs11::new(path).map_err(|error| {
+        let source = match error {
+            ModuleError::LibraryLoading(source) => source.into(),
+            other => other.into(),
+        };
+        Fault::Load { path: path.to_owned(), source }
+    })?;
+    match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
+        // By another name of the same library.
+        Ok(()) | Err(ModuleError::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(place.insert(module)),
+        Err(error) => Err(Fault::call("starting the module")(error)),
     }
-    modules.get(path).ok_or_else(|| Fault::Call { doing: "starting the module", answer: "it is gone".to_owned() })
 }
 
 /// The only token that the URI fits.
@@ -106,25 +111,38 @@ fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault>
     }
 }
 
-/// Logs in once, if the token wants that. A wrong PIN is not tried again.
-fn log_in(session: &Session, token: &TokenInfo, pin: Option<Pin<'_>>) -> Result<(), Fault> {
+/// Logs in, if the token wants that. A PIN that the token refused is not tried again before somebody has written the file.
+fn log_in(
+    session: &Session,
+    token: &TokenInfo,
+    pin: Option<&Pin>,
+    refused: &mut BTreeSet<(String, PathBuf, SystemTime)>,
+) -> Result<(), Fault> {
     let Some(pin) = pin else {
         return if token.login_required() { Err(Fault::NoPin) } else { Ok(()) };
     };
+    let attempt = (token.serial_number().to_owned(), pin.path.clone(), pin.written);
+    if refused.contains(&attempt) {
+        return Err(Fault::WrongPin { path: pin.path.clone() });
+    }
     if token.user_pin_locked() {
         return Err(Fault::Locked);
     }
     if token.user_pin_final_try() {
         return Err(Fault::LastTry);
     }
-    login(session, UserType::User, pin)
+    let done = login(session, UserType::User, pin);
+    if let Err(Fault::WrongPin { .. }) = done {
+        refused.insert(attempt);
+    }
+    done
 }
 
-fn login(session: &Session, user: UserType, (pin, path): Pin<'_>) -> Result<(), Fault> {
-    match session.login(user, Some(pin)) {
+fn login(session: &Session, user: UserType, pin: &Pin) -> Result<(), Fault> {
+    match session.login(user, Some(&pin.text)) {
         Ok(()) | Err(ModuleError::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
         Err(ModuleError::Pkcs11(RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange, _)) => {
-            Err(Fault::WrongPin { path: path.to_owned() })
+            Err(Fault::WrongPin { path: pin.path.clone() })
         }
         Err(ModuleError::Pkcs11(RvError::PinLocked, _)) => Err(Fault::Locked),
         Err(error) => Err(Fault::call("logging in")(error)),
@@ -188,7 +206,7 @@ fn signature(
     slot: Slot,
     session: &Session,
     key: ObjectHandle,
-    pin: Option<Pin<'_>>,
+    pin: Option<&Pin>,
     message: &[u8],
 ) -> Result<Vec<u8>, Fault> {
     let signing = Fault::call("signing");

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use cryptoki::types::AuthPin;
 
@@ -12,24 +13,37 @@ use super::fault::Fault;
 /// Bytes of the longest PIN.
 const LONGEST: u64 = 255;
 
-/// Reads the PIN: the only line of a file that is not everybody's.
-pub fn read(path: &Path) -> Result<AuthPin, Fault> {
-    let failed = |source| Fault::PinFile { path: path.to_owned(), source };
-    let wrong = |wrong| Fault::PinText { path: path.to_owned(), wrong };
-    let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.permissions().mode() & 0o007 != 0 {
-        return Err(wrong("every user can read or change it; change the PIN, and run `chmod 0600` on the file"));
-    }
-    let mut text = String::new();
-    // One byte more than can be right, and the end of the line.
-    file.take(LONGEST + 3).read_to_string(&mut text).map_err(failed)?;
-    let pin = text.strip_suffix('\n').unwrap_or(&text);
-    let pin = pin.strip_suffix('\r').unwrap_or(pin);
-    match pin {
-        "" => Err(wrong("it is empty")),
-        pin if pin.len() as u64 > LONGEST => Err(wrong("it has more than 255 bytes")),
-        pin if pin.contains(['\n', '\0']) => Err(wrong("it has more than one line")),
-        pin => Ok(AuthPin::from(pin)),
+/// A PIN, the file that it is from, and when that was written.
+pub struct Pin {
+    pub text: AuthPin,
+    pub path: PathBuf,
+    pub written: SystemTime,
+}
+
+impl Pin {
+    /// Reads the PIN: the only line of a file that is not everybody's.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let failed = |source| Fault::PinFile { path: path.to_owned(), source };
+        let wrong = |wrong| Fault::PinText { path: path.to_owned(), wrong };
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if about.permissions().mode() & 0o007 != 0 {
+            return Err(wrong("every user can read or change it; change the PIN, and run `chmod 0600` on the file"));
+        }
+        let mut text = String::new();
+        // One byte more than can be right, and the end of the line.
+        file.take(LONGEST + 3).read_to_string(&mut text).map_err(failed)?;
+        let pin = text.strip_suffix('\n').unwrap_or(&text);
+        let pin = pin.strip_suffix('\r').unwrap_or(pin);
+        match pin {
+            "" => Err(wrong("it is empty")),
+            pin if pin.len() as u64 > LONGEST => Err(wrong("it has more than 255 bytes")),
+            pin if pin.contains(['\n', '\0']) => Err(wrong("it has more than one line")),
+            pin => {
+                let written = about.modified().map_err(failed)?;
+                Ok(Self { text: AuthPin::from(pin), path: path.to_owned(), written })
+            }
+        }
     }
 }
 
@@ -46,7 +60,7 @@ mod tests {
         let read = |content: &[u8], mode| {
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            super::read(&path).map_err(|fault| fault.to_string())
+            Pin::read(&path).map(|pin| pin.text).map_err(|fault| fault.to_string())
         };
         for content in ["1234", "1234\n", "1234\r\n"] {
             use age::secrecy::ExposeSecret;
@@ -69,6 +83,6 @@ mod tests {
             assert!(error.contains(expect) && !error.contains("1234"), "{error}");
         }
         fs::remove_file(&path).unwrap();
-        assert!(matches!(super::read(&path), Err(Fault::PinFile { .. })));
+        assert!(matches!(Pin::read(&path), Err(Fault::PinFile { .. })));
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 use slipway_parts::Arch;
 use slipway_secure_boot::{SigningKey, Variable, Write, lists, update};
@@ -318,15 +319,16 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
     let [pk, kek, db] = uris.each_ref().map(String::as_str);
     let keys = ["--pk-key", pk, "--pk-cert", "PK.pem", "--kek-key", kek, "--kek-cert", "KEK.pem"];
     bench.succeed(&[&["keys", "init"], &keys[..], &["--db-key", db, "--db-cert", "db.pem"]].concat());
-    let names = ["a", "b", "c", "d"];
-    for name in names {
+    for name in ["a", "b", "c", "d", "e"] {
         bench.succeed(&["node", "add", "--name", name, "--uuid", &UUID.replace("4c4c4544", &name.repeat(8))]);
     }
     fs::create_dir(bench.path("boot")).unwrap();
     let [boot, parts] = ["boot", "parts"].map(|name| bench.named(name));
     let listen =
         ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot", &boot, "--parts", &parts];
-    let (_server, ready) = started(bench.with_tokens(command(&bench.path("data"), &listen)));
+    let mut serve = bench.with_tokens(command(&bench.path("data"), &listen));
+    serve.stderr(fs::File::create(bench.path("log")).unwrap());
+    let (_server, ready) = started(serve);
     bench.write(
         "header",
         format!("Authorization: Bearer {}", String::from_utf8(bench.read("data/operator-token")).unwrap().trim()),
@@ -336,21 +338,41 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
         serde_json::to_string(&new_run("steps:\n- {name: keys, action: {enrol-secure-boot: {}}}\n")).unwrap(),
     );
     bench.write("media", "{}");
-    let post = |path: &str, body: &str| {
+    let try_post = |path: &str, body: &str| {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--fail-with-body", "--cacert", "data/ca.pem", "--header", "@header"]);
         curl.args(["--header", "Content-Type: application/json", "--data"]).arg(format!("@{body}"));
         curl.arg(format!("https://{}/v1/operator/{path}", ready["https"].as_str().unwrap()));
-        let (is_success, said) = bench.output(curl);
+        bench.output(curl)
+    };
+    let post = |path: &str, body: &str| {
+        let (is_success, said) = try_post(path, body);
         assert!(is_success, "{path}: {said}");
         said
     };
     std::thread::scope(|scope| {
-        for name in names {
+        for name in ["a", "b", "c", "d"] {
             scope.spawn(move || post(&format!("nodes/{name}/runs"), "run"));
         }
         let manifest = post("media", "media");
         assert!(manifest.contains("\"subject\":\"CN=db\""), "{manifest}");
     });
     bench.judge("db.pem");
+
+    // A wrong PIN is tried once, and again only after the file was written: with the old time, the right one is not tried.
+    let write_pin = |pin: &str, at: SystemTime| {
+        bench.write("pin", pin);
+        fs::File::open(bench.path("pin")).unwrap().set_modified(at).unwrap();
+    };
+    let at = SystemTime::now();
+    for pin in ["1111-2222", PIN] {
+        write_pin(pin, at);
+        let (is_success, said) = try_post("nodes/e/runs", "run");
+        assert!(!is_success && said.contains("the server failed while signing"), "{said}");
+    }
+    write_pin(PIN, at + Duration::from_secs(1));
+    post("nodes/e/runs", "run");
+    let log = String::from_utf8(bench.read("log")).unwrap();
+    assert_eq!(log.matches(" is wrong; it was tried once").count(), 2, "{log}");
+    assert!(!log.contains("1111") && !log.contains(PIN), "{log}");
 }
