@@ -42,6 +42,7 @@ mod reporting;
 mod secrets;
 mod secure_boot;
 mod siege;
+mod softhsm;
 mod support;
 #[path = "../../../tpm/tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
