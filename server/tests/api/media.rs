@@ -357,8 +357,9 @@ fn keys_are_imported_or_made_once() {
         fs::write(bench.path(name), text).unwrap();
         bench.path(name).to_str().unwrap().to_owned()
     };
-    let (file, cert) = (write("key", key.key_to_pem()), write("cert", key.certificate().to_pem()));
-    let (old_file, old_cert) = (write("old-key", other.key_to_pem()), write("old-cert", other.certificate().to_pem()));
+    let (file, cert) = (write("key", key.key_to_pem().unwrap()), write("cert", key.certificate().to_pem()));
+    let (old_file, old_cert) =
+        (write("old-key", other.key_to_pem().unwrap()), write("old-cert", other.certificate().to_pem()));
     let init = |key: &str, cert: &str| fail(&data, &["keys", "init", "--db-key", key, "--db-cert", cert]);
     assert!(init(&file, &old_cert).contains("is for another key"));
     assert!(init(&old_file, &old_cert).contains("it was valid until"));
