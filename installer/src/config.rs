@@ -45,8 +45,8 @@ pub struct Config {
     pub network: Option<Network>,
     /// Key `require`: what the machine must have before it sends anything to the server.
     pub require: Proof,
-    /// Keys `proxy` and `no_proxy`: the HTTP proxy to the server and to images. None is that of the environment, which PID 1
-    /// leaves empty.
+    /// Keys `proxy` and `no_proxy`: the HTTP proxy to the server and to images. None is that of the environment, in
+    /// which PID 1 names none.
     pub proxy: Option<Proxy>,
 }
 
@@ -256,14 +256,10 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         return Err(ConfigError::NoToken { place: (*place).to_owned() });
     }
     let network = found.get("network").map(|(place, value)| parse_network(place, value)).transpose()?;
-    let proxy = match (found.get("proxy"), found.get("no_proxy")) {
-        (Some(proxy), except) => Some(parse_proxy(*proxy, except.copied())?),
-        (None, Some((place, _))) => {
-            warnings.push(format!("{place} sets \"no_proxy\", which means nothing without \"proxy\""));
-            None
-        }
-        (None, None) => None,
-    };
+    let proxy = found.get("proxy").map(|proxy| parse_proxy(*proxy, found.get("no_proxy").copied())).transpose()?;
+    if let (None, Some((place, _))) = (&proxy, found.get("no_proxy")) {
+        warnings.push(format!("{place} sets \"no_proxy\", which means nothing without \"proxy\""));
+    }
     Ok((Config { server, ca: ca.to_owned(), token, network, require, proxy }, warnings))
 }
 

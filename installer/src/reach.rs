@@ -21,6 +21,8 @@ use crate::tls::{self, TlsError};
 const MOST: u64 = 64 << 10;
 /// Most bytes of a proxy's answer.
 const MOST_OF_PROXY: usize = 8 << 10;
+/// How long a proxy may take to connect to the server.
+const TUNNEL: Duration = Duration::from_secs(10);
 
 /// Where the server is, and how it is recognised.
 #[derive(Clone)]
@@ -75,10 +77,7 @@ pub enum Stranger {
         verdict: String,
     },
     /// The proxy did not connect to the server.
-    #[error(
-        "the proxy does not connect to {to}: it says {answer:?}; allow it \
-             there (with squid: in SSL_ports, and for the machines' addresses)"
-    )]
+    #[error("the proxy does not connect to {to}: it says {answer:?}{}", advice(answer))]
     Proxy {
         /// Host and port of the server.
         to: String,
@@ -121,27 +120,27 @@ impl Server {
         host_and_port(self.proxy.as_ref().unwrap_or(&self.url))
     }
 
-    /// Whether the server is at the other end, or behind the proxy there. Sends nothing but the handshake.
-    pub async fn verify(&self, stream: TcpStream, patience: Duration) -> Result<(), Stranger> {
-        match tokio::time::timeout(patience, self.verify_slowly(stream)).await {
-            Ok(verdict) => verdict,
-            Err(_) => Err(Stranger::Slow { patience }),
-        }
-    }
-
-    async fn verify_slowly(&self, mut stream: TcpStream) -> Result<(), Stranger> {
+    /// Whether the server is at the other end, or behind the proxy there. Sends nothing but the handshake, which may take as long
+    /// as `patience`.
+    pub async fn verify(&self, mut stream: TcpStream, patience: Duration) -> Result<(), Stranger> {
         if self.proxy.is_some() {
             let (host, port) = host_and_port(&self.url);
-            open_tunnel(&mut stream, &format!("{host}:{port}")).await?;
+            let to = format!("{host}:{port}");
+            let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", TUNNEL.as_secs()));
+            match tokio::time::timeout(TUNNEL, open_tunnel(&mut stream, &to)).await {
+                Ok(opened) => opened?,
+                Err(_) => return Err(Stranger::NoAnswer { to, source: late() }),
+            }
         }
         let (read, write) = stream.into_split();
         let bounded = tokio::io::join(read.take(MOST), write);
-        match self.connector.connect(self.name.clone(), bounded).await {
-            Ok(_) => Ok(()),
-            Err(source) => Err(match tls::certificate_verdict(&source) {
+        match tokio::time::timeout(patience, self.connector.connect(self.name.clone(), bounded)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(source)) => Err(match tls::certificate_verdict(&source) {
                 Some(verdict) => Stranger::Untrusted { verdict },
                 None => Stranger::Handshake { source },
             }),
+            Err(_) => Err(Stranger::Slow { patience }),
         }
     }
 }
@@ -151,7 +150,7 @@ impl fmt::Display for Server {
         let (host, port) = host_and_port(&self.url);
         write!(f, "https://{host}:{port}")?;
         match self.proxy.as_ref().map(host_and_port) {
-            Some((host, port)) => write!(f, " by the proxy {host}:{port}"),
+            Some((host, port)) => write!(f, " through the proxy {host}:{port}"),
             None => Ok(()),
         }
     }
@@ -165,13 +164,14 @@ fn host_and_port(url: &Url) -> (&str, u16) {
 /// The proxy before the server, as the HTTP client of all other requests decides it.
 fn proxy_to(config: &Config) -> Result<Option<Url>, ServerError> {
     let Some(proxy) = &config.proxy else { return Ok(None) };
-    fn wrong<E: std::error::Error + Send + Sync + 'static>(url: &str) -> impl FnOnce(E) -> ServerError {
-        let url = url.to_owned();
-        |source| ServerError::Url { url, source: Box::new(source) }
-    }
     let matcher = Matcher::builder().all(proxy.url.as_str()).no(proxy.except.as_str()).build();
-    let server: Uri = config.server.as_str().parse().map_err(wrong(config.server.as_str()))?;
-    matcher.intercept(&server).map(|_| proxy.url.parse().map_err(wrong(&proxy.url))).transpose()
+    let server: Uri = config.server.as_str().parse().map_err(wrong_url(config.server.as_str()))?;
+    matcher.intercept(&server).map(|_| proxy.url.parse().map_err(wrong_url(&proxy.url))).transpose()
+}
+
+fn wrong_url<E: std::error::Error + Send + Sync + 'static>(url: &str) -> impl FnOnce(E) -> ServerError {
+    let url = url.to_owned();
+    |source| ServerError::Url { url, source: Box::new(source) }
 }
 
 /// Asks an HTTP proxy for a connection to a host and port (RFC 9110, section 9.3.6).
@@ -188,8 +188,23 @@ async fn open_tunnel(stream: &mut TcpStream, to: &str) -> Result<(), Stranger> {
         answer.push(stream.read_u8().await.map_err(broken)?);
     }
     let line = String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default());
-    match line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)) {
-        Some(status) if status.len() == 3 && status.starts_with('2') => Ok(()),
+    match status(&line) {
+        // As the client of all other requests has it.
+        Some("200") => Ok(()),
         _ => Err(Stranger::Proxy { to: to.to_owned(), answer: line.chars().take(100).collect() }),
+    }
+}
+
+/// The status code of an answer by its first line (RFC 9112, section 4).
+fn status(line: &str) -> Option<&str> {
+    line.strip_prefix("HTTP/1.")?.split(' ').nth(1)
+}
+
+/// What to do about a proxy's answer.
+fn advice(answer: &str) -> &'static str {
+    match status(answer) {
+        Some("403") => "; allow it there (with squid: in SSL_ports, and for the machines' addresses)",
+        Some("407") => "; let machines use it without user and password, because slipway has none",
+        _ => "",
     }
 }

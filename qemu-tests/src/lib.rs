@@ -127,8 +127,9 @@ impl Bench {
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),
-                // Tests use SysRq to act on a running machine.
-                cmdline: "console=ttyS0,115200 sysrq_always_enabled=1".to_owned(),
+                // Tests use SysRq to act on a running machine. What the kernel does not know is in PID 1's environment, and
+                // nowhere else.
+                cmdline: "console=ttyS0,115200 sysrq_always_enabled=1 https_proxy=http://192.0.2.1:9".to_owned(),
             },
             secure_boot: false,
             memory_mib: 512,

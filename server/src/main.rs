@@ -5,11 +5,15 @@ mod log;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use rustix::fs::Mode;
 use slipway_protocol::printable;
 use tracing_subscriber::EnvFilter;
+
+/// How long work on files may go on after the end.
+const LAST_WORK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     // The data folder holds keys. Whoever made the folder, files made in it are for their owner alone.
@@ -17,9 +21,12 @@ fn main() -> ExitCode {
     let arguments = cli::Arguments::parse();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
     log::start(filter, arguments.command.log_format());
-    let done = tokio::runtime::Runtime::new()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(cli::run(arguments)));
+    let done = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
+        let done = runtime.block_on(cli::run(arguments));
+        // Not for ever: a token that does not answer holds its thread.
+        runtime.shutdown_timeout(LAST_WORK);
+        done
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of standard output, such as head(1), has enough.

@@ -7,6 +7,8 @@ mod uri;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -68,6 +70,10 @@ fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result
         Entry::Occupied(module) => return Ok(module.into_mut()),
         Entry::Vacant(place) => place,
     };
+    // The data folder, which names the module, is not root's.
+    if rustix::process::geteuid().is_root() && !is_of_root(path).unwrap_or(false) {
+        return Err(Fault::NotOfRoot { path: path.to_owned() });
+    }
     let module = Pkcs11::new(path).map_err(|error| {
         let source = match error {
             ModuleError::LibraryLoading(source) => source.into(),
@@ -80,6 +86,18 @@ fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result
         Ok(()) | Err(ModuleError::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(place.insert(module)),
         Err(error) => Err(Fault::call("starting the module")(error)),
     }
+}
+
+/// Whether nobody but root can change a file, nor put another in its place.
+fn is_of_root(path: &Path) -> io::Result<bool> {
+    let path = path.canonicalize()?;
+    for place in path.ancestors() {
+        let about = place.metadata()?;
+        if about.uid() != 0 || about.mode() & 0o022 != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The only token that the URI fits.

@@ -65,12 +65,16 @@ impl SecureBoot {
 
     /// Makes or imports the keys of a site. Fails if it has some.
     pub fn begin(data: &DataDir, beginning: Beginning, now: OffsetDateTime) -> Result<Self, Error> {
-        let _lock = data.lock()?;
-        if data.read(FILE)?.is_some() {
-            let message = "there are keys for Secure Boot in this data folder; `slipway-server keys show` shows them, and \
-                           `slipway-server keys rotate` replaces the one that signs programs";
-            return Err(Error::refused(ErrorCode::Conflict, message));
-        }
+        let has_none = || match data.read(FILE)? {
+            None => Ok(()),
+            Some(_) => {
+                let message = "there are keys for Secure Boot in this data folder; `slipway-server keys show` shows them, and \
+                               `slipway-server keys rotate` replaces the one that signs programs";
+                Err(Error::refused(ErrorCode::Conflict, message))
+            }
+        };
+        has_none()?;
+        // Before the folder is locked: a token may be slow, and the server does not start meanwhile.
         let pk = key(beginning.pk, "slipway Secure Boot platform key (PK)", now)?;
         let kek = key(beginning.kek, "slipway Secure Boot key exchange key (KEK)", now)?;
         let db = key(beginning.db, &signer_name(now), now)?;
@@ -83,6 +87,8 @@ impl SecureBoot {
             next_db: None,
             revoked: Vec::new(),
         };
+        let _lock = data.lock()?;
+        has_none()?;
         save(data, &stored)?;
         Self::new(stored)
     }
@@ -132,12 +138,18 @@ impl SecureBoot {
 
     /// Begins to replace the key that signs programs: machines are given both, and the old one goes on signing.
     pub fn begin_rotation(data: &DataDir, imported: Option<Imported>, now: OffsetDateTime) -> Result<Self, Error> {
-        Self::change(data, |keys| {
-            if keys.next_db.is_some() {
+        let has_none = |keys: &Self| match keys.next_db {
+            None => Ok(()),
+            Some(_) => {
                 let message = "a new key is there already; end the rotation with `slipway-server keys rotate --finish` or --cancel";
-                return Err(Error::refused(ErrorCode::Conflict, message));
+                Err(Error::refused(ErrorCode::Conflict, message))
             }
-            let key = key(imported, &signer_name(now), now)?;
+        };
+        has_none(&Self::open(data)?.ok_or_else(no_keys)?)?;
+        // Before the folder is locked, as in `begin`.
+        let key = key(imported, &signer_name(now), now)?;
+        Self::change(data, |keys| {
+            has_none(keys)?;
             if key.certificate == keys.db.certificate().to_pem() {
                 // At the end of the rotation, it would be revoked and nothing would start any more.
                 let message =

@@ -178,6 +178,7 @@ impl Server {
             policy: config.policy,
             tpms,
             boot_files: BootFiles::new(config.parts, config.boot.clone()),
+            signing: Arc::default(),
             boot: config.boot,
             trusted_proxies: config.trusted_proxies,
             boot_fetches,

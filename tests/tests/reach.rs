@@ -82,9 +82,11 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
     };
     verify(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await.unwrap();
     let endless = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'a'; 100_000]].concat();
-    let answers: [(&[u8], &str); 5] = [
+    let answers: [(&[u8], &str); 7] = [
         (b"HTTP/1.1 403 Forbidden\r\n\r\n", r#"it says "HTTP/1.1 403 Forbidden"; allow it there"#),
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "without user and password"),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", r#"it says "HTTP/1.1 503 Service Unavailable""#),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", r#"it says "HTTP/1.1 204 No Content""#),
         (b"SSH-2.0-OpenSSH\r\n\r\n", r#"it says "SSH-2.0-OpenSSH""#),
         (b"HTTP/1.1 200", "asking the proxy to connect to 127.0.0.1"),
         (&endless, "its answer has more than 8192 bytes"),
@@ -93,6 +95,13 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
         let said = verify(answer).await.unwrap_err();
         assert!(said.contains(expect), "{said}");
     }
+    // The same for requests.
+    let (url, answering) = proxy(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), &lab).await;
+    let through = Config { proxy: Some(Proxy { url, except: String::new() }), ..lab.config() };
+    let seen = lab.folder.path().join("run/clock");
+    assert_eq!(clock::set_from_server(&through, &seen).await.unwrap(), Verdict::Right);
+    drop(through);
+    assert!(answering.await.unwrap().starts_with("CONNECT 127.0.0.1"));
     // Without it.
     let proxy = Some(Proxy { url: "http://192.0.2.1:3128".to_owned(), except: "127.0.0.0/8".to_owned() });
     let direct = Server::new(&Config { proxy, ..lab.config() }).unwrap();
@@ -108,6 +117,20 @@ async fn a_host_that_only_accepts_connections_is_not_the_server() {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (_silent, _) = listener.accept().await.unwrap();
     assert!(matches!(server.verify(ours, PATIENCE).await, Err(Stranger::Slow { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_says_nothing_is_not_waited_for() {
+    slipway_installer::tls::install_provider();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let ours = TcpStream::connect(address).await.unwrap();
+    let (_silent, _) = listener.accept().await.unwrap();
+    let proxy = Some(Proxy { url: format!("http://{address}"), except: String::new() });
+    let behind = Config { proxy, ..Config::new("https://server.test".parse().unwrap(), some_ca()) };
+    let verdict = Server::new(&behind).unwrap().verify(ours, PATIENCE).await;
+    let said = Failure::of(&verdict.unwrap_err()).in_one_line();
+    assert_eq!(said, "asking the proxy to connect to server.test:443: no answer in 10 s");
 }
 
 #[tokio::test]

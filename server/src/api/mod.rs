@@ -34,7 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
 use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES, printable};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
 use crate::admission::Policy;
 use crate::boot_fetches::BootFetches;
@@ -74,6 +74,8 @@ pub struct App {
     pub boot: Option<PathBuf>,
     /// Makes boot files for operators.
     pub boot_files: BootFiles,
+    /// Held while the lists of firmware are signed for a run.
+    pub signing: Arc<Mutex<()>>,
     /// Proxies that say who fetches boot files.
     pub trusted_proxies: Vec<IpAddr>,
     /// Boot files that were fetched.

@@ -161,9 +161,14 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
-    // It waits for a token if keys are in one.
+    // Keys may be in a token that does not answer. Then whoever waits for its turn holds no thread.
+    let turn = app.signing.clone().lock_owned().await;
     let data = app.data.clone();
-    let signed = spawn_blocking(move || new.with_keys(&data)).await;
+    let signed = spawn_blocking(move || {
+        let _turn = turn;
+        new.with_keys(&data)
+    })
+    .await;
     let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;
     let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
     Ok((StatusCode::CREATED, Json(run)))

@@ -29,6 +29,15 @@ pub enum Fault {
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
+    /// Root does not load what others can change.
+    #[error(
+        "loading the module {path:?} as root: it is missing, or somebody else can change it or a folder above it; run this as the \
+         owner of the data folder (`sudo -u slipway slipway-server ...`), or use a module that belongs to root"
+    )]
+    NotOfRoot {
+        /// The library.
+        path: PathBuf,
+    },
     /// The module did not do something.
     #[error("{doing}: {answer}")]
     Call {

@@ -1,6 +1,6 @@
 //! The PIN of a token, in a file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,10 @@ impl Pin {
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let failed = |source| Fault::PinFile { path: path.to_owned(), source };
         let wrong = |wrong| Fault::PinText { path: path.to_owned(), wrong };
+        // A pipe would keep whoever opens it waiting.
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(wrong("it is no file"));
+        }
         let file = File::open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
         if about.permissions().mode() & 0o007 != 0 {
@@ -49,7 +53,7 @@ impl Pin {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
+    use std::fs::Permissions;
 
     use super::*;
 
@@ -82,6 +86,7 @@ mod tests {
             let error = read(content, mode).unwrap_err();
             assert!(error.contains(expect) && !error.contains("1234"), "{error}");
         }
+        assert!(matches!(Pin::read(folder.path()), Err(Fault::PinText { .. })), "a folder");
         fs::remove_file(&path).unwrap();
         assert!(matches!(Pin::read(&path), Err(Fault::PinFile { .. })));
     }

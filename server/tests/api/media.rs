@@ -241,7 +241,7 @@ fn what_is_wrong_is_named() {
     check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
     check(&["--proxy", "https://p"], "proxy \"https://p\" does not begin with http://");
     check(&["--proxy", "http://u:pw@p:1"], "proxy \"p:1\" must be a host without user name and password");
-    check(&["--proxy", "http://p:1", "--no-proxy", "a/b"], "no_proxy \"a/b\" has \"a/b\", which is no name");
+    check(&["--proxy", "http://p:1", "--no-proxy", "a/b"], "no_proxy \"a/b\" has an entry, number 1, that is no name");
     check(&["--kernel", "a/b"], "kernel \"a/b\" must be a name such as generic or cloud");
     check(&["--kernel", "cloud"], "there are none for any architecture with kernel cloud in ");
     check(&["--arch", "aarch64"], "there are none for aarch64 with kernel generic in ");
