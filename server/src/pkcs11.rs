@@ -71,7 +71,8 @@ fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result
         Entry::Vacant(place) => place,
     };
     // The data folder, which names the module, is not root's.
-    if rustix::process::geteuid().is_root() && !is_of_root(path).unwrap_or(false) {
+    let unreadable = |source: io::Error| Fault::Load { path: path.to_owned(), source: source.into() };
+    if rustix::process::geteuid().is_root() && !is_of_root(path).map_err(unreadable)? {
         return Err(Fault::NotOfRoot { path: path.to_owned() });
     }
     let module = Pkcs11::new(path).map_err(|error| {

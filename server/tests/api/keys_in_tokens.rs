@@ -91,7 +91,7 @@ fn each_refusal_says_what_to_do() {
             "db",
             "loading the module \"/nowhere/lib.so\"; install the package",
         ),
-        (db.replace(bench.module, &bench.named("db.pem")), "db", "db.pem\"; install the package"),
+        (db.replace(bench.module, "/etc/passwd"), "db", "passwd\"; install the package"),
         (bench.uri("token=sites;object=db"), "db", "no token of this name; there are: \""),
         (
             bench.uri("token=twin;object=db"),
@@ -132,6 +132,22 @@ fn each_refusal_says_what_to_do() {
     let said = bench.fail(&["media", "build", "--parts", &bench.named("parts"), "--out", &bench.named("boot")]);
     assert!(said.contains("signing the unified kernel image for x86_64"), "{said}");
     assert!(said.contains("signing with the key of CN=two: another key signed"), "{said}");
+}
+
+#[test]
+fn root_loads_no_module_that_others_can_change() {
+    let Some(bench) = Bench::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not checked: only root has others that it must not trust");
+        return;
+    }
+    bench.copy_into_token("db", "01");
+    // Its folder belongs to root, and the folder above that is everybody's.
+    bench.write("module.so", fs::read(bench.module).unwrap());
+    let uri = bench.uri_of("db").replace(bench.module, &bench.named("module.so"));
+    let said = bench.fail(&["keys", "init", "--db-key", &uri, "--db-cert", "db.pem"]);
+    assert!(said.contains("module.so\" as root: somebody else can change it"), "{said}");
+    assert!(bench.fail(&["keys", "show"]).contains("there are no keys"));
 }
 
 #[test]
