@@ -203,7 +203,7 @@ pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
 }
 
 /// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without
-/// a network, the network boot loader [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
+/// a network, the small program [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     let image = folder.join("bootable");
     bootable::make(&image, 64 << 20, program, &[])?;

@@ -83,7 +83,7 @@ fn serve(mut stream: std::net::TcpStream) -> Result<()> {
     }
     let mut body = b"#!ipxe\necho the script runs on ${uuid} ${serial} ${net0/mac}\nexit 1\n".to_vec();
     if first.contains("/ipxe.efi") {
-        body = std::fs::read(firmware::IPXE)?;
+        body = std::fs::read(firmware::network_boot_loader(Arch::X86_64)?)?;
     }
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
     if first.starts_with("GET") {
