@@ -17,6 +17,7 @@ use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::{self, System};
 
 pub mod installed;
+pub mod nginx;
 pub mod programs;
 pub mod secure_boot;
 pub mod site;
