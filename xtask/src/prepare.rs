@@ -93,7 +93,7 @@ pub const TARGET_IMAGES: Part = Part {
     packages: &[host::TARGET_IMAGE, host::TRANSLATION],
     folder: "target-image",
     entries: 5,
-    seconds: 900,
+    seconds: 1200,
     download: 680,
     kept: 930,
 };

@@ -13,9 +13,9 @@ use crate::host;
 const RULES: &str = "/proc/sys/fs/binfmt_misc";
 /// The rule of Debian's package, for systemd-binfmt.
 const RULE: &str = "/usr/lib/binfmt.d/qemu-aarch64.conf";
-/// What is being done, and what to do where it fails. The first line of an error, because tests show that one.
-const WHAT: &str = "making this host run programs of arm64, which only root may do, and in many containers nobody (there, run \
-                    `sudo apt-get install qemu-user-static` on the host of the container)";
+/// What is being done, and what to do where it fails. A skipped test shows only the first line of an error.
+const WHAT: &str = "making this host run programs of arm64 (root can, where binfmt_misc may be set up; for a container that \
+                    may not, install qemu-user-static on its host)";
 
 /// Makes this host run programs of arm64, if it does not yet. A host without systemd, such as a container, gets the rule
 /// that the package would have set up. The error says why that is not possible, and what to do.
