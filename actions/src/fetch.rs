@@ -16,12 +16,14 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
 use reqwest::Url;
+use slipway_protocol::Proxy;
 use slipway_protocol::workflow::{Location, shown_url};
 
 use crate::error::FetchError;
 use crate::machine::{Cancel, Request, Response};
 
 pub(crate) use client::Trust;
+pub use client::http_proxy;
 
 /// A URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {
@@ -46,11 +48,16 @@ pub(crate) fn shown(url: &str) -> String {
     }
 }
 
-/// Opens a source. `trust` has the machine's own CA certificates.
-pub(crate) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
+/// Opens a source. `trust` has the machine's own CA certificates. The proxy is for sources on other machines.
+pub(crate) fn open(
+    request: &Request<'_>,
+    trust: &Trust,
+    proxy: Option<&Proxy>,
+    stop: &Cancel,
+) -> Result<Response, FetchError> {
     match Location::of(request.url) {
         Some(Location::File(path)) => open_file(path, request.offset),
-        Some(Location::Https | Location::Http) => http::open(request, trust, stop),
+        Some(Location::Https | Location::Http) => http::open(request, trust, proxy, stop),
         // An artifact was resolved to the URL of its blob before.
         Some(Location::Artifact) | None => Err(FetchError::Scheme),
     }
@@ -71,7 +78,7 @@ mod tests {
     #[test]
     fn only_schemes_that_are_known_are_fetched() {
         let trust = Trust { pem: Vec::new(), origin: "nobody" };
-        let open = |url| open(&Request::new(url, None), &trust, &Cancel::new());
+        let open = |url| open(&Request::new(url, None), &trust, None, &Cancel::new());
         assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
         assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
         assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));

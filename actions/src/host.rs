@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use slipway_protocol::{Disk, RecoveryKey};
+use slipway_protocol::{Disk, Proxy, RecoveryKey};
 
 use self::capture_file::CaptureFile;
 use crate::disk::list;
@@ -40,6 +40,8 @@ pub struct HostOptions {
     pub recovery_key_to: Option<PathBuf>,
     /// Device of the TPM, if not the usual one.
     pub tpm: Option<PathBuf>,
+    /// HTTP proxy to other machines, if not that of the environment.
+    pub proxy: Option<Proxy>,
     /// The partitions its disks had before anything was changed.
     pub former: FormerPartitions,
 }
@@ -62,9 +64,10 @@ impl Host {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
-        let HostOptions { cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, former, .. } =
-            options;
-        let mut setup = Setup { is_operating_system, ..Setup::default() };
+        let HostOptions {
+            cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, proxy, former, ..
+        } = options;
+        let mut setup = Setup { is_operating_system, proxy, ..Setup::default() };
         setup.patience = patience.unwrap_or(setup.patience);
         setup.tpm = tpm.unwrap_or(setup.tpm);
         Self { trust, cancel, setup, capture_to, recovery_key_to, former }
@@ -84,7 +87,7 @@ impl Machine for Host {
     }
 
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        fetch::open(request, &self.trust, stop)
+        fetch::open(request, &self.trust, self.setup.proxy.as_ref(), stop)
     }
 
     fn cancel(&self) -> &Cancel {

@@ -38,6 +38,7 @@ pub use error::{
     BootError, CaptureError, EncryptError, EraseError, Error, FetchError, ImageError, PartitionError, Refusal,
     SourceError, TargetError, is_transient,
 };
+pub use fetch::http_proxy;
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::{Report, Tell};

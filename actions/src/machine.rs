@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slipway_protocol::{CapturedImage, Disk, RecoveryKey, Secret};
+use slipway_protocol::{CapturedImage, Disk, Proxy, RecoveryKey, Secret};
 
 use crate::error::{Error, FetchError};
 
@@ -26,6 +26,8 @@ pub struct Setup {
     pub program: PathBuf,
     /// Device of the TPM.
     pub tpm: PathBuf,
+    /// HTTP proxy to other machines. None is that of the environment, if any.
+    pub proxy: Option<Proxy>,
     /// Folder in which Linux shows the UEFI variables and tables (kernel documentation,
     /// ABI/testing/sysfs-firmware-efi). It does not exist on a machine that was not started by UEFI firmware.
     pub efi: PathBuf,
@@ -41,6 +43,7 @@ impl Default for Setup {
             program: "/proc/self/exe".into(),
             // The device that goes through the kernel's resource manager.
             tpm: "/dev/tpmrm0".into(),
+            proxy: None,
             efi: "/sys/firmware/efi".into(),
             is_operating_system: false,
         }

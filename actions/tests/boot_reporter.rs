@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 
 use slipway_protocol::boot_report::places;
-use slipway_protocol::{Action, BootReporter, BootReporterConfig};
+use slipway_protocol::{Action, BootReporter, BootReporterConfig, Proxy};
 
 use common::disk_image::{Part, ROOT, can_mount, debugfs, make, read_file};
 use common::{Bench, MIB, chain};
@@ -46,7 +46,8 @@ fn outcome(bench: &Bench) -> String {
 fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     let true = can_mount() else { return };
     let wants = "etc/systemd/system/multi-user.target.wants/other.service";
-    let bench = installed(&[SYSTEMD, (wants, "-> /lib/systemd/system/other.service")]);
+    let mut bench = installed(&[SYSTEMD, (wants, "-> /lib/systemd/system/other.service")]);
+    bench.setup.proxy = Some(Proxy { url: "http://proxy.example:3128".to_owned(), except: String::new() });
     // The second pass stands for a repeat after a power cut during the step.
     for _ in 0..2 {
         let outcome = outcome(&bench);
@@ -59,7 +60,7 @@ fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     let config: BootReporterConfig = serde_json::from_str(&config).unwrap();
     let expect = reporter();
     assert_eq!((config.url, config.token, config.ca), (expect.url, expect.token, expect.ca));
-    assert_eq!((config.hours, config.every), (2, 600));
+    assert_eq!((config.hours, config.every, &config.proxy), (2, 600, &bench.setup.proxy));
     assert_eq!(found(places::UNIT).1, "0644 0:0");
     let link = debugfs(&bench.path("disk"), ROOT_AT, &format!("stat /{}", places::LINK));
     assert!(link.contains("\"/etc/systemd/system/slipway-report.service\""), "{link}");

@@ -7,8 +7,10 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slipway_actions::{Cancel, Error, FetchError, ImageError, Machine, Report, Request, SourceError, is_transient};
-use slipway_protocol::{Action, Digest, StreamImage};
+use slipway_actions::{
+    Cancel, Error, FetchError, Host, HostOptions, ImageError, Machine, Report, Request, SourceError, is_transient,
+};
+use slipway_protocol::{Action, Digest, Proxy, StreamImage};
 
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
@@ -29,6 +31,22 @@ fn secrets_in_a_url_are_not_in_its_errors() {
         let error = fails(&bench, stream(&url));
         assert!(!format!("{error:?} {}", chain(&error)).contains("hidden"), "{error:?}");
     }
+}
+
+#[test]
+fn a_proxy_is_asked_for_what_is_not_excepted() {
+    let (proxy, origin) = (Server::giving(ok(b"proxy")), Server::giving(ok(b"origin")));
+    let get = |except: &str, url: &str| {
+        let proxy = Proxy { url: proxy.url.replace("/image", ""), except: except.to_owned() };
+        let host = Host::new(HostOptions { proxy: Some(proxy), ..HostOptions::default() });
+        let mut body = String::new();
+        host.fetch(&Request::new(url, None), &Cancel::new()).unwrap().body.read_to_string(&mut body).unwrap();
+        body
+    };
+    assert_eq!(get("", "http://nowhere.example/image?a=b"), "proxy");
+    assert_eq!(proxy.asked()[0].path, "http://nowhere.example/image?a=b");
+    assert_eq!(get("other.example", &origin.url), "proxy");
+    assert_eq!(get("other.example, 127.0.0.0/8", &origin.url), "origin");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slipway_actions::http_proxy;
 use slipway_protocol::attestation::CHALLENGE_TYPE;
 use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
@@ -140,13 +141,24 @@ pub struct Client {
     bearer: Option<slipway_protocol::Secret>,
 }
 
-pub(crate) fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
+/// Makes an HTTP client. `what` and `url` are what it is for.
+pub(crate) fn http(
+    tls: rustls::ClientConfig,
+    config: &Config,
+    what: &'static str,
+    url: &Url,
+) -> Result<reqwest::Client, ClientError> {
+    let mut builder = reqwest::Client::builder();
+    if let Some(proxy) = &config.proxy {
+        builder = builder.proxy(http_proxy(proxy).map_err(|source| ClientError::transport(what, url, source))?);
+    }
+    let builder = builder
         .tls_backend_preconfigured(tls)
         .https_only(true)
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT)
-        .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
+        .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")));
+    builder.build().map_err(|source| ClientError::transport(what, url, source))
 }
 
 pub(crate) fn join(server: &Url, path: &str) -> Url {
@@ -177,8 +189,7 @@ impl Client {
         node: Option<&NodeCertificate>,
         bearer: Option<slipway_protocol::Secret>,
     ) -> Result<Self, ClientError> {
-        let http = builder(tls::client(&config.ca, node)?).build();
-        let http = http.map_err(|e| ClientError::transport("setting up a connection", &config.server, e))?;
+        let http = http(tls::client(&config.ca, node)?, config, "setting up a connection", &config.server)?;
         Ok(Self { http, server: config.server.clone(), bearer })
     }
 

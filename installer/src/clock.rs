@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use reqwest::Url;
 use rustix::time::{ClockId, Timespec, clock_settime};
 use tracing::{info, warn};
 
 use crate::client::ClientError;
+use crate::config::Config;
 use crate::tls;
 
 /// A clock that differs from the server's by no more than this is not changed.
@@ -46,11 +46,10 @@ pub enum Verdict {
 /// Reads the time from the server's `Date` header and sets the clock. The clock never goes back behind the build time,
 /// nor behind a time of the server's that was accepted earlier in this boot and is kept in the file `seen`: certificates
 /// that have expired since then stay expired.
-pub async fn set_from_server(server: &Url, ca: &str, seen: &Path) -> Result<Verdict, ClientError> {
-    let url = crate::client::join(server, "v1/time");
+pub async fn set_from_server(config: &Config, seen: &Path) -> Result<Verdict, ClientError> {
+    let url = crate::client::join(&config.server, "v1/time");
     let what = "asking for the time";
-    let http = crate::client::builder(tls::client_for_clock(ca)?).build();
-    let http = http.map_err(|source| ClientError::transport(what, &url, source))?;
+    let http = crate::client::http(tls::client_for_clock(&config.ca)?, config, what, &url)?;
     let answer = http
         .get(url.clone())
         .timeout(PATIENCE)

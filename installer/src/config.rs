@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
-use slipway_protocol::{Network, Proof, Secret, boot_settings, network};
+use slipway_protocol::{Network, Proof, Proxy, Secret, boot_settings, network};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
@@ -24,6 +24,8 @@ const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
 /// The keys that only what is signed may set. The loader's server is good for nothing without a signed CA, and nobody may
 /// ask for less proof.
 const SIGNED: [&str; 3] = ["server", "ca", "require"];
+/// All keys.
+const KEYS: [&str; 7] = ["server", "ca", "token", "network", "require", "proxy", "no_proxy"];
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
 const LOADER: &str = "the URL that the boot image was loaded from";
@@ -43,6 +45,16 @@ pub struct Config {
     pub network: Option<Network>,
     /// Key `require`: what the machine must have before it sends anything to the server.
     pub require: Proof,
+    /// Keys `proxy` and `no_proxy`: the HTTP proxy to the server and to images. None is that of the environment, which PID 1
+    /// leaves empty.
+    pub proxy: Option<Proxy>,
+}
+
+impl Config {
+    /// Where a server is and how to recognise it, and nothing else.
+    pub fn new(server: Url, ca: String) -> Self {
+        Self { server, ca, token: None, network: None, require: Proof::default(), proxy: None }
+    }
 }
 
 /// The values of one source.
@@ -201,7 +213,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
-            if !["server", "ca", "token", "network", "require"].contains(&key.as_str()) {
+            if !KEYS.contains(&key.as_str()) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
@@ -244,7 +256,15 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         return Err(ConfigError::NoToken { place: (*place).to_owned() });
     }
     let network = found.get("network").map(|(place, value)| parse_network(place, value)).transpose()?;
-    Ok((Config { server, ca: ca.to_owned(), token, network, require }, warnings))
+    let proxy = match (found.get("proxy"), found.get("no_proxy")) {
+        (Some(proxy), except) => Some(parse_proxy(*proxy, except.copied())?),
+        (None, Some((place, _))) => {
+            warnings.push(format!("{place} sets \"no_proxy\", which means nothing without \"proxy\""));
+            None
+        }
+        (None, None) => None,
+    };
+    Ok((Config { server, ca: ca.to_owned(), token, network, require, proxy }, warnings))
 }
 
 fn parse_require(place: &str, value: &str) -> Result<Proof, ConfigError> {
@@ -269,9 +289,26 @@ fn parse_network(place: &str, value: &str) -> Result<Network, ConfigError> {
     if problems.is_empty() { Ok(network) } else { Err(wrong(format!("is not valid: {}", problems.join("; ")))) }
 }
 
+/// The proxy, and the hosts that are reached without it, each with its place.
+fn parse_proxy((place, url): (&str, &str), except: Option<(&str, &str)>) -> Result<Proxy, ConfigError> {
+    let (except_place, except) = except.unwrap_or((place, ""));
+    let proxy = Proxy { url: url.to_owned(), except: except.to_owned() };
+    boot_settings::check_proxy(&proxy).map_err(|(key, wrong)| match key {
+        "proxy" => ConfigError::Value { key, place: place.to_owned(), value: without_password(url), wrong },
+        _ => {
+            ConfigError::Value { key, place: except_place.to_owned(), value: except.chars().take(60).collect(), wrong }
+        }
+    })?;
+    Ok(proxy)
+}
+
+/// A URL for messages. The part before an @ may contain a password.
+fn without_password(url: &str) -> String {
+    url.rsplit_once('@').map_or(url.to_owned(), |(_, host)| format!("...@{host}"))
+}
+
 fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
-    // The part before an @ may contain a password.
-    let shown = value.rsplit_once('@').map_or(value.to_owned(), |(_, host)| format!("...@{host}"));
+    let shown = without_password(value);
     let wrong =
         |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };
     boot_settings::check_server(value).map_err(&wrong)?;
@@ -411,6 +448,23 @@ mod tests {
             let error = network(value).unwrap_err().to_string();
             assert!(error.starts_with(&format!("network from {OF_MACHINE} is")) && error.contains(expect), "{error}");
         }
+    }
+
+    #[test]
+    fn a_proxy_is_read_from_any_source_also_under_lockdown() {
+        let baked = source(BAKED, &[("server", "https://s"), ("ca", CA), ("no_proxy", "10.0.0.0/8")]);
+        let (config, warnings) = merge(std::slice::from_ref(&baked), true).unwrap();
+        assert_eq!(config.proxy, None);
+        assert_eq!(warnings, [r#"/etc/slipway/config.yaml sets "no_proxy", which means nothing without "proxy""#]);
+        let later = from_command_line("slipway.proxy=http://proxy.example:3128");
+        let (config, warnings) = merge(&[baked.clone(), later], true).unwrap();
+        let expect = Proxy { url: "http://proxy.example:3128".to_owned(), except: "10.0.0.0/8".to_owned() };
+        assert_eq!((config.proxy, warnings.as_slice()), (Some(expect), &[][..]));
+        let with_password = from_command_line("slipway.proxy=http://user:pw@proxy.example:3128");
+        let error = merge(&[baked, with_password], true).unwrap_err().to_string();
+        let expect =
+            "proxy from the kernel command line is \"...@proxy.example:3128\", which must be a host without user";
+        assert!(error.starts_with(expect), "{error}");
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub(crate) async fn set_clock(config: &Config, seen: &Path) -> Result<(), Client
     let mut backoff = Backoff::default();
     let mut told = Told::default();
     loop {
-        match clock::set_from_server(&config.server, &config.ca, seen).await {
+        match clock::set_from_server(config, seen).await {
             Ok(_) => return Ok(()),
             Err(failure) if failure.is_transient() => {
                 let sentence = one_line(&failure);

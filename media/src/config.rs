@@ -2,7 +2,7 @@
 
 use slipway_parts::cpio::Archive;
 use slipway_parts::{About, Arch, sha256};
-use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Network, Proof, Secret, boot_settings, network};
+use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Network, Proof, Proxy, Secret, boot_settings, network};
 
 use crate::kind::Kind;
 
@@ -23,6 +23,8 @@ pub struct Config {
     pub token: Option<Secret>,
     /// Network of machines while they run from the medium. None is DHCP and router advertisements on each interface.
     pub network: Option<Network>,
+    /// HTTP proxy through which machines reach the server and images. None is a direct connection.
+    pub proxy: Option<Proxy>,
     /// What machines must have before they send anything to the server.
     pub require: Proof,
     /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
@@ -63,6 +65,13 @@ impl Config {
         }
         if let Some(network) = &self.network {
             check_network(network)?;
+        }
+        if let Some(proxy) = &self.proxy {
+            boot_settings::check_proxy(proxy).map_err(|(key, wrong)| match key {
+                // It may contain a password.
+                "proxy" => error(key, proxy.url.rsplit_once('@').map_or(&*proxy.url, |(_, host)| host), wrong),
+                _ => error(key, &proxy.except, wrong),
+            })?;
         }
         let words = self.consoles.iter().map(|word| ("console", word));
         for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
@@ -114,6 +123,12 @@ impl Config {
         }
         if let Some(network) = &self.network {
             yaml.push_str(&network_line(network));
+        }
+        if let Some(proxy) = &self.proxy {
+            yaml.push_str(&format!("proxy: {}\n", quoted(&proxy.url)));
+            if !proxy.except.is_empty() {
+                yaml.push_str(&format!("no_proxy: {}\n", quoted(&proxy.except)));
+            }
         }
         if self.require != Proof::default() {
             yaml.push_str(&format!("require: {}\n", self.require.name()));

@@ -23,6 +23,7 @@ fn config() -> Config {
         ca: CA.to_owned(),
         token: None,
         network: None,
+        proxy: None,
         require: Proof::Registered,
         consoles: Vec::new(),
         arguments: Vec::new(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeState, Secret};
+use crate::{NodeState, Proxy, Secret};
 
 /// The type of the logs that the boot reporter sends, in the server's API.
 pub const HOST_BOOT_LOG: &str = "host_boot";
@@ -73,6 +73,9 @@ pub struct BootReporterConfig {
     pub token: Secret,
     /// The certificates in PEM that may sign the server's certificate.
     pub ca: String,
+    /// The HTTP proxy through which the machine was installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Proxy>,
     /// The boot reporter ends after this many hours, however the boot went.
     pub hours: u32,
     /// The seconds between two logs.

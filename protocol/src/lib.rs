@@ -40,6 +40,7 @@ pub use admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, No
 pub use attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
+pub use boot_settings::Proxy;
 pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};

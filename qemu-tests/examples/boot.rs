@@ -114,8 +114,7 @@ impl Bench {
         let boot = lab.make_boot_files()?;
         let path = image.path.to_str().context("the path of the image is not UTF-8")?;
         let digest = lab.operator(&["image", "add", path])?.trim().to_owned();
-        let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
-        lab.operator(&["os", "add", OS, "--image", &digest, "--raw-size", &size, "--raw-digest", &raw_digest])?;
+        lab.operator(&["os", "add", OS, "--image", &digest])?;
         Ok(Self { lab, boot, binary_bytes, rounds: 0, _site: site })
     }
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use xtask::binary::Arch;
 use xtask::bootable;
 use xtask::image::ImagePaths;
-use xtask::lab::{Lab, parse_status};
+use xtask::lab::{Lab, Place, parse_status};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::{self, System};
 
@@ -48,8 +48,13 @@ impl Bench {
 
     /// Starts a server. `make` makes the machine's boot files.
     pub fn with_boot_files(make: impl FnOnce(&Lab) -> Result<ImagePaths>) -> Result<Self> {
+        Self::at(Place::LOOPBACK, make)
+    }
+
+    /// The same with a server elsewhere.
+    pub fn at(place: Place, make: impl FnOnce(&Lab) -> Result<ImagePaths>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut lab = Lab::new(&folder.path().join("lab"))?;
+        let mut lab = Lab::at(&folder.path().join("lab"), place)?;
         lab.start_server()?;
         let boot = make(&lab)?;
         create_disk(&folder.path().join("disk"), DISK_SIZE)?;

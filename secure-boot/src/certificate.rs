@@ -7,6 +7,7 @@ use pem::{EncodeConfig, LineEnding, Pem};
 use ring::digest::{SHA256, digest};
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
 
 /// The label of a certificate in PEM (RFC 7468, section 5).
 const LABEL: &str = "CERTIFICATE";
@@ -73,6 +74,15 @@ impl Certificate {
     /// The content of the certificate. None never happens, because it was read before.
     pub(crate) fn parsed(&self) -> Option<X509Certificate<'_>> {
         X509Certificate::from_der(&self.der).ok().map(|(_, certificate)| certificate)
+    }
+
+    /// Bits of its key, if that is RSA.
+    pub(crate) fn rsa_bits(&self) -> Option<u32> {
+        let parsed = self.parsed()?;
+        let PublicKey::RSA(key) = parsed.public_key().parsed().ok()? else { return None };
+        let start = key.modulus.iter().position(|byte| *byte != 0)?;
+        let digits = key.modulus.get(start..)?;
+        Some(u32::try_from(digits.len()).ok()? * 8 - digits.first()?.leading_zeros())
     }
 
     /// Whether another certificate's key has signed this one, as an authority.

@@ -3,33 +3,22 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use getrandom::SysRng;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
 };
 use ring::rand::SystemRandom;
-use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
-use rsa::pkcs1::DecodeRsaPrivateKey;
-use rsa::pkcs8::{self, DecodePrivateKey, EncodePrivateKey, spki};
-use rsa::traits::PublicKeyParts;
+use ring::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaKeyPair, UnparsedPublicKey};
+use rsa::pkcs8;
 use thiserror::Error;
 use time::OffsetDateTime;
 use x509_parser::prelude::ASN1Time;
 
 use crate::certificate::{Certificate, CertificateError, to_pem};
+use crate::private_key::{self, PKCS8};
 
-/// Labels of private keys in PEM: PKCS#8 as it is and encrypted (RFC 7468, sections 10 and 11), PKCS#1, and those of other
-/// kinds of keys.
-const PKCS8: &str = "PRIVATE KEY";
-const ENCRYPTED: &str = "ENCRYPTED PRIVATE KEY";
-const PKCS1: &str = "RSA PRIVATE KEY";
-const OTHER: [&str; 3] = ["EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY"];
-/// The header of a PKCS#1 key that openssl has encrypted.
-const ENCRYPTION_HEADER: &str = "DEK-Info";
-/// Bits of the smallest key that is accepted, and of the largest that can sign here.
-const SMALLEST: u32 = 2048;
-const LARGEST: u32 = 4096;
+/// What a key elsewhere signs to prove that it is there. No firmware takes it for something else.
+const PROOF: &[u8] = b"slipway asks whether this key is that of its certificate";
 
 /// Length of an RSA key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +29,18 @@ pub enum KeySize {
     Rsa3072,
 }
 
+/// Signs a message with a private key that is elsewhere, such as in a token: RSASSA-PKCS1-v1_5 with SHA-256.
+pub type SignElsewhere = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, Box<dyn StdError + Send + Sync>> + Send + Sync>;
+
 /// An RSA key that signs, and the certificate that says whose it is.
 pub struct SigningKey {
-    pkcs8: pkcs8::SecretDocument,
-    pair: RsaKeyPair,
+    private: Private,
     certificate: Certificate,
+}
+
+enum Private {
+    Here { pkcs8: pkcs8::SecretDocument, pair: Box<RsaKeyPair> },
+    Elsewhere(SignElsewhere),
 }
 
 /// A key cannot be made, used or imported.
@@ -122,6 +118,23 @@ pub enum KeyError {
         /// Whose key it is.
         subject: String,
     },
+    /// A key elsewhere did not sign.
+    #[error("signing with the key of {subject}")]
+    Elsewhere {
+        /// Whose key it is.
+        subject: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// Another key signed elsewhere.
+    #[error(
+        "signing with the key of {subject}: another key signed; name the key and the certificate that belong together"
+    )]
+    Foreign {
+        /// Whose key should have signed.
+        subject: String,
+    },
 }
 
 impl SigningKey {
@@ -135,7 +148,7 @@ impl SigningKey {
         not_before: OffsetDateTime,
         not_after: OffsetDateTime,
     ) -> Result<Self, KeyError> {
-        let document = generate(size)?;
+        let document = private_key::generate(size)?;
         let certify = |source| KeyError::Certify { source };
         let pair = KeyPair::try_from(document.as_bytes()).map_err(certify)?;
         let mut params = CertificateParams::default();
@@ -159,7 +172,7 @@ impl SigningKey {
     /// If one of them is missing or cannot be read, if the key is not RSA of 2048 to 4096 bits, or if they do not fit.
     pub fn from_pem(key: &str, certificate: &str) -> Result<Self, KeyError> {
         let certificate = Certificate::from_pem(certificate).map_err(|source| KeyError::Certificate { source })?;
-        Self::new(read_key(key)?, certificate)
+        Self::new(private_key::read_key(key)?, certificate)
     }
 
     fn new(pkcs8: pkcs8::SecretDocument, certificate: Certificate) -> Result<Self, KeyError> {
@@ -171,7 +184,27 @@ impl SigningKey {
         if !is_its {
             return Err(KeyError::OtherKey { subject: certificate.subject().to_owned() });
         }
-        Ok(Self { pkcs8, pair, certificate })
+        Ok(Self { private: Private::Here { pkcs8, pair: Box::new(pair) }, certificate })
+    }
+
+    /// A key that is elsewhere, and its certificate, the first of a text in PEM. The key is not asked for anything yet;
+    /// [`Self::prove`] does that.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read, or is not for an RSA key of 2048 to 4096 bits.
+    pub fn elsewhere(certificate: &str, sign: SignElsewhere) -> Result<Self, KeyError> {
+        let certificate = Certificate::from_pem(certificate).map_err(|source| KeyError::Certificate { source })?;
+        let bits = certificate.rsa_bits().ok_or(KeyError::NotRsa)?;
+        private_key::check_size(bits)?;
+        Ok(Self { private: Private::Elsewhere(sign), certificate })
+    }
+
+    /// Signs something, so that it is known that the key is there and is that of the certificate.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn prove(&self) -> Result<(), KeyError> {
+        self.sign(PROOF).map(drop)
     }
 
     /// Checks the dates of the certificate at a time. Firmware does not, so a key whose certificate has expired still works;
@@ -197,17 +230,40 @@ impl SigningKey {
         &self.certificate
     }
 
-    /// The private key in PEM (PKCS#8), in clear text.
-    pub fn key_to_pem(&self) -> String {
-        to_pem(PKCS8, self.pkcs8.as_bytes())
+    /// The private key in PEM (PKCS#8), in clear text. None if it is elsewhere.
+    pub fn key_to_pem(&self) -> Option<String> {
+        match &self.private {
+            Private::Here { pkcs8, .. } => Some(to_pem(PKCS8, pkcs8.as_bytes())),
+            Private::Elsewhere(_) => None,
+        }
     }
 
     /// RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2) of a message. The same message gives the same signature.
     pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
-        let mut signature = vec![0; self.pair.public().modulus_len()];
-        let signed = self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature);
-        signed.map_err(|_| KeyError::Sign { subject: self.certificate.subject().to_owned() })?;
-        Ok(signature)
+        let subject = || self.certificate.subject().to_owned();
+        match &self.private {
+            Private::Here { pair, .. } => {
+                let mut signature = vec![0; pair.public().modulus_len()];
+                let signed = pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature);
+                signed.map_err(|_| KeyError::Sign { subject: subject() })?;
+                Ok(signature)
+            }
+            Private::Elsewhere(sign) => {
+                let signature = sign(message).map_err(|source| KeyError::Elsewhere { subject: subject(), source })?;
+                // Somebody may have put another key in its place, whose boot files no machine would start.
+                match self.is_signature(message, &signature) {
+                    true => Ok(signature),
+                    false => Err(KeyError::Foreign { subject: subject() }),
+                }
+            }
+        }
+    }
+
+    fn is_signature(&self, message: &[u8], signature: &[u8]) -> bool {
+        self.certificate.parsed().is_some_and(|it| {
+            let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &it.public_key().subject_public_key.data);
+            key.verify(message, signature).is_ok()
+        })
     }
 }
 
@@ -215,45 +271,4 @@ impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SigningKey").field("certificate", &self.certificate).finish_non_exhaustive()
     }
-}
-
-/// Makes an RSA key, in PEM (PKCS#8). It is for uses whose certificates are made elsewhere.
-///
-/// # Errors
-/// If there is no randomness.
-pub fn generate_rsa_key(size: KeySize) -> Result<String, KeyError> {
-    generate(size).map(|document| to_pem(PKCS8, document.as_bytes()))
-}
-
-fn generate(size: KeySize) -> Result<pkcs8::SecretDocument, KeyError> {
-    let bits = match size {
-        KeySize::Rsa2048 => 2048,
-        KeySize::Rsa3072 => 3072,
-    };
-    let key = rsa::PrivateKey::new(&mut SysRng, bits);
-    let key = key.map_err(|source| KeyError::Generate { source: Box::new(source) })?;
-    key.to_pkcs8_der().map_err(|source| KeyError::Generate { source: Box::new(source) })
-}
-
-/// The first private key of a text in PEM, as PKCS#8.
-fn read_key(text: &str) -> Result<pkcs8::SecretDocument, KeyError> {
-    let blocks = pem::parse_many(text).map_err(|source| KeyError::Unreadable { source: Box::new(source) })?;
-    let is_key = |tag: &str| tag == PKCS8 || tag == ENCRYPTED || tag == PKCS1 || OTHER.contains(&tag);
-    let block = blocks.iter().find(|block| is_key(block.tag())).ok_or(KeyError::Missing)?;
-    let unreadable = |source| KeyError::Unreadable { source };
-    let key = match block.tag() {
-        ENCRYPTED => return Err(KeyError::Encrypted),
-        PKCS1 if block.headers().get(ENCRYPTION_HEADER).is_some() => return Err(KeyError::Encrypted),
-        PKCS1 => rsa::PrivateKey::from_pkcs1_der(block.contents()).map_err(|source| unreadable(Box::new(source)))?,
-        PKCS8 => match rsa::PrivateKey::from_pkcs8_der(block.contents()) {
-            Err(pkcs8::Error::PublicKey(spki::Error::OidUnknown { .. })) => return Err(KeyError::NotRsa),
-            key => key.map_err(|source| unreadable(Box::new(source)))?,
-        },
-        _ => return Err(KeyError::NotRsa),
-    };
-    let bits = key.n().bit_width();
-    if !(SMALLEST..=LARGEST).contains(&bits) {
-        return Err(KeyError::Size { bits });
-    }
-    key.to_pkcs8_der().map_err(|source| unreadable(Box::new(source)))
 }

@@ -15,12 +15,14 @@ mod measured;
 pub mod microsoft;
 mod pe;
 mod pkcs7;
+mod private_key;
 mod variable;
 
 pub use certificate::{Certificate, CertificateError};
 pub use detached::sign as sign_detached;
-pub use keys::{KeyError, KeySize, SigningKey, generate_rsa_key};
+pub use keys::{KeyError, KeySize, SignElsewhere, SigningKey};
 pub use measured::register_7;
 pub use pe::ImageError;
+pub use private_key::generate_rsa_key;
 pub use uuid::Uuid;
 pub use variable::{UpdateError, Variable, Write, update};

@@ -81,8 +81,8 @@ fn what_sbsign_has_signed_verifies() {
     if !has(&["sbsign"]) {
         return;
     }
-    let (key, certificate) = (KEY.key_to_pem(), KEY.certificate().to_pem());
-    let (other, other_certificate) = (OTHER_KEY.key_to_pem(), OTHER_KEY.certificate().to_pem());
+    let (key, certificate) = (KEY.key_to_pem().unwrap(), KEY.certificate().to_pem());
+    let (other, other_certificate) = (OTHER_KEY.key_to_pem().unwrap(), OTHER_KEY.certificate().to_pem());
     for (name, unsigned) in images().into_iter().filter(|(name, _)| *name != "no sections") {
         let folder = Folder::new(&[
             ("key", key.as_bytes()),

@@ -51,7 +51,7 @@ fn sbvarsign_signs_the_same_message_in_the_same_place() {
     }
     let attributes = "NON_VOLATILE,BOOTSERVICE_ACCESS,RUNTIME_ACCESS,TIME_BASED_AUTHENTICATED_WRITE_ACCESS";
     let append = format!("{attributes},APPEND_WRITE");
-    let (key, certificate) = (KEY.key_to_pem(), KEY.certificate().to_pem());
+    let (key, certificate) = (KEY.key_to_pem().unwrap(), KEY.certificate().to_pem());
     for variable in Variable::ENROLMENT {
         for (write, attributes) in [(Write::Replace, attributes), (Write::Append, append.as_str())] {
             let folder = Folder::new(&[("key", key.as_bytes()), ("crt", certificate.as_bytes()), ("lists", &lists())]);
@@ -90,7 +90,7 @@ fn openssl_gives_the_same_signature_and_verifies_no_other() {
         let (signature, payload) = signature(&update);
         assert_eq!(payload, lists());
         let message = message(variable, write, &time);
-        let (key, certificate) = (KEY.key_to_pem(), KEY.certificate().to_pem());
+        let (key, certificate) = (KEY.key_to_pem().unwrap(), KEY.certificate().to_pem());
         let folder = Folder::new(&[("key", key.as_bytes()), ("crt", certificate.as_bytes()), ("message", &message)]);
         let sign =
             "openssl smime -sign -binary -noattr -md sha256 -outform DER -signer crt -inkey key -in message -out p7";

@@ -29,6 +29,7 @@ pub mod media;
 pub mod metadata;
 pub mod operate;
 pub mod phone_home_settings;
+pub mod pkcs11;
 pub mod pxe;
 pub mod random;
 pub mod range;

@@ -3,57 +3,21 @@
 //!
 //! Everything is in one file of the data folder, so that each change is whole.
 
-use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, Failure, Secret};
-use slipway_secure_boot::lists::{self, Content, Entry};
-use slipway_secure_boot::{
-    Certificate, KeyError, KeySize, SigningKey, Uuid, Variable, Write, microsoft, register_7, update,
-};
-use time::{Duration, OffsetDateTime};
+mod stored;
 
+use slipway_protocol::ErrorCode;
+use slipway_secure_boot::lists::{self, Content, Entry};
+use slipway_secure_boot::{Certificate, SigningKey, Uuid, Variable, Write, microsoft, register_7, update};
+use time::OffsetDateTime;
+
+pub use self::stored::{Imported, Revoked};
+use self::stored::{Stored, StoredKey, key, read_key, save, signer_name};
 use crate::data::DataDir;
 use crate::error::Error;
+use crate::pkcs11;
 
 /// The file in the data folder.
 pub const FILE: &str = "secure-boot.json";
-/// How long certificates are valid. Firmware does not look at it, and other programs do.
-const VALID: Duration = Duration::days(365 * 30);
-
-/// What is in the file.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    /// Owner of our entries in the lists (UEFI Specification 2.10, section 32.4.1).
-    owner: String,
-    /// Whether the lists have Microsoft's certificates too.
-    microsoft: bool,
-    pk: StoredKey,
-    kek: StoredKey,
-    db: StoredKey,
-    /// What takes the place of `db`, by a rotation in progress.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_db: Option<StoredKey>,
-    /// What may not start any more.
-    #[serde(default)]
-    revoked: Vec<Revoked>,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredKey {
-    certificate: String,
-    key: Secret,
-}
-
-/// What may not start any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Revoked {
-    /// What is signed with the key of this certificate, in PEM.
-    Certificate(String),
-    /// The program with this digest (Authenticode, SHA-256, in hexadecimal).
-    Program(String),
-}
 
 /// The keys of a site.
 pub struct SecureBoot {
@@ -63,14 +27,6 @@ pub struct SecureBoot {
     kek: SigningKey,
     db: SigningKey,
     next_db: Option<SigningKey>,
-}
-
-/// A key and its certificate in PEM, to import.
-pub struct Imported {
-    /// The private key.
-    pub key: String,
-    /// Its certificate.
-    pub certificate: String,
 }
 
 /// The keys to begin with: those that are not imported are made.
@@ -121,9 +77,9 @@ impl SecureBoot {
         let stored = Stored {
             owner: new_owner().to_string(),
             microsoft: !beginning.without_microsoft,
-            pk: stored(&pk),
-            kek: stored(&kek),
-            db: stored(&db),
+            pk,
+            kek,
+            db,
             next_db: None,
             revoked: Vec::new(),
         };
@@ -132,8 +88,7 @@ impl SecureBoot {
     }
 
     fn new(stored: Stored) -> Result<Self, Error> {
-        let open =
-            |key: &StoredKey| SigningKey::from_pem(key.key.reveal(), &key.certificate).map_err(failed("reading"));
+        let open = |key: &StoredKey| read_key(key.key.reveal(), &key.certificate).map_err(failed("reading"));
         let (pk, kek, db) = (open(&stored.pk)?, open(&stored.kek)?, open(&stored.db)?);
         let next_db = stored.next_db.as_ref().map(open).transpose()?;
         let owner = stored.owner.parse().map_err(failed("reading the owner of lists"))?;
@@ -150,6 +105,14 @@ impl SecureBoot {
         let own = [("PK", &self.pk), ("KEK", &self.kek), ("db", &self.db)];
         let next = self.next_db.iter().map(|key| ("next db", key));
         own.into_iter().chain(next).map(|(name, key)| (name, key.certificate())).collect()
+    }
+
+    /// The PKCS #11 URIs of keys that are in tokens, by the use of the keys.
+    pub fn in_tokens(&self) -> Vec<(&'static str, &str)> {
+        let own = [("PK", &self.stored.pk), ("KEK", &self.stored.kek), ("db", &self.stored.db)];
+        let next = self.stored.next_db.iter().map(|key| ("next db", key));
+        let uris = own.into_iter().chain(next).map(|(name, key)| (name, key.key.reveal()));
+        uris.filter(|(_, key)| pkcs11::is_uri(key)).collect()
     }
 
     /// The SHA-256 of the platform key's certificate, in hexadecimal, by which a machine with these keys is known.
@@ -175,13 +138,13 @@ impl SecureBoot {
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
             let key = key(imported, &signer_name(now), now)?;
-            if key.certificate() == keys.db.certificate() {
+            if key.certificate == keys.db.certificate().to_pem() {
                 // At the end of the rotation, it would be revoked and nothing would start any more.
                 let message =
                     "the new key is the one that signs already; give another with --key, or leave it out to make one";
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
-            keys.stored.next_db = Some(stored(&key));
+            keys.stored.next_db = Some(key);
             Ok(())
         })
     }
@@ -298,31 +261,6 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// The name tells keys of a rotation apart.
-fn signer_name(now: OffsetDateTime) -> String {
-    format!("slipway Secure Boot signature (db) {}", now.date())
-}
-
-/// The imported key, if it can be used now, or a new one with this name.
-fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<SigningKey, Error> {
-    let Some(Imported { key, certificate }) = imported else {
-        // A machine whose clock is behind would take a certificate of today for one of tomorrow.
-        return SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID).map_err(refused);
-    };
-    let key = SigningKey::from_pem(&key, &certificate).map_err(refused)?;
-    key.check_validity(now).map_err(refused)?;
-    Ok(key)
-}
-
-fn stored(key: &SigningKey) -> StoredKey {
-    StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem()) }
-}
-
-fn save(data: &DataDir, stored: &Stored) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(stored);
-    data.replace(FILE, &text.map_err(failed("writing"))?)
-}
-
 /// There are no keys in the data folder.
 pub fn no_keys() -> Error {
     let message = "there are no keys for Secure Boot in this data folder: make them with `slipway-server keys init`";
@@ -331,11 +269,6 @@ pub fn no_keys() -> Error {
 
 fn no_rotation() -> Error {
     Error::refused(ErrorCode::NotFound, "there is no new key: begin with `slipway-server keys rotate`")
-}
-
-fn refused(error: KeyError) -> Error {
-    let Failure { reason, causes, .. } = Failure::of(&error);
-    Error::Refused { code: ErrorCode::InvalidRequest, message: reason, causes }
 }
 
 /// What was done, with a file that its owner can replace.

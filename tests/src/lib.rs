@@ -14,7 +14,7 @@ use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::tpm::{MachineTpm, Place};
 use slipway_installer::{End, Options, tls};
-use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Proof, Step};
+use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
@@ -181,8 +181,7 @@ impl Lab {
 
     /// The machine's configuration.
     pub fn config(&self) -> Config {
-        let (server, ca) = (self.url().parse().unwrap(), self.ca());
-        Config { server, ca, token: None, network: None, require: Proof::default() }
+        Config::new(self.url().parse().unwrap(), self.ca())
     }
 
     /// Runs the installer on the machine until its first run ends.

@@ -32,7 +32,14 @@ async fn booting(lab: &Lab) -> BootReporterConfig {
     let run = runs::newest_of(&mut transaction, &node.id).await.unwrap().unwrap();
     store::commit(transaction).await.unwrap();
     let Action::BootReporter(inputs) = &run.workflow[0].action else { panic!("{:?}", run.workflow) };
-    BootReporterConfig { url: lab.url(), token: inputs.token.clone(), ca: inputs.ca.clone(), hours: 1, every: 600 }
+    BootReporterConfig {
+        url: lab.url(),
+        token: inputs.token.clone(),
+        ca: inputs.ca.clone(),
+        proxy: None,
+        hours: 1,
+        every: 600,
+    }
 }
 
 /// A system in a folder: the files the action writes, the kernel files that are read, and programs that print reports.

@@ -34,8 +34,14 @@ async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let url = format!("https://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
     tokio::spawn(answer(listener, acceptor(&authority, &data), answers, Arc::clone(&asked)));
-    let config =
-        BootReporterConfig { url, token: "T".to_owned().into(), ca: authority.pem().to_owned(), hours: 1, every: 600 };
+    let config = BootReporterConfig {
+        url,
+        token: "T".to_owned().into(),
+        ca: authority.pem().to_owned(),
+        proxy: None,
+        hours: 1,
+        every: 600,
+    };
     let pace = Pace { look: Duration::from_millis(10), ..Pace::of(&config) };
     let end = boot_report::run(&config, &system(folder.path()), pace).await.unwrap();
     let asked = asked.lock().unwrap().clone();

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use slipway_installer::clock::{self, Verdict};
+use slipway_installer::config::Config;
 use slipway_installer::reach::{Server, Stranger};
+use slipway_protocol::{Failure, Proxy};
 use slipway_tests::Lab;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 /// Longer than any test takes. Only a host that says nothing waits for it, in time that does not pass.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -27,8 +30,7 @@ async fn connect(lab: &Lab) -> TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_whom_the_ca_and_the_name_vouch_for() {
     let (lab, other) = (Lab::start().await, Lab::start().await);
-    let verify =
-        async |host: &str, ca: &str| Server::new(host, ca).unwrap().verify(connect(&lab).await, PATIENCE).await;
+    let verify = async |host: &str, ca: &str| server(host, ca).verify(connect(&lab).await, PATIENCE).await;
     verify("127.0.0.1", &lab.ca()).await.unwrap();
     let verdict = |refused: Result<(), Stranger>| match refused.unwrap_err() {
         Stranger::Untrusted { verdict } => verdict,
@@ -37,14 +39,71 @@ async fn the_server_is_whom_the_ca_and_the_name_vouch_for() {
     assert!(verdict(verify("127.0.0.1", &other.ca()).await).contains("not signed by the CA"));
     assert!(verdict(verify("192.0.2.1", &lab.ca()).await).contains("another name"));
     assert!(verdict(verify("server.test", &lab.ca()).await).contains("another name"));
-    assert!(Server::new("", &lab.ca()).is_err() && Server::new("[::1]", &lab.ca()).is_ok());
+    assert_eq!(server("[::1]", &lab.ca()).first_hop(), ("[::1]", 443));
+}
+
+/// Answers one request for a connection with `answer`. If that is a success, it passes everything on to the lab.
+async fn proxy(answer: Vec<u8>, lab: &Lab) -> (String, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut there = connect(lab).await;
+    let answering = tokio::spawn(async move {
+        let (mut machine, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(machine.read_u8().await.unwrap());
+        }
+        // Fails if the machine does not want to hear it all.
+        let _ = machine.write_all(&answer).await;
+        if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"\r\n\r\n") {
+            let _ = copy_bidirectional(&mut machine, &mut there).await;
+        }
+        String::from_utf8(request).unwrap()
+    });
+    (url, answering)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_a_proxy_is_verified_through_it() {
+    let lab = Lab::start().await;
+    let port = lab.url().rsplit_once(':').unwrap().1.to_owned();
+    let verify = async |answer: &[u8]| {
+        let (url, answering) = proxy(answer.to_vec(), &lab).await;
+        let config = Config { proxy: Some(Proxy { url: url.clone(), except: String::new() }), ..lab.config() };
+        let server = Server::new(&config).unwrap();
+        assert_eq!(format!("http://{}:{}", server.first_hop().0, server.first_hop().1), url);
+        let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+        let verdict = server.verify(stream, PATIENCE).await;
+        assert_eq!(
+            answering.await.unwrap(),
+            format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")
+        );
+        verdict.map_err(|stranger| Failure::of(&stranger).in_one_line())
+    };
+    verify(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await.unwrap();
+    let endless = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'a'; 100_000]].concat();
+    let answers: [(&[u8], &str); 5] = [
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", r#"it says "HTTP/1.1 403 Forbidden"; allow it there"#),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", r#"it says "SSH-2.0-OpenSSH""#),
+        (b"HTTP/1.1 200", "asking the proxy to connect to 127.0.0.1"),
+        (&endless, "its answer has more than 8192 bytes"),
+    ];
+    for (answer, expect) in answers {
+        let said = verify(answer).await.unwrap_err();
+        assert!(said.contains(expect), "{said}");
+    }
+    // Without it.
+    let proxy = Some(Proxy { url: "http://192.0.2.1:3128".to_owned(), except: "127.0.0.0/8".to_owned() });
+    let direct = Server::new(&Config { proxy, ..lab.config() }).unwrap();
+    assert_eq!(direct.first_hop().0, "127.0.0.1");
+    direct.verify(connect(&lab).await, PATIENCE).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_only_accepts_connections_is_not_the_server() {
     slipway_installer::tls::install_provider();
-    let ca = some_ca();
-    let server = Server::new("127.0.0.1", &ca).unwrap();
+    let server = server("127.0.0.1", &some_ca());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (_silent, _) = listener.accept().await.unwrap();
@@ -54,7 +113,7 @@ async fn a_host_that_only_accepts_connections_is_not_the_server() {
 #[tokio::test]
 async fn a_host_that_speaks_without_end_is_not_listened_to() {
     slipway_installer::tls::install_provider();
-    let server = Server::new("127.0.0.1", &some_ca()).unwrap();
+    let server = server("127.0.0.1", &some_ca());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut talker, _) = listener.accept().await.unwrap();
@@ -67,7 +126,7 @@ async fn a_host_that_speaks_without_end_is_not_listened_to() {
 async fn the_clock_does_not_go_back_behind_what_this_boot_has_seen() {
     let lab = Lab::start().await;
     let seen = lab.folder.path().join("run/clock");
-    let ask = async || clock::set_from_server(&lab.url().parse().unwrap(), &lab.ca(), &seen).await.unwrap();
+    let ask = async || clock::set_from_server(&lab.config(), &seen).await.unwrap();
     let kept = || std::fs::read_to_string(&seen).unwrap().parse::<u64>().unwrap();
     let before = clock::now_ms() / 1000;
     assert_eq!(ask().await, Verdict::Right);
@@ -80,6 +139,11 @@ async fn the_clock_does_not_go_back_behind_what_this_boot_has_seen() {
     // A file that was cut off holds nothing up.
     std::fs::write(&seen, "").unwrap();
     assert_eq!(ask().await, Verdict::Right);
+}
+
+/// The server with this host in its URL and this CA.
+fn server(host: &str, ca: &str) -> Server {
+    Server::new(&Config::new(format!("https://{host}").parse().unwrap(), ca.to_owned())).unwrap()
 }
 
 /// Some CA.

@@ -264,9 +264,8 @@ async fn an_unregistered_machine_goes_on_when_it_is_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_another_ca_is_refused_before_anything_is_sent() {
     let (lab, other) = (Lab::start().await, Lab::start().await);
-    let error = clock::set_from_server(&lab.url().parse().unwrap(), &other.ca(), &lab.folder.path().join("clock"))
-        .await
-        .unwrap_err();
+    let config = Config { ca: other.ca(), ..lab.config() };
+    let error = clock::set_from_server(&config, &lab.folder.path().join("clock")).await.unwrap_err();
     assert!(error.to_string().contains("nothing was sent"), "{error}");
     assert!(error.to_string().contains("not signed by the CA"), "{error}");
     assert_eq!(DISK, std::fs::metadata(lab.disk()).unwrap().len());

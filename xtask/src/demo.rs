@@ -39,11 +39,9 @@ impl Demo {
     /// folder, which is recreated. `say` receives progress messages. With `keep`, server and machine outlive the
     /// terminal.
     pub fn prepare(folder: &Path, keep: bool, say: &dyn Fn(&str)) -> Result<Self> {
-        let install = |lab: &Lab, image: &TargetImage, digest: &str| {
-            let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
-            let system =
-                ["os", "add", "debian-12", "--image", digest, "--raw-size", &size, "--raw-digest", &raw_digest];
-            lab.operator(&[&system[..], &["--phone-home", "--kernel-arg", KERNEL_ARGUMENT]].concat())?;
+        let install = |lab: &Lab, _: &TargetImage, digest: &str| {
+            let system = ["os", "add", "debian-12", "--image", digest, "--phone-home", "--kernel-arg", KERNEL_ARGUMENT];
+            lab.operator(&system)?;
             lab.operator(&["run", "start", NAME, "--os", "debian-12"]).map(drop)
         };
         Self::with(folder, keep, System::SystemdBoot, say, &install)

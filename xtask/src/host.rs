@@ -35,7 +35,7 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For our tests: other readers of what we write and writers of what we read; clients of TFTP; a shell and dmsetup for a machine with
 /// failing disks; the program that sends reports of installed systems; systemd to verify our unit; a stub
-/// to sign.
+/// to sign, and a token that signs.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -66,6 +66,9 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
     "openssl",
     "sbsigntool",
+    "softhsm2",
+    "opensc",
+    "gnutls-bin",
     "systemd-boot-efi",
     "tftp-hpa",
     "atftp",

@@ -61,7 +61,7 @@ const MODULES: &[(&str, Layers)] = &[
         "server",
         &[
             &["error", "time", "random", "range", "limits", "log"],
-            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal"],
+            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "pkcs11", "data", "seal"],
             &["jwt", "secure_boot"],
             &["ca", "media"],
             &["certificate", "store"],

@@ -70,6 +70,7 @@ fn install(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> R
         url: inputs.url.clone(),
         token: inputs.token.clone(),
         ca: inputs.ca.clone(),
+        proxy: machine.setup().proxy.clone(),
         hours: inputs.hours,
         every: inputs.every,
     };

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Client;
 use reqwest::redirect::Policy;
+use reqwest::{Client, NoProxy};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use slipway_protocol::Proxy;
 
 use crate::error::FetchError;
 use crate::machine::Request;
@@ -27,7 +28,11 @@ pub(crate) struct Trust {
 }
 
 /// A client that trusts the CA certificates of the machine and of the step, with a description of them.
-pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, String), FetchError> {
+pub(super) fn client(
+    trust: &Trust,
+    proxy: Option<&Proxy>,
+    request: &Request<'_>,
+) -> Result<(Client, String), FetchError> {
     let mut roots = RootCertStore::empty();
     let mut trusted = Vec::new();
     let of_step = request.ca.map(|ca| (ca, "`ca` of the step"));
@@ -55,7 +60,11 @@ pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, St
         .map_err(|error| FetchError::Trust { reason: error.to_string() })?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Client::builder()
+    let mut builder = Client::builder();
+    if let Some(proxy) = proxy {
+        builder = builder.proxy(http_proxy(proxy).map_err(|source| FetchError::Send { source })?);
+    }
+    builder
         .tls_backend_preconfigured(tls)
         .redirect(Policy::custom(|attempt| {
             let downgrade =
@@ -71,4 +80,9 @@ pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, St
         .build()
         .map(|client| (client, trusted))
         .map_err(|source| FetchError::Send { source })
+}
+
+/// A proxy for an HTTP client.
+pub fn http_proxy(proxy: &Proxy) -> Result<reqwest::Proxy, reqwest::Error> {
+    Ok(reqwest::Proxy::all(&proxy.url)?.no_proxy(NoProxy::from_string(&proxy.except)))
 }

@@ -12,6 +12,7 @@ use reqwest::header::{
 use rustls::CertificateError;
 use serde_json::Value;
 use slipway_formats::http::{resumed_total, retry_after};
+use slipway_protocol::Proxy;
 use tokio::runtime::Runtime;
 
 use super::client::{Trust, client};
@@ -25,8 +26,13 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 const MAX_REASON: usize = 4096;
 
 /// Opens a source on a server.
-pub(super) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
-    let (client, trusted) = client(trust, request)?;
+pub(super) fn open(
+    request: &Request<'_>,
+    trust: &Trust,
+    proxy: Option<&Proxy>,
+    stop: &Cancel,
+) -> Result<Response, FetchError> {
+    let (client, trusted) = client(trust, proxy, request)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

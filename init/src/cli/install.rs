@@ -255,12 +255,13 @@ fn is_child_of_slipway() -> bool {
 
 /// The real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
-    let (ca, former) = (config.ca.clone(), FormerPartitions::default());
+    let (ca, proxy, former) = (config.ca.clone(), config.proxy.clone(), FormerPartitions::default());
     Arc::new(move |cancel: &Cancel| {
         let options = HostOptions {
             trust: vec![ca.clone()],
             cancel: cancel.clone(),
             is_operating_system,
+            proxy: proxy.clone(),
             former: former.clone(),
             ..HostOptions::default()
         };

@@ -111,15 +111,13 @@ fn network(child: Supervised) -> Result<ExitCode> {
         tracing::warn!("started again; the previous network process ended: {how}");
     }
     let (config, _) = config::load()?;
-    let host = config.server.host_str().context("the server's URL has no host")?.to_owned();
-    let port = config.server.port_or_known_default().unwrap_or(443);
     if config.require == Proof::Attested {
         wait_for_tpm();
     }
     crate::network::prepare();
     crate::confine::confine()?;
     tracing::info!("looking for interfaces, as nobody");
-    runtime()?.block_on(crate::network::run(&host, port, &config.ca, config.network))?;
+    runtime()?.block_on(crate::network::run(config))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -24,8 +24,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rtnetlink::Handle;
+use slipway_installer::config::Config;
 use slipway_installer::link;
-use slipway_protocol::Network as Settings;
+use slipway_installer::reach::Server;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -33,7 +34,6 @@ use tracing::{info, warn};
 use self::links::Interface;
 use self::plan::Setup;
 use self::rdnss::NameServers;
-use self::reach::Server;
 
 /// How often to look for new interfaces and cables.
 const LOOK: Duration = Duration::from_millis(200);
@@ -91,10 +91,10 @@ pub fn prepare() {
 }
 
 /// Runs until it is killed. Without settings every interface asks for addresses.
-pub async fn run(host: &str, port: u16, ca: &str, settings: Option<Settings>) -> Result<()> {
+pub async fn run(config: Config) -> Result<()> {
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
     tokio::spawn(connection);
-    let server = Server { host: host.to_owned(), port, verified: slipway_installer::reach::Server::new(host, ca)? };
+    let server = Server::new(&config)?;
     let advertised = NameServers::listen().context("listening for name servers that routers advertise")?;
     let (turn, winner) = (Mutex::new(()), watch::Sender::new(None));
     let network = Arc::new(Network { netlink, server, advertised, turn, winner });
@@ -103,7 +103,7 @@ pub async fn run(host: &str, port: u16, ca: &str, settings: Option<Settings>) ->
     loop {
         for (name, mac) in links::hardware() {
             if known.insert(name.clone()) {
-                let setups = plan::setups(settings.as_ref(), &mac);
+                let setups = plan::setups(config.network.as_ref(), &mac);
                 if setups.is_empty() {
                     info!("{name}: it is not used, because the network settings do not name {mac}");
                 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
-use slipway_installer::reach;
 use slipway_installer::told::Told;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -18,18 +17,11 @@ use super::{Network, PAUSE, Way};
 /// Timeout of one connection attempt to the server, and of the TLS handshake after it.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// Host and port of the server's URL, and how it is recognised.
-pub(super) struct Server {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) verified: reach::Server,
-}
-
 impl Network {
     /// Tries to reach the server in this way while there is no winner.
     pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
         // Another way reaches it, or none.
-        if self.server.address().is_some_and(|address| !lease.speaks_to(address)) {
+        if self.first_hop_address().is_some_and(|address| !lease.speaks_to(address)) {
             return;
         }
         let leased_at = link::uptime();
@@ -51,9 +43,10 @@ impl Network {
         let mut addresses = self.look_up(way, lease).await?;
         addresses.retain(|address| lease.speaks_to(address.ip()));
         let name = &way.interface;
-        let address = self.server.connect_any(name, &addresses).await.with_context(|| {
-            format!("reaching the server at https://{}:{} through {name}", self.server.host, self.server.port)
-        })?;
+        let address = self
+            .connect_any(name, &addresses)
+            .await
+            .with_context(|| format!("reaching the server at {} through {name}", self.server))?;
         let _turn = self.turn.lock().await;
         if self.winner.borrow().is_some() {
             return Ok(());
@@ -89,8 +82,9 @@ impl Network {
     }
 
     async fn look_up(&self, way: &Way, lease: &Lease) -> Result<Vec<SocketAddr>> {
-        if let Some(address) = self.server.address() {
-            return Ok(vec![SocketAddr::new(address, self.server.port)]);
+        let (host, port) = self.server.first_hop();
+        if let Some(address) = self.first_hop_address() {
+            return Ok(vec![SocketAddr::new(address, port)]);
         }
         let _turn = self.turn.lock().await;
         let nobody_won = self.winner.borrow().is_none();
@@ -98,7 +92,7 @@ impl Network {
             self.route(way.index, lease, way.source.metric()).await?;
             write_resolv_conf(lease)?;
         }
-        let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
+        let found = tokio::net::lookup_host((host, port)).await;
         if nobody_won {
             self.unroute(way.index, way.source.metric()).await;
         }
@@ -107,15 +101,13 @@ impl Network {
         } else {
             format!("at {}", lease.name_servers.join(", "))
         };
-        let found = found.with_context(|| format!("looking up the server's name {} {asked}", self.server.host))?;
+        let found = found.with_context(|| format!("looking up {host}, on the way to {}, {asked}", self.server))?;
         Ok(found.collect())
     }
-}
 
-impl Server {
-    /// Its address, if the URL has no name.
-    fn address(&self) -> Option<IpAddr> {
-        self.host.trim_matches(['[', ']']).parse().ok()
+    /// The address of the server or of its proxy, if the URL has no name.
+    fn first_hop_address(&self) -> Option<IpAddr> {
+        self.server.first_hop().0.trim_matches(['[', ']']).parse().ok()
     }
 
     /// Connects to the first address at which the server answers, only through this interface.
@@ -129,7 +121,7 @@ impl Server {
             socket.bind_device(Some(interface.as_bytes()))?;
             sockopt::set_tcp_nodelay(&socket, true)?;
             match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
-                Ok(Ok(stream)) => match self.verified.verify(stream, CONNECT).await {
+                Ok(Ok(stream)) => match self.server.verify(stream, CONNECT).await {
                     Ok(()) => return Ok(*address),
                     Err(stranger) => last = stranger.into(),
                 },

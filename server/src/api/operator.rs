@@ -8,6 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
+use tokio::task::spawn_blocking;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
@@ -160,7 +161,10 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
-    let new = new.with_keys(&app.data)?;
+    // It waits for a token if keys are in one.
+    let data = app.data.clone();
+    let signed = spawn_blocking(move || new.with_keys(&data)).await;
+    let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;
     let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
     Ok((StatusCode::CREATED, Json(run)))
 }

@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use slipway_secure_boot::authenticode;
 use slipway_server::data::DataDir;
+use slipway_server::pkcs11;
 use slipway_server::random::hex;
 use slipway_server::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
 use time::OffsetDateTime;
@@ -19,7 +20,8 @@ pub enum KeysCommand {
     #[command(after_help = "\
 Examples:
   slipway-server keys init
-  slipway-server keys init --db-key db.key --db-cert db.pem")]
+  slipway-server keys init --db-key db.key --db-cert db.pem
+  slipway-server keys init --db-key 'pkcs11:token=site;object=db?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/slipway/pin' --db-cert db.pem")]
     Init(InitOptions),
     /// Show the certificates, and what may not start any more.
     Show,
@@ -37,8 +39,8 @@ Examples:
         /// Forget the new key.
         #[arg(long, conflicts_with = "key")]
         cancel: bool,
-        /// File with the new private key, in PEM. By default one is made.
-        #[arg(long, value_name = "FILE", requires = "cert")]
+        /// File with the new private key, in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+        #[arg(long, value_name = "FILE|URI", requires = "cert")]
         key: Option<PathBuf>,
         /// File with the certificate of the new key, in PEM.
         #[arg(long, value_name = "FILE", requires = "key")]
@@ -53,20 +55,20 @@ Examples:
 
 #[derive(Args)]
 pub struct InitOptions {
-    /// File with the platform key (PK), in PEM. By default one is made.
-    #[arg(long, value_name = "FILE", requires = "pk_cert")]
+    /// File with the platform key (PK), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    #[arg(long, value_name = "FILE|URI", requires = "pk_cert")]
     pk_key: Option<PathBuf>,
     /// File with the certificate of the platform key, in PEM.
     #[arg(long, value_name = "FILE", requires = "pk_key")]
     pk_cert: Option<PathBuf>,
-    /// File with the key exchange key (KEK), in PEM. By default one is made.
-    #[arg(long, value_name = "FILE", requires = "kek_cert")]
+    /// File with the key exchange key (KEK), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    #[arg(long, value_name = "FILE|URI", requires = "kek_cert")]
     kek_key: Option<PathBuf>,
     /// File with the certificate of the key exchange key, in PEM.
     #[arg(long, value_name = "FILE", requires = "kek_key")]
     kek_cert: Option<PathBuf>,
-    /// File with the key that signs programs (db), in PEM. By default one is made.
-    #[arg(long, value_name = "FILE", requires = "db_cert")]
+    /// File with the key that signs programs (db), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    #[arg(long, value_name = "FILE|URI", requires = "db_cert")]
     db_key: Option<PathBuf>,
     /// File with the certificate of the key that signs programs, in PEM.
     #[arg(long, value_name = "FILE", requires = "db_key")]
@@ -123,13 +125,20 @@ fn open(data: &DataDir) -> anyhow::Result<SecureBoot> {
 
 fn imported(key: Option<PathBuf>, certificate: Option<PathBuf>) -> anyhow::Result<Option<Imported>> {
     let (Some(key), Some(certificate)) = (key, certificate) else { return Ok(None) };
-    Ok(Some(Imported { key: super::read(&key)?, certificate: super::read(&certificate)? }))
+    let key = match key.to_str().filter(|text| pkcs11::is_uri(text)) {
+        Some(uri) => uri.to_owned(),
+        None => super::read(&key)?,
+    };
+    Ok(Some(Imported { key, certificate: super::read(&certificate)? }))
 }
 
 fn shown(keys: &SecureBoot) -> anyhow::Result<String> {
     let mut text = String::new();
     for (name, certificate) in keys.certificates() {
         text.push_str(&format!("{name}: {}\n  SHA-256 {}\n", certificate.subject(), hex(&certificate.sha256())));
+    }
+    for (name, uri) in keys.in_tokens() {
+        text.push_str(&format!("the key of {name} is in a token: {uri}\n"));
     }
     text.push_str(match keys.has_microsoft() {
         true => "Microsoft's certificates: in KEK and db\n",

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_media::{Config, Kind, MachineSettings};
 use slipway_parts::Arch;
-use slipway_protocol::{Network, Secret};
+use slipway_protocol::{Network, Proxy, Secret};
 use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::media::{self, Request};
@@ -29,7 +29,7 @@ Examples:
   slipway-server media build
   slipway-server media build --out /srv/boot --kernel cloud --kind network
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
-    Build(BuildOptions),
+    Build(Box<BuildOptions>),
     /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium can read
     /// them.
     #[command(after_help = "\
@@ -120,6 +120,13 @@ pub struct BuildOptions {
     /// YAML file with the network of machines while they run from these files. By default DHCP and router advertisements.
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
+    /// HTTP proxy through which machines reach the server and images, such as http://proxy.example:3128.
+    #[arg(long, value_name = "URL")]
+    proxy: Option<String>,
+    /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them too,
+    /// addresses, and networks such as 10.0.0.0/8.
+    #[arg(long, value_name = "HOSTS", requires = "proxy")]
+    no_proxy: Option<String>,
     /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
     /// of each stick or disc.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
@@ -152,7 +159,7 @@ enum KindName {
 
 pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
     match command {
-        MediaCommand::Build(options) => build(data, options).await,
+        MediaCommand::Build(options) => build(data, *options).await,
         MediaCommand::Settings { medium, token_file, network: file } => {
             let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
             media::write_settings(&medium, &settings)?;
@@ -192,6 +199,7 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
         ca,
         token,
         network,
+        proxy: options.proxy.map(|url| Proxy { url, except: options.no_proxy.unwrap_or_default() }),
         require: options.require.into(),
         consoles: options.consoles,
         arguments: options.arguments,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use slipway_media::{BuildError, Config, ConfigError, Kind, Manifest};
 use slipway_parts::Arch;
-use slipway_protocol::{ErrorCode, Network, Proof, Secret};
+use slipway_protocol::{ErrorCode, Network, Proof, Proxy, Secret};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -34,6 +34,10 @@ pub struct NewMedia {
     pub token: Option<Secret>,
     /// Network of machines while they run from these files. Default: DHCP and router advertisements on every interface.
     pub network: Option<Network>,
+    /// HTTP proxy through which machines reach the server and images, such as `http://proxy.example:3128`.
+    pub proxy: Option<String>,
+    /// Hosts that machines reach without the proxy, separated by commas.
+    pub no_proxy: Option<String>,
     /// What machines must have before they send anything to the server.
     pub require: Proof,
     /// Consoles of the kernel, such as `ttyS1,115200`. slipway's own output goes to the last.
@@ -72,6 +76,7 @@ impl BootFiles {
             let message = "other boot files are being made; try again when that is done";
             return Err(Error::refused(ErrorCode::Conflict, message));
         };
+        let proxy = proxy(new.proxy, new.no_proxy)?;
         let is_ours = new.url.is_none() && new.ca.is_none() && new.arguments.is_empty();
         let server = match new.url {
             Some(url) => url,
@@ -82,6 +87,7 @@ impl BootFiles {
             ca: new.ca.map_or_else(|| ca::anchors(data), Ok)?,
             token: new.token,
             network: new.network,
+            proxy,
             require: new.require,
             consoles: new.consoles,
             arguments: new.arguments,
@@ -122,6 +128,14 @@ impl BootFiles {
             let message = "this server has no folder of boot files; start it with `serve --boot FOLDER`";
             Error::refused(ErrorCode::Conflict, message)
         })
+    }
+}
+
+fn proxy(url: Option<String>, except: Option<String>) -> Result<Option<Proxy>, Error> {
+    match (url, except) {
+        (Some(url), except) => Ok(Some(Proxy { url, except: except.unwrap_or_default() })),
+        (None, Some(_)) => Err(Error::refused(ErrorCode::InvalidRequest, "no_proxy means nothing without proxy")),
+        (None, None) => Ok(None),
     }
 }
 

@@ -22,6 +22,7 @@ mod files;
 mod image;
 mod images;
 mod installing;
+mod keys_in_tokens;
 mod measured_boot;
 mod media;
 mod media_over_https;
@@ -41,6 +42,7 @@ mod reporting;
 mod secrets;
 mod secure_boot;
 mod siege;
+mod softhsm;
 mod support;
 #[path = "../../../tpm/tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -239,6 +239,9 @@ fn what_is_wrong_is_named() {
     };
     check(&["--url", "http://a"], "server \"http://a\" does not begin with https://");
     check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
+    check(&["--proxy", "https://p"], "proxy \"https://p\" does not begin with http://");
+    check(&["--proxy", "http://u:pw@p:1"], "proxy \"p:1\" must be a host without user name and password");
+    check(&["--proxy", "http://p:1", "--no-proxy", "a/b"], "no_proxy \"a/b\" has \"a/b\", which is no name");
     check(&["--kernel", "a/b"], "kernel \"a/b\" must be a name such as generic or cloud");
     check(&["--kernel", "cloud"], "there are none for any architecture with kernel cloud in ");
     check(&["--arch", "aarch64"], "there are none for aarch64 with kernel generic in ");
@@ -354,8 +357,9 @@ fn keys_are_imported_or_made_once() {
         fs::write(bench.path(name), text).unwrap();
         bench.path(name).to_str().unwrap().to_owned()
     };
-    let (file, cert) = (write("key", key.key_to_pem()), write("cert", key.certificate().to_pem()));
-    let (old_file, old_cert) = (write("old-key", other.key_to_pem()), write("old-cert", other.certificate().to_pem()));
+    let (file, cert) = (write("key", key.key_to_pem().unwrap()), write("cert", key.certificate().to_pem()));
+    let (old_file, old_cert) =
+        (write("old-key", other.key_to_pem().unwrap()), write("old-cert", other.certificate().to_pem()));
     let init = |key: &str, cert: &str| fail(&data, &["keys", "init", "--db-key", key, "--db-cert", cert]);
     assert!(init(&file, &old_cert).contains("is for another key"));
     assert!(init(&old_file, &old_cert).contains("it was valid until"));

@@ -62,7 +62,7 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
 
     let all = json!({
         "url": "https://other.example", "ca": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
-        "token": "s3cret", "require": "token", "consoles": ["ttyS1,115200"], "arguments": ["panic=30"],
+        "token": "s3cret", "require": "token", "proxy": "http://p:1", "no_proxy": "a,b", "consoles": ["ttyS1,115200"], "arguments": ["panic=30"],
         "kinds": ["network", "disc"], "archs": ["x86_64"], "kernel": "generic", "unsigned": true
     });
     let manifest = made(&server, &all).await;
@@ -72,7 +72,7 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     let boot = server.folder.path().join("boot");
     let initramfs = boot.join("x86_64/initramfs");
     let text = String::from_utf8_lossy(&fs::read(&initramfs).unwrap()).into_owned();
-    let config = "server: \"https://other.example\"\ntoken: \"s3cret\"\nrequire: token\nca: |\n";
+    let config = "server: \"https://other.example\"\ntoken: \"s3cret\"\nproxy: \"http://p:1\"\nno_proxy: \"a,b\"\nrequire: token\nca: |\n";
     assert!(text.contains(config), "{text}");
     assert_eq!(fs::metadata(&initramfs).unwrap().permissions().mode() & 0o777, 0o600, "it has a secret");
     assert!(boot.join("slipway.iso").exists());
@@ -116,6 +116,10 @@ async fn a_wrong_value_is_named_by_its_key_and_not_repeated() {
         (json!({ "url": format!("https://{}", "a".repeat(300)) }), "url has a host name of more than 253 characters"),
         (json!({ "ca": "sesame" }), "ca contains no \"-----BEGIN CERTIFICATE-----\""),
         (json!({ "token": "open sesame" }), "token must be one word"),
+        (json!({ "proxy": "http://sesame" }), "proxy has no port"),
+        (json!({ "proxy": "http://open:sesame@p:1" }), "proxy must be a host without user name and password"),
+        (json!({ "no_proxy": "sesame" }), "no_proxy means nothing without proxy"),
+        (json!({ "proxy": "http://p:1", "no_proxy": "a b" }), "no_proxy has \"a b\", which is no name"),
         (json!({ "require": "token" }), "require needs a bootstrap token in the files"),
         (json!({ "require": "sesame" }), "a name is not known, expected one of `registered`, `token`, `attested`"),
         (json!({ "consoles": ["open sesame"] }), "consoles must be one word"),

@@ -1,0 +1,232 @@
+//! Private keys in tokens, such as a hardware security module, a smart card or SoftHSM, by PKCS #11 (OASIS, "PKCS #11
+//! Specification Version 3.1"). The key stays there; a library, the *module*, knows how to reach it.
+
+mod fault;
+mod pin;
+mod uri;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
+use cryptoki::error::{Error as ModuleError, RvError};
+use cryptoki::mechanism::{Mechanism, MechanismType};
+use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
+use cryptoki::session::{Session, UserType};
+use cryptoki::slot::{Slot, TokenInfo};
+use sha2::{Digest as _, Sha256};
+
+pub use self::fault::{Fault, KeyFault};
+use self::pin::Pin;
+pub use self::uri::{KeyUri, UriError, is_uri};
+
+/// The DER encoding of a DigestInfo with SHA-256, without the digest that follows (RFC 8017, section 9.2, note 1).
+const DIGEST_INFO: [u8; 19] = *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
+/// Bytes that a token is given at a time.
+const PIECE: usize = 32 << 10;
+/// How many tokens or keys are named if none or several fit, and of how many keys the names are read.
+const NAMED: usize = 8;
+const READ: usize = 100;
+
+/// What this process knows of modules and PINs. One signature is made at a time: few tokens do more, and a login counts for all
+/// sessions of a process with a token.
+static KNOWN: Mutex<Known> = Mutex::new(Known { modules: BTreeMap::new(), refused: BTreeSet::new() });
+
+struct Known {
+    /// Loaded modules by their paths. Each is loaded and started once.
+    modules: BTreeMap<PathBuf, Pkcs11>,
+    /// Serial numbers of tokens, and the file with the PIN that each refused, with the time at which the file was written.
+    refused: BTreeSet<(String, PathBuf, SystemTime)>,
+}
+
+/// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). It logs in, and out again afterwards. It
+/// may take seconds, and longer if the token does not answer.
+///
+/// # Errors
+/// If the module, the token, the PIN or the key is not what it should be, or the token does not sign.
+pub fn sign(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, KeyFault> {
+    sign_in_turn(key, message).map_err(|source| KeyFault { key: key.to_string(), source })
+}
+
+fn sign_in_turn(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, Fault> {
+    let Known { modules, refused } = &mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let module = loaded(modules, &key.module)?;
+    let (slot, token) = find_token(module, key)?;
+    let pin = key.pin.as_deref().map(Pin::read).transpose()?;
+    let session = module.open_ro_session(slot).map_err(Fault::call("opening a session with the token"))?;
+    log_in(&session, &token, pin.as_ref(), refused)?;
+    let object = find_key(&session, key)?;
+    // The session is closed at the end, and with the last one the login ends (section 5.6.2).
+    signature(module, slot, &session, object, pin.as_ref(), message)
+}
+
+fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result<&'a Pkcs11, Fault> {
+    let place = match modules.entry(path.to_owned()) {
+        Entry::Occupied(module) => return Ok(module.into_mut()),
+        Entry::Vacant(place) => place,
+    };
+    let module = Pkcs11::new(path).map_err(|error| {
+        let source = match error {
+            ModuleError::LibraryLoading(source) => source.into(),
+            other => other.into(),
+        };
+        Fault::Load { path: path.to_owned(), source }
+    })?;
+    match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
+        // By another name of the same library.
+        Ok(()) | Err(ModuleError::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(place.insert(module)),
+        Err(error) => Err(Fault::call("starting the module")(error)),
+    }
+}
+
+/// The only token that the URI fits.
+fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault> {
+    let slots = module.get_slots_with_token().map_err(Fault::call("looking for tokens"))?;
+    // A token in another slot may be one that the module cannot read.
+    let tokens = slots.into_iter().filter_map(|slot| Some((slot, module.get_token_info(slot).ok()?)));
+    let tokens: Vec<_> = tokens.filter(|(_, token)| token.token_initialized()).collect();
+    let named = |tokens: &[(Slot, TokenInfo)]| -> Vec<String> {
+        let name = |token: &TokenInfo| format!("{:?} (serial {:?})", token.label(), token.serial_number());
+        some(tokens.iter().map(|(_, token)| name(token)).collect())
+    };
+    let is_wanted = |token: &TokenInfo| {
+        let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
+        fits(&key.token, token.label())
+            && fits(&key.serial, token.serial_number())
+            && fits(&key.manufacturer, token.manufacturer_id())
+            && fits(&key.model, token.model())
+    };
+    let found = named(&tokens);
+    let mut wanted: Vec<_> = tokens.into_iter().filter(|(_, token)| is_wanted(token)).collect();
+    match (wanted.pop(), wanted.is_empty()) {
+        (Some(token), true) => Ok(token),
+        (None, _) => Err(Fault::NoToken { found }),
+        (Some(last), false) => {
+            wanted.push(last);
+            Err(Fault::ManyTokens { found: named(&wanted) })
+        }
+    }
+}
+
+/// Logs in, if the token wants that. A PIN that the token refused is not tried again before somebody has written the file.
+fn log_in(
+    session: &Session,
+    token: &TokenInfo,
+    pin: Option<&Pin>,
+    refused: &mut BTreeSet<(String, PathBuf, SystemTime)>,
+) -> Result<(), Fault> {
+    let Some(pin) = pin else {
+        return if token.login_required() { Err(Fault::NoPin) } else { Ok(()) };
+    };
+    let attempt = (token.serial_number().to_owned(), pin.path.clone(), pin.written);
+    if refused.contains(&attempt) {
+        return Err(Fault::WrongPin { path: pin.path.clone() });
+    }
+    if token.user_pin_locked() {
+        return Err(Fault::Locked);
+    }
+    if token.user_pin_final_try() {
+        return Err(Fault::LastTry);
+    }
+    let done = login(session, UserType::User, pin);
+    if let Err(Fault::WrongPin { .. }) = done {
+        refused.insert(attempt);
+    }
+    done
+}
+
+fn login(session: &Session, user: UserType, pin: &Pin) -> Result<(), Fault> {
+    match session.login(user, Some(&pin.text)) {
+        Ok(()) | Err(ModuleError::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
+        Err(ModuleError::Pkcs11(RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange, _)) => {
+            Err(Fault::WrongPin { path: pin.path.clone() })
+        }
+        Err(ModuleError::Pkcs11(RvError::PinLocked, _)) => Err(Fault::Locked),
+        Err(error) => Err(Fault::call("logging in")(error)),
+    }
+}
+
+/// The only private key that the URI fits, which must be RSA.
+fn find_key(session: &Session, key: &KeyUri) -> Result<ObjectHandle, Fault> {
+    let looking = Fault::call("looking for the key");
+    let any = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
+    let mut wanted = any.clone();
+    wanted.extend(key.object.as_ref().map(|label| Attribute::Label(label.clone().into_bytes())));
+    wanted.extend(key.id.as_ref().map(|id| Attribute::Id(id.clone())));
+    let found = session.find_objects(&wanted).map_err(&looking)?;
+    match found[..] {
+        [object] => {
+            let kind = session.get_attributes(object, &[AttributeType::KeyType]).map_err(&looking)?;
+            let is_rsa = kind.iter().any(|attribute| matches!(attribute, Attribute::KeyType(KeyType::RSA)));
+            if is_rsa { Ok(object) } else { Err(Fault::NotRsa) }
+        }
+        [] => Err(Fault::NoKey { found: named(session, &session.find_objects(&any).map_err(&looking)?) }),
+        _ => Err(Fault::ManyKeys { found: named(session, &found) }),
+    }
+}
+
+/// Labels and identifiers of keys, as a URI has them.
+fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
+    let name = |object: &ObjectHandle| {
+        let attributes =
+            session.get_attributes(*object, &[AttributeType::Label, AttributeType::Id]).unwrap_or_default();
+        let part = |attribute: &Attribute| match attribute {
+            Attribute::Label(label) => Some(format!("object={}", encoded(label, |byte| byte.is_ascii_alphanumeric()))),
+            Attribute::Id(id) => Some(format!("id={}", encoded(id, |_| false))),
+            _ => None,
+        };
+        attributes.iter().filter_map(part).collect::<Vec<_>>().join(";")
+    };
+    some(objects.iter().take(READ).map(name).collect())
+}
+
+/// The first names in the order of the alphabet; a module has none.
+fn some(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names.truncate(NAMED);
+    names
+}
+
+fn encoded(bytes: &[u8], is_plain: fn(u8) -> bool) -> String {
+    let letter = |byte: &u8| match is_plain(*byte) {
+        true => char::from(*byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    bytes.iter().map(letter).collect()
+}
+
+/// Has the token sign. Usually it is given the digest alone, which is what programs that sign with tokens ask of them, and does
+/// not depend on the length of the message. A key that wants the PIN for each signature, such as that for signatures of a PIV
+/// card, takes it between the beginning and the message, which must then come in pieces.
+fn signature(
+    module: &Pkcs11,
+    slot: Slot,
+    session: &Session,
+    key: ObjectHandle,
+    pin: Option<&Pin>,
+    message: &[u8],
+) -> Result<Vec<u8>, Fault> {
+    let signing = Fault::call("signing");
+    let offered = module.get_mechanism_list(slot).map_err(&signing)?;
+    let signs = |kind| offered.contains(&kind) && module.get_mechanism_info(slot, kind).is_ok_and(|it| it.sign());
+    let always = session.get_attributes(key, &[AttributeType::AlwaysAuthenticate]).unwrap_or_default();
+    let wants_pin = always.contains(&Attribute::AlwaysAuthenticate(true));
+    if !wants_pin && signs(MechanismType::RSA_PKCS) {
+        let info = [&DIGEST_INFO[..], &Sha256::digest(message)].concat();
+        return session.sign(&Mechanism::RsaPkcs, key, &info).map_err(signing);
+    }
+    if !signs(MechanismType::SHA256_RSA_PKCS) {
+        return Err(Fault::NoMechanism);
+    }
+    session.sign_init(&Mechanism::Sha256RsaPkcs, key).map_err(&signing)?;
+    if wants_pin {
+        login(session, UserType::ContextSpecific, pin.ok_or(Fault::NoPin)?)?;
+    }
+    for piece in message.chunks(PIECE) {
+        session.sign_update(piece).map_err(&signing)?;
+    }
+    session.sign_final().map_err(signing)
+}
