@@ -17,6 +17,7 @@ use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::{self, System};
 
 pub mod installed;
+pub mod nginx;
 pub mod programs;
 pub mod secure_boot;
 pub mod site;
@@ -209,7 +210,7 @@ pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
 }
 
 /// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without
-/// a network, the network boot loader [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
+/// a network, the small program [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     let image = folder.join("bootable");
     bootable::make(&image, 64 << 20, program, &[])?;

@@ -57,8 +57,9 @@ pub const STUB: Package<'_> = Package { name: "systemd-boot-efi", suite: "forky"
 /// Boot loader and stub of unified kernel images that tests install. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package<'_> =
     Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
-/// The network boot loader. Debian has it for arm64 since trixie; the package is the same for all architectures.
-pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "trixie", component: "main" };
+/// The network boot loader, 2.0. That of bookworm is of 2019 and has neither HTTPS nor a program for arm64. The package is
+/// the same for all architectures.
+pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "forky", component: "main" };
 /// UEFI firmware for QEMU's machines whose TLS has elliptic curves. That of trixie has none.
 pub const NEWER_FIRMWARE: Package<'_> = Package { name: "ovmf-generic", suite: "forky", component: "main" };
 /// UEFI firmware for QEMU's arm64 machines. That of bookworm comes without a formatted store of variables, so nothing

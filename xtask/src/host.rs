@@ -24,6 +24,8 @@ pub const PACKAGES: &[&str] = &["binutils", "dpkg-dev", "gzip"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
+/// For target images with arm64, besides [`TARGET_IMAGE`]: the program that runs theirs, and one that tries it.
+pub const TRANSLATION: &[&str] = &["qemu-user-static", "arch-test"];
 /// For machines in QEMU, with UEFI firmware and a network boot loader.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 /// For arm64 machines in QEMU.

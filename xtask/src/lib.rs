@@ -32,5 +32,6 @@ pub mod runner;
 pub mod tables;
 pub mod target_image;
 pub mod torture;
+pub mod translation;
 pub mod workspace;
 pub mod write_log;

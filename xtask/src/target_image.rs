@@ -12,10 +12,16 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::binary::Arch;
 use crate::cache::{self, Key, hex};
 use crate::command::{command, run_quietly, stdout};
 use crate::debian::{self, Sources};
-use crate::{host, workspace};
+use crate::{host, translation, workspace};
+
+mod system;
+
+pub use system::System;
+use system::USUAL_INITRAMFS;
 
 const MIB: u64 = 1 << 20;
 /// Size of the root file system: the system, and room to run before the file system has grown.
@@ -25,71 +31,12 @@ const LARGE_ROOT: u64 = 2942 * MIB;
 /// Additional packages of the large image: servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
-/// Packages that open an encrypted root with the TPM, and dracut, which makes an initramfs with them instead of
-/// Debian's usual program.
-const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
-const USUAL_INITRAMFS: &str = "initramfs-tools";
 /// Offset of the first partition, and the space after the last one for the backup partition table.
 const ALIGNMENT: u64 = MIB;
 /// Size of a partition for boot loaders: the boot loader, and room for three kernels.
 const BOOT_SIZE: u64 = 128 * MIB;
-/// "Root Partition (amd64/x86_64)" of the Discoverable Partitions Specification.
-const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 /// The recipe that all images share.
 const COMMON: &str = "common";
-
-/// The kinds of image, by how they boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
-    /// systemd-boot, with kernels and their entries on the EFI system partition.
-    SystemdBoot,
-    /// systemd-boot, with kernels and their entries on an extended boot loader partition.
-    BootPartition,
-    /// Debian's signed shim and GRUB, with kernels in the root file system. Without a grub.cfg, because grub-mkconfig
-    /// needs the disk.
-    Grub,
-    /// Like `SystemdBoot`, with an initramfs from dracut that can open an encrypted root.
-    Dracut,
-}
-
-/// A partition for boot loaders.
-struct BootFileSystem {
-    /// Where the system mounts it.
-    place: &'static str,
-    label: &'static str,
-    /// Its type in sgdisk.
-    r#type: &'static str,
-}
-
-const ESP: BootFileSystem = BootFileSystem { place: "boot/efi", label: "ESP", r#type: "EF00" };
-const XBOOTLDR: BootFileSystem = BootFileSystem { place: "boot/xbootldr", label: "XBOOTLDR", r#type: "EA00" };
-
-impl System {
-    /// Every kind of image.
-    pub const ALL: [System; 4] = [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut];
-
-    /// Folder of the recipe that is added to the common one.
-    fn recipe(self) -> &'static str {
-        match self {
-            System::SystemdBoot | System::Dracut => "systemd-boot",
-            System::BootPartition => "boot-partition",
-            System::Grub => "grub",
-        }
-    }
-
-    /// Packages in addition to those of its recipes.
-    fn packages(self) -> &'static [&'static str] {
-        if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
-    }
-
-    /// The partitions before the root partition.
-    fn boot_file_systems(self) -> &'static [BootFileSystem] {
-        match self {
-            System::SystemdBoot | System::Grub | System::Dracut => &[ESP],
-            System::BootPartition => &[ESP, XBOOTLDR],
-        }
-    }
-}
 
 /// An image in the cache with its properties.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -113,6 +60,9 @@ pub fn build(system: System) -> Result<TargetImage> {
     let key = key("target-image-2", system, &sources)?;
     let folder = cache::keyed("target-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
+        if system.arch() == Arch::Aarch64 {
+            translation::ensure()?;
+        }
         eprintln!(
             "building a Debian {} to install, with {}: a few minutes (kept for the next time)",
             sources.suite,
@@ -183,10 +133,13 @@ fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) ->
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let is_replaced = |package: &str| package == USUAL_INITRAMFS && system == System::Dracut;
-        packages.extend(lines.filter(|package| !is_replaced(package)).map(str::to_owned));
+        // The kernel has its architecture in its name.
+        let of_arch = |package: &str| package.replace(Arch::X86_64.debian(), system.arch().debian());
+        packages.extend(lines.filter(|package| !is_replaced(package)).map(of_arch));
     }
     let root = folder.join("root.tar");
     let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);
+    mmdebstrap.arg(format!("--architectures={}", system.arch().debian()));
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
     for filter in ["exclude=/usr/share/doc/*", "include=/usr/share/doc/*/copyright", "exclude=/usr/share/man/*"] {
         mmdebstrap.arg(format!("--dpkgopt=path-{filter}"));
@@ -216,7 +169,7 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     let disk = File::create(raw).and_then(|file| file.set_len(root_start + root_size + ALIGNMENT));
     disk.with_context(|| format!("creating {}", raw.display()))?;
     let mut sgdisk = command("sgdisk", ["--set-alignment=2048"]);
-    let root_partition = (root_start, root_size, ROOT_TYPE, "root");
+    let root_partition = (root_start, root_size, system.root_type(), "root");
     let partitions = boot.iter().zip(starts.clone()).map(|(boot, start)| (start, BOOT_SIZE, boot.r#type, boot.label));
     for (number, (start, size, r#type, name)) in (1..).zip(partitions.chain([root_partition])) {
         sgdisk.arg(format!("--new={number}:{}:+{}K", start / 512, size / 1024));

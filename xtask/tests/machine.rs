@@ -44,7 +44,9 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     target_image::build(System::SystemdBoot)?.unpack(&path)?;
     let server = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}", server.local_addr()?.port());
-    std::thread::spawn(move || server.incoming().flatten().for_each(|stream| drop(serve(stream))));
+    // Read before the machine starts: it may have to be fetched first, and the firmware would not wait for that.
+    let loader = std::fs::read(firmware::network_boot_loader(Arch::X86_64)?)?;
+    std::thread::spawn(move || server.incoming().flatten().for_each(|stream| drop(serve(stream, &loader))));
 
     let nics = vec![Nic { mac: "52:54:00:ab:cd:01".to_owned(), bootfile: Some(format!("{url}/boot/ipxe")) }];
     let disks = vec![Disk { path, serial: "target".to_owned() }];
@@ -73,7 +75,7 @@ fn a_machine_that_cannot_start_says_why() -> Result<()> {
 }
 
 /// Answers one request, for the boot loader or the script.
-fn serve(mut stream: std::net::TcpStream) -> Result<()> {
+fn serve(mut stream: std::net::TcpStream, loader: &[u8]) -> Result<()> {
     let mut request = BufReader::new(stream.try_clone()?);
     let mut first = String::new();
     request.read_line(&mut first)?;
@@ -83,7 +85,7 @@ fn serve(mut stream: std::net::TcpStream) -> Result<()> {
     }
     let mut body = b"#!ipxe\necho the script runs on ${uuid} ${serial} ${net0/mac}\nexit 1\n".to_vec();
     if first.contains("/ipxe.efi") {
-        body = std::fs::read(firmware::IPXE)?;
+        body = loader.to_vec();
     }
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
     if first.starts_with("GET") {

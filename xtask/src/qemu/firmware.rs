@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::binary::Arch;
 use crate::command::{command, run_quietly};
-use crate::{debian, host, python};
+use crate::{debian, python};
 
 use super::escape_commas;
 
@@ -58,17 +58,18 @@ fn of(arch: Arch, release: Release) -> Result<Firmware> {
     Ok(Firmware { code: folder.join(code), factory: folder.join(factory) })
 }
 
-/// The network boot loader from Debian's `ipxe` package. It only has HTTP, and asks DHCP what to boot next. This
-/// variant uses the firmware's network driver. `ipxe.efi`, with its own driver, never returns to this firmware after
-/// `exit 1` in its script, so the machine would not continue to its disk.
+/// A small EFI program: the network boot loader of the host. Without a network, it prints its greeting and gives up.
 pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
 
-/// The network boot loader for an architecture.
+/// The network boot loader for an architecture. For x64 it is the variant that uses the firmware's network driver.
+/// `ipxe.efi` of Debian 12, with its own driver, never returned to this firmware after `exit 1` in its script, so the
+/// machine would not continue to its disk. For arm64 there is no other.
 pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
-    match arch {
-        Arch::X86_64 => host::ensure(host::QEMU).map(|()| PathBuf::from(IPXE)),
-        Arch::Aarch64 => Ok(debian::unpacked(&debian::IPXE)?.join("usr/lib/ipxe/ipxe-arm64.efi")),
-    }
+    let name = match arch {
+        Arch::X86_64 => "snponly.efi",
+        Arch::Aarch64 => "ipxe-arm64.efi",
+    };
+    Ok(debian::unpacked(&debian::IPXE)?.join("usr/lib/ipxe").join(name))
 }
 
 /// Makes a machine's own variables, unless they exist from an earlier start. With a URI the firmware boots from there

@@ -1,0 +1,42 @@
+//! iPXE 2.0, as Debian has it, takes the server's script, kernel and initramfs by HTTPS through nginx. It trusts the root
+//! that the firmware has: the site's root for firmware. Where the firmware has none, it breaks off before it asks for anything.
+
+use anyhow::Result;
+use qemu_tests::nginx::{Nginx, serve_firmware};
+use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
+use xtask::qemu::{Boot, Machine, MachineConfig, Nic};
+
+#[test]
+fn ipxe_starts_the_boot_image_by_https_through_nginx() -> Result<()> {
+    timed("iPXE starts the boot image by HTTPS through nginx", || {
+        let mut bench = Bench::new()?;
+        let root = serve_firmware(&mut bench.lab)?;
+        bench.register()?;
+        let nginx = Nginx::start(&bench)?;
+        let machine = |extra: Vec<String>| MachineConfig {
+            // How the firmware gets iPXE does not matter here.
+            boot: Boot::Uefi { uri: Some(bench.lab.loader_url()) },
+            disks: Vec::new(),
+            nics: vec![Nic { mac: "52:54:00:7d:2f:01".to_owned(), bootfile: Some(nginx.url("ipxe")) }],
+            extra,
+            ..bench.machine()
+        };
+
+        let mut refusing = Machine::start(&machine(Vec::new()), &bench.folder().join("refusing"))?;
+        refusing.wait_for_console(&format!("{}... Permission denied", nginx.url("ipxe")), LIMIT)?;
+        drop(refusing);
+        assert_eq!(nginx.requests()?, "", "it asked for something");
+
+        let machine = bench.power_on(&machine(firmware_trusts(bench.folder(), &root)?))?;
+        bench.wait_for(&machine, "enrolled", |node| node.inventory.is_some())?;
+        let asked = nginx.requests()?;
+        let by_ipxe = |file: &str| {
+            let mut lines = asked.lines().filter(|line| line.contains("\"iPXE/2.") && line.contains("\" 200 "));
+            lines.any(|line| line.contains(&format!("\"GET /boot/{file}")))
+        };
+        for file in ["ipxe ", "ipxe?uuid=", "x86_64/vmlinuz ", "x86_64/initramfs "] {
+            assert!(by_ipxe(file), "{file}: {asked}");
+        }
+        Ok(())
+    })
+}
