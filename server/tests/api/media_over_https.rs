@@ -186,20 +186,25 @@ async fn a_server_without_a_folder_of_boot_files_says_how_to_get_one() {
     }
 }
 
-#[tokio::test]
-async fn one_build_is_made_at_a_time() {
-    let server = start().await;
+/// Asks for two builds at once, of which one is refused. The other waits for one on the command line, whose lock this is.
+async fn two_builds(server: &TestServer) -> (JoinSet<StatusCode>, fs::File) {
     let builds = server.folder.path().join("boot/media");
     fs::create_dir(&builds).unwrap();
-    // A build on the command line, for which the first one waits.
-    let other = fs::File::open(&builds).unwrap();
-    other.lock().unwrap();
+    let lock = fs::File::open(&builds).unwrap();
+    lock.lock().unwrap();
     let mut asking = JoinSet::new();
     for _ in 0..2 {
         let post = server.client().post(server.url("/v1/operator/media")).bearer_auth(server.operator_token());
         asking.spawn(async move { post.json(&json!({})).send().await.unwrap().status() });
     }
     assert_eq!(asking.join_next().await.unwrap().unwrap(), StatusCode::CONFLICT);
+    (asking, lock)
+}
+
+#[tokio::test]
+async fn one_build_is_made_at_a_time() {
+    let server = start().await;
+    let (mut asking, other) = two_builds(&server).await;
     other.unlock().unwrap();
     assert_eq!(asking.join_next().await.unwrap().unwrap(), StatusCode::CREATED);
     made(&server, &json!({})).await;
@@ -208,17 +213,7 @@ async fn one_build_is_made_at_a_time() {
 #[tokio::test]
 async fn a_build_whose_caller_goes_away_is_recorded() {
     let server = start().await;
-    let builds = server.folder.path().join("boot/media");
-    fs::create_dir(&builds).unwrap();
-    let other = fs::File::open(&builds).unwrap();
-    other.lock().unwrap();
-    let mut asking = JoinSet::new();
-    for _ in 0..2 {
-        let post = server.client().post(server.url("/v1/operator/media")).bearer_auth(server.operator_token());
-        asking.spawn(async move { post.json(&json!({})).send().await.unwrap().status() });
-    }
-    // One is refused because the other has begun. That one's caller goes away.
-    assert_eq!(asking.join_next().await.unwrap().unwrap(), StatusCode::CONFLICT);
+    let (mut asking, other) = two_builds(&server).await;
     asking.shutdown().await;
     other.unlock().unwrap();
     // The turn ends when it is recorded.
