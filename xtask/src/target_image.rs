@@ -64,8 +64,9 @@ pub fn build(system: System) -> Result<TargetImage> {
             translation::ensure()?;
         }
         eprintln!(
-            "building a Debian {} to install, with {}: a few minutes (kept for the next time)",
+            "building a Debian {} for {} to install, with {}: a few minutes (kept for the next time)",
             sources.suite,
+            system.arch().debian(),
             system.recipe()
         );
         let raw = folder.join("image.raw");
@@ -106,6 +107,7 @@ pub fn build_large() -> Result<PathBuf> {
 fn key(name: &str, system: System, sources: &Sources) -> Result<Key> {
     let key = Key::new(name).with("sources", &sources.list);
     let key = key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))?;
+    let key = key.with("arch", system.arch().name());
     Ok(if system.packages().is_empty() { key } else { key.with("packages", system.packages().join(" ")) })
 }
 

@@ -47,10 +47,9 @@ impl System {
     /// Folder of the recipe that is added to the common one.
     pub(super) fn recipe(self) -> &'static str {
         match self {
-            System::SystemdBoot | System::Dracut => "systemd-boot",
+            System::SystemdBoot | System::Dracut | System::Arm64 => "systemd-boot",
             System::BootPartition => "boot-partition",
             System::Grub => "grub",
-            System::Arm64 => "arm64",
         }
     }
 
