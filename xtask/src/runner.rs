@@ -47,8 +47,13 @@ pub fn is_arm64(test: &str) -> bool {
 
 /// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.
 pub fn turn() -> usize {
+    commit() % LONG.len()
+}
+
+/// The number of this commit, by which those take turns that do not run each time.
+pub fn commit() -> usize {
     let count = stdout(command("git", ["rev-list", "--count", "HEAD"]).current_dir(workspace::root()));
-    count.ok().and_then(|count| count.trim().parse::<usize>().ok()).unwrap_or(0) % LONG.len()
+    count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// The sum of the test programs' results.

@@ -105,6 +105,11 @@ impl Servers {
     /// Configured as nginx's manual says for large static files: sendfile, one worker per core.
     fn start_nginx(&mut self) -> Result<()> {
         let folder = self.folder.display();
+        // Clients know the root alone, so the intermediate must come with the certificate.
+        let chain = ["server.pem", "intermediate.pem"].map(|file| self.folder.join("data").join(file));
+        let chain = chain.iter().map(fs::read_to_string).collect::<Result<String, _>>();
+        let chain = chain.context("reading the certificates of slipway-server")?;
+        fs::write(self.folder.join("chain.pem"), chain).context("writing chain.pem")?;
         let scratch = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {folder}/nginx-{kind};"))
             .join(" ");
@@ -112,7 +117,7 @@ impl Servers {
             "user root; worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; events {{}}
              http {{ access_log off; sendfile on; tcp_nopush on; {scratch}
              server {{ listen 127.0.0.1:{} ssl; ssl_protocols TLSv1.3; root {folder}/www;
-             ssl_certificate {folder}/data/server.pem; ssl_certificate_key {folder}/data/server.key; }} }}",
+             ssl_certificate {folder}/chain.pem; ssl_certificate_key {folder}/data/server.key; }} }}",
             self.nginx_port
         );
         let path = self.folder.join("nginx.conf");

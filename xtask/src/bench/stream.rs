@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::cost::{self, Cost};
 use super::servers::Servers;
-use super::streams::{self, Stream};
+use super::streams::{self, Image, Stream};
 use crate::binary::{self, Arch};
 use crate::command::{command, run_quietly, stdout};
 use crate::host;
@@ -105,17 +105,17 @@ struct Bench {
 
 const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
 
-/// Measures everything `rounds` times and returns medians. `say` receives progress messages.
-pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
-    let known = |format: &&String| streams::FORMATS.iter().any(|known| known.name == **format);
-    if let Some(unknown) = formats.iter().find(|format| !known(format)) {
-        bail!(
-            "looking for the format {unknown}: the formats are {}",
-            streams::FORMATS.map(|format| format.name).join(", ")
-        );
-    }
+/// Measures everything `rounds` times with these formats, all if there are none, and returns medians. `say` receives
+/// progress messages.
+pub fn run(
+    folder: &Path,
+    image: Image,
+    rounds: usize,
+    formats: &[String],
+    say: &mut dyn FnMut(&str),
+) -> Result<Results> {
     host::ensure(host::BENCH)?;
-    let all = streams::build(formats)?;
+    let all = streams::build(image, formats)?;
     let wanted = |stream: &&Stream| streams::is_wanted(formats, &stream.format);
     let raw = all.first().context("looking for the raw image")?.path.clone();
     let bench = Bench::new(folder, &raw, &all)?;

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use xtask::bench::boot::boot;
 use xtask::bench::siege::siege;
 use xtask::bench::stream::{self, Results};
+use xtask::bench::streams::{self, Image};
 use xtask::bench::user_data;
 use xtask::{prepare, workspace};
 
@@ -15,6 +17,9 @@ use xtask::{prepare, workspace};
 pub struct Bench {
     #[command(subcommand)]
     what: What,
+    /// One short round with little data: shows that the benchmark works, not how fast anything is
+    #[arg(long, global = true)]
+    short: bool,
 }
 
 #[derive(Subcommand)]
@@ -24,8 +29,8 @@ enum What {
         /// Number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// Measure only these formats: raw, gzip, xz, zstd-3, zstd-19.
-        #[arg(long)]
+        /// Measure only these formats.
+        #[arg(long, value_delimiter = ',', value_parser = formats())]
         format: Vec<String>,
     },
     /// Start machines and write their disks. Needs root and an idle machine.
@@ -34,7 +39,7 @@ enum What {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
         /// Measure only these ways.
-        #[arg(long, value_parser = ["kernel", "https", "pxe"])]
+        #[arg(long, value_delimiter = ',', value_parser = ["kernel", "https", "pxe"])]
         way: Vec<String>,
     },
     /// Attack the server while fifty nodes report to it.
@@ -52,15 +57,40 @@ enum What {
 }
 
 impl Bench {
-    pub fn run(self) -> Result<()> {
+    /// The benchmark whose turn it is, in its short form.
+    pub fn short(turn: usize) -> Self {
+        let what = match turn % 4 {
+            0 => What::Stream { rounds: 1, format: Vec::new() },
+            1 => What::Boot { rounds: 1, way: Vec::new() },
+            2 => What::Siege { seconds: 1 },
+            _ => What::UserData { rounds: 1 },
+        };
+        Self { what, short: true }
+    }
+
+    /// The name of the command.
+    pub fn name(&self) -> &'static str {
         match self.what {
+            What::Stream { .. } => "stream",
+            What::Boot { .. } => "boot",
+            What::Siege { .. } => "siege",
+            What::UserData { .. } => "user-data",
+        }
+    }
+
+    pub fn run(self) -> Result<()> {
+        match if self.short { self.what.shortened() } else { self.what } {
             What::Stream { rounds, format } => {
-                let parts = [prepare::BINARY, prepare::SERVER, prepare::LARGE_IMAGE];
+                let (image, part) = match self.short {
+                    true => (Image::Small, prepare::TARGET_IMAGE),
+                    false => (Image::Large, prepare::LARGE_IMAGE),
+                };
+                let parts = [prepare::BINARY, prepare::SERVER, part];
                 let each = Duration::from_secs(40);
                 let formats = if format.is_empty() { 5 } else { format.len() };
                 prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats) as u32)?;
                 let folder = workspace::root().join("target/slipway/bench");
-                let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
+                let results = stream::run(&folder, image, rounds, &format, &mut |line| eprintln!("{line}"))?;
                 print_tables(&results);
                 println!("{}", serde_json::to_string(&results).context("writing JSON")?);
             }
@@ -86,6 +116,26 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+impl What {
+    /// The same with as little work as shows that it works: one round, and where nothing is chosen, what differs most.
+    fn shortened(self) -> Self {
+        let or = |chosen: Vec<String>, names: &[&str]| match chosen.is_empty() {
+            true => names.iter().map(|name| (*name).to_owned()).collect(),
+            false => chosen,
+        };
+        match self {
+            What::Stream { format, .. } => What::Stream { rounds: 1, format: or(format, &["raw", "zstd-3"]) },
+            What::Boot { way, .. } => What::Boot { rounds: 1, way: or(way, &["kernel"]) },
+            What::Siege { .. } => What::Siege { seconds: 1 },
+            What::UserData { .. } => What::UserData { rounds: 1 },
+        }
+    }
+}
+
+fn formats() -> PossibleValuesParser {
+    PossibleValuesParser::new(streams::FORMATS.map(|format| format.name))
 }
 
 fn print_tables(results: &Results) {

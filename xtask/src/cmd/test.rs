@@ -7,9 +7,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::binary::{self, Arch};
 use xtask::command::{command, run};
-use xtask::runner::{self, LONG};
+use xtask::runner::{self, LONG, Tally};
 use xtask::target_image::{self, System};
 use xtask::{debian, kernel, lab, manual, mkfs, prepare, python, translation, workspace};
+
+use super::bench::Bench;
 
 /// Run every check.
 ///
@@ -99,7 +101,8 @@ impl Test {
             }
         }
         programs.retain(|program| !left_out.iter().any(|(name, _)| program.is(name)));
-        let tally = runner::run_all(programs, self.filter.as_deref(), &workspace::root().join("target/slipway/tests"))?;
+        let mut tally =
+            runner::run_all(programs, self.filter.as_deref(), &workspace::root().join("target/slipway/tests"))?;
         println!("\nall tests took {} s", began.elapsed().as_secs());
         if !left_out.is_empty() {
             for (name, _) in LONG {
@@ -107,6 +110,9 @@ impl Test {
                 println!("long machine {}: {name}", if has_turn { "ran" } else { "left out" });
             }
             println!("cargo xtask test --all runs them all");
+        }
+        if self.filter.is_none() {
+            measure_shortly(&mut tally);
         }
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
         if !tally.broken.is_empty() {
@@ -121,6 +127,22 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     run(&mut cargo(arguments)?).with_context(|| format!("checking {what}"))?;
     println!("{what}: clean ({} s)", began.elapsed().as_secs());
     Ok(())
+}
+
+/// Runs the short form of the benchmark whose turn it is, so that none breaks unseen. Its figures count for nothing here.
+fn measure_shortly(tally: &mut Tally) {
+    let began = Instant::now();
+    let bench = Bench::short(runner::commit());
+    let name = bench.name();
+    match bench.run() {
+        Ok(()) => tally.passed += 1,
+        Err(error) => {
+            println!("bench {name} --short: {error:#}");
+            tally.failed += 1;
+            tally.broken.push(format!("cargo xtask bench {name} --short"));
+        }
+    }
+    println!("bench {name} --short: {} s", began.elapsed().as_secs());
 }
 
 /// Checks licences and sources of all dependencies by the rules in deny.toml.
