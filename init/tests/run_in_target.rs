@@ -8,10 +8,12 @@ mod common {
     pub mod disk_image;
 }
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use common::MIB;
 use common::disk_image::{Part, ROOT, can_mount, make, run};
@@ -21,7 +23,8 @@ use tempfile::TempDir;
 struct Bench(TempDir);
 
 impl Bench {
-    /// A disk whose root file system has the host's shell and its libraries, and this as /etc/resolv.conf.
+    /// A disk whose root file system has the host's shell and a few programs with their libraries, and this as
+    /// /etc/resolv.conf.
     fn new(resolv_conf: &str) -> Self {
         let bench = Self(tempfile::tempdir().unwrap());
         let files = [("etc/os-release", "NAME=Debian"), ("etc/resolv.conf", resolv_conf)];
@@ -31,24 +34,49 @@ impl Bench {
         for dir in ["bin", "proc", "sys", "dev", "run"] {
             requests.push_str(&format!("mkdir /{dir}\n"));
         }
-        let shell = fs::canonicalize("/bin/sh").unwrap();
-        requests.push_str(&format!("write {} /bin/sh\nset_inode_field /bin/sh mode 0100755\n", shell.display()));
-        for library in libraries(&shell) {
-            let mut dir = PathBuf::from("/");
-            for name in library.parent().unwrap().components().skip(1) {
-                dir.push(name);
-                requests.push_str(&format!("mkdir {}\n", dir.display()));
+        let mut written = BTreeSet::new();
+        for program in ["sh", "ln", "mv", "rm", "cp", "sed"].map(|name| PathBuf::from("/bin").join(name)) {
+            for library in libraries(&program).into_iter().chain([program]) {
+                if !written.insert(library.clone()) {
+                    continue;
+                }
+                let mut dir = PathBuf::from("/");
+                for name in library.parent().unwrap().components().skip(1) {
+                    dir.push(name);
+                    requests.push_str(&format!("mkdir {}\n", dir.display()));
+                }
+                let real = fs::canonicalize(&library).unwrap();
+                let (real, library) = (real.display(), library.display());
+                requests.push_str(&format!("write {real} {library}\nset_inode_field {library} mode 0100755\n"));
             }
-            let real = fs::canonicalize(&library).unwrap();
-            requests.push_str(&format!(
-                "write {} {1}\nset_inode_field {1} mode 0100755\n",
-                real.display(),
-                library.display()
-            ));
         }
         fs::write(bench.0.path().join("requests"), requests).unwrap();
         bench.debugfs(&["-w", "-f", bench.0.path().join("requests").to_str().unwrap()]);
         bench
+    }
+
+    /// What a name in /etc is: the content of a file, `-> ` and the target of a link, or nothing.
+    fn in_etc(&self, name: &str) -> String {
+        let stat = self.debugfs(&["-R", &format!("stat /etc/{name}")]);
+        match (stat.split_once("link dest: \""), stat.contains("Type: regular")) {
+            (Some((_, target)), _) => format!("-> {}", target.split('"').next().unwrap()),
+            (None, true) => self.debugfs(&["-R", &format!("cat /etc/{name}")]),
+            (None, false) => String::new(),
+        }
+    }
+
+    /// Waits until the kernel has unmounted the file systems of a process that was killed.
+    fn wait_until_unmounted(&self) {
+        while !run(Command::new("losetup").args(["--noheadings", "--associated"]).arg(self.disk())).is_empty() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The names in /etc with their inodes, sorted.
+    fn etc(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.debugfs(&["-R", "ls -p /etc"]).lines().map(str::to_owned).collect();
+        names.sort();
+        names
     }
 
     fn disk(&self) -> PathBuf {
@@ -97,7 +125,7 @@ fn a_script_runs_in_the_installed_system_and_what_it_prints_is_noted() {
     }
     for resolv_conf in ["nameserver 192.0.2.1\n", "-> ../run/systemd/resolve/stub-resolv.conf", ""] {
         let bench = Bench::new(resolv_conf);
-        let before = bench.debugfs(&["-R", "ls -p /etc"]);
+        let before = bench.etc();
         let script = "echo \"site $SITE\"\n\
                       while read -r line; do echo \"dns $line\"; done < /etc/resolv.conf\n\
                       while read -r a b rest; do echo \"mount $b\"; done < /proc/mounts\n\
@@ -120,7 +148,7 @@ fn a_script_runs_in_the_installed_system_and_what_it_prints_is_noted() {
             has(&format!("dns {line}"));
         }
         assert!(last["succeeded"]["summary"].as_str().unwrap().starts_with("ran the script in partition 1"), "{last}");
-        assert_eq!(bench.debugfs(&["-R", "ls -p /etc"]), before, "resolv.conf is what it was");
+        assert_eq!(bench.etc(), before, "resolv.conf is what it was");
         assert_eq!(bench.debugfs(&["-R", "cat /made"]), "made\n");
         assert!(!loop_devices().contains(bench.0.path().to_str().unwrap()));
         run(Command::new("e2fsck").arg("-fn").arg(format!("{}?offset={MIB}", bench.disk().display())));
@@ -174,4 +202,83 @@ fn nothing_outlives_the_command_or_slipway() {
     child.wait().unwrap();
     // The other processes also hold the output open, so its end shows that they ended.
     assert_eq!(lines.count(), 0);
+}
+
+const FILE: &str = "nameserver 192.0.2.1\n";
+const STUB: &str = "-> ../run/systemd/resolve/stub-resolv.conf";
+
+/// What package scripts do to the file, and what is there afterwards under its own name and under others.
+#[test]
+fn what_a_script_makes_of_resolv_conf_stays() {
+    if !can_mount() {
+        return;
+    }
+    let reads = "read -r line < /etc/resolv.conf; echo \"dns $line\"\n";
+    let stub = &format!("ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf\n{reads}");
+    let write = "echo nameserver 192.0.2.7 > /etc/resolv.conf\n";
+    let written = "nameserver 192.0.2.7\n";
+    let backup = "mv /etc/resolv.conf /etc/.resolv.conf.bak\n";
+    let copy = "cp -a /etc/resolv.conf /etc/resolv.conf.old\n";
+    let through = "echo nameserver 192.0.2.7 > /etc/new; cp --remove-destination /etc/new /etc/resolv.conf\n";
+    let edit = "echo nameserver 192.0.2.7 > /etc/resolv.conf; sed -i s/2.7/2.8/ /etc/resolv.conf\n";
+    let cases: &[(&str, &str, &[(&str, &str)])] = &[
+        (FILE, stub, &[("resolv.conf", STUB)]),
+        ("", stub, &[("resolv.conf", STUB)]),
+        ("-> /run/NetworkManager/resolv.conf", stub, &[("resolv.conf", STUB)]),
+        ("-> resolv.conf.static", stub, &[("resolv.conf", STUB), ("resolv.conf.static", "")]),
+        ("-> ../var/none/resolv.conf", reads, &[("resolv.conf", "-> ../var/none/resolv.conf")]),
+        (FILE, write, &[("resolv.conf", written)]),
+        ("", write, &[("resolv.conf", written)]),
+        ("-> resolv.conf.static", write, &[("resolv.conf", "-> resolv.conf.static"), ("resolv.conf.static", written)]),
+        (STUB, write, &[("resolv.conf", STUB)]),
+        (FILE, edit, &[("resolv.conf", "nameserver 192.0.2.8\n")]),
+        (FILE, through, &[("resolv.conf", written)]),
+        (FILE, "rm /etc/resolv.conf\n", &[("resolv.conf", "")]),
+        (FILE, &format!("{backup}{stub}"), &[("resolv.conf", STUB), (".resolv.conf.bak", FILE)]),
+        (FILE, &format!("{copy}{stub}"), &[("resolv.conf", STUB), ("resolv.conf.old", FILE)]),
+        (FILE, copy, &[("resolv.conf", FILE), ("resolv.conf.old", FILE)]),
+    ];
+    for (before, script, expect) in cases {
+        let bench = Bench::new(before);
+        let output = bench.run(&format!("{reads}{script}"));
+        assert!(output.status.success(), "{before:?}, {script:?}: {output:?}");
+        for (name, content) in *expect {
+            assert_eq!(bench.in_etc(name), *content, "{name} after {before:?}, {script:?}");
+        }
+        assert_eq!(bench.in_etc(".slipway-resolv.conf"), "", "{before:?}, {script:?}");
+        run(Command::new("e2fsck").arg("-fn").arg(format!("{}?offset={MIB}", bench.disk().display())));
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_the_file_that_was_there() {
+    if !can_mount() {
+        return;
+    }
+    for before in [FILE, ""] {
+        let bench = Bench::new(before);
+        let mut child = bench.action("echo begun\nwhile :; do :; done\n").stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("begun")));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lines.for_each(drop);
+        bench.wait_until_unmounted();
+        let aside = bench.in_etc(".slipway-resolv.conf");
+        assert_eq!(bench.in_etc("resolv.conf"), "-> /etc/.slipway-resolv.conf");
+        assert!(aside == before || before.is_empty() && aside.starts_with("-> /run/"), "{before:?}: {aside}");
+        assert!(bench.run("rm -f /none\n").status.success());
+        assert_eq!([bench.in_etc("resolv.conf"), bench.in_etc(".slipway-resolv.conf")], [before, ""]);
+    }
+}
+
+#[test]
+fn a_directory_in_place_of_resolv_conf_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new("");
+    bench.debugfs(&["-w", "-R", "mkdir /etc/resolv.conf"]);
+    let reason = told(&bench.run("echo one\n")).1["failed"]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("replacing /etc/resolv.conf of the installed system"), "{reason}");
 }

@@ -24,7 +24,6 @@ use crate::machine::Machine;
 use crate::report::Tell;
 use crate::sys;
 use crate::target::mount::{self, MountError, SearchLog, Source};
-use crate::target::root::TargetRoot;
 use crate::target::{self, Target};
 use output::Output;
 
@@ -34,10 +33,10 @@ pub(crate) mod fstab;
 mod inside;
 mod links;
 mod output;
+mod resolver;
 
 /// Subcommand that makes this program the first process in the installed system.
 const SUBCOMMAND: &str = "in-target";
-const RESOLV_CONF: &str = "etc/resolv.conf";
 /// How often to check whether the step was cancelled.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Maximum bytes of the answer of the first process.
@@ -81,24 +80,15 @@ pub(crate) fn run_on(
     machine.cancel().check()?;
 
     let resolver = fs::read_to_string("/etc/resolv.conf").ok();
-    let is_made = resolver.is_some() && !root.has(RESOLV_CONF) && root.exists("etc");
-    if is_made {
-        // The mount needs an existing file.
-        root.write(RESOLV_CONF, b"", 0o644)?;
+    if resolver.is_some() {
+        warnings.extend(resolver::set_aside(&root)?);
     }
     let places =
         mounts.iter().map(|(source, kind, at)| (source.path.display().to_string(), (*kind).to_owned(), at.clone()));
     let result = execute(&(inputs.clone(), places.collect(), resolver), machine, report);
-    clean_up(&root, is_made)?;
+    resolver::put_back(&root).and_then(|()| root.sync())?;
     result?;
     Ok(Done::go_on(format!("ran {} in {name}", inputs.describe()), warnings))
-}
-
-fn clean_up(root: &TargetRoot, is_made: bool) -> Result<(), Error> {
-    if is_made {
-        root.remove(RESOLV_CONF)?;
-    }
-    root.sync()
 }
 
 /// The file systems with boot loaders and kernels, if the installed system has them separately on the same disk.

@@ -17,6 +17,7 @@ use crate::error::{Error, TargetError};
 use crate::text;
 use xattrs::Xattrs;
 
+mod links;
 mod xattrs;
 
 /// The root of a mounted file system. Dropping it unmounts.

@@ -10,22 +10,21 @@ use std::{fs, thread};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
 };
 use rustix::process::{WaitOptions, chroot, fchdir, wait};
 use rustix::thread::UnshareFlags;
 use slipway_protocol::RunInTarget;
 
-use super::{Answer, Orders, RESOLV_CONF};
-use crate::sys;
+use super::{Answer, Orders, resolver};
 use crate::target::mount;
+use crate::{sys, text};
 
 /// Maximum bytes of the orders.
 const MAX_ORDERS: u64 = 64 << 20;
-/// These are in the /run of the installed system, which disappears with this process.
+/// In the /run of the installed system, which disappears with this process.
 const SCRIPT: &str = "/run/slipway-script";
-const RESOLVER: &str = "/run/slipway-resolv.conf";
 const ENVIRONMENT: &[(&str, &str)] =
     &[("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("LANG", "C.UTF-8")];
 
@@ -39,6 +38,8 @@ const KERNEL_FILE_SYSTEMS: &[(&str, &str, MountAttrFlags, Option<&str>, bool)] =
     ("efivarfs", "/sys/firmware/efi/efivars", NO_PROGRAMS, None, false),
     ("devtmpfs", "/dev", MountAttrFlags::MOUNT_ATTR_NOSUID, None, true),
     ("devpts", "/dev/pts", MountAttrFlags::MOUNT_ATTR_NOSUID, None, false),
+    // Else what is put there would stay in the machine's own /dev.
+    ("tmpfs", "/dev/shm", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("1777"), false),
     ("tmpfs", "/run", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("0755"), true),
 ];
 
@@ -66,17 +67,24 @@ pub fn in_target() -> ExitCode {
 fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     enter(mounts)?;
     mount_kernel_file_systems()?;
-    if let Some(resolver) = resolver {
-        use_resolver(resolver)
-            .map_err(|error| format!("mounting the machine's name servers over /{RESOLV_CONF}: {error}"))?;
-    }
+    let resolver = resolver.as_deref().map(|text| {
+        let given = resolver::give(text);
+        given.map_err(|error| format!("giving it the machine's name servers: {}", text::chain(&error)))
+    });
+    let resolver = resolver.transpose()?;
     let mut other_end = control.try_clone().map_err(|error| error.to_string())?;
     // Started only now, because a thread keeps its own mount namespace and root from before these are changed.
     thread::spawn(move || {
         _ = other_end.read(&mut [0]);
         std::process::exit(1);
     });
-    execute(inputs)
+    let ended = execute(inputs);
+    if let Some(resolver) = resolver {
+        resolver
+            .keep()
+            .map_err(|error| format!("keeping what it wrote to /etc/resolv.conf: {}", text::chain(&error)))?;
+    }
+    ended
 }
 
 /// Mounts the file systems of the disk, the root first, and changes the root to it.
@@ -134,17 +142,6 @@ fn of_kernel(kind: &str, flags: MountAttrFlags, mode: Option<&str>) -> Result<Ow
     }
     fsconfig_create(context.as_fd())?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
-}
-
-/// Has the installed system use the machine's name servers. Covers its file by a mount, even if that is a dangling
-/// link, and leaves it unchanged.
-fn use_resolver(text: &str) -> io::Result<()> {
-    if fs::symlink_metadata(format!("/{RESOLV_CONF}")).is_err() {
-        return Ok(());
-    }
-    fs::write(RESOLVER, text)?;
-    let tree = open_tree(CWD, RESOLVER, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    Ok(move_mount(&tree, "", CWD, format!("/{RESOLV_CONF}"), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
 /// Starts the command and waits for it. As the first process, also reaps all orphaned processes.

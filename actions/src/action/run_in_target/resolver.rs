@@ -1,0 +1,130 @@
+//! The machine's name servers in the installed system, while a command runs there.
+//!
+//! Nothing is mounted on /etc/resolv.conf, because the packages that manage the file replace it, and a mount point
+//! cannot be replaced. If it leads into /run, which is in memory, the file is made there. Otherwise a link takes its
+//! place. The link leads to the file itself, which has another name meanwhile, and the machine's own is mounted on that.
+//! So a power cut at any moment leaves a system that reads the file it had.
+
+use std::fs;
+use std::io;
+
+use rustix::fs::{CWD, Mode, OFlags, open};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
+
+use crate::error::Error;
+use crate::target::root::{TargetRoot, target_file};
+use crate::text;
+
+const RESOLV_CONF: &str = "etc/resolv.conf";
+/// The file of the installed system, while the link is in its place.
+const ASIDE: &str = "etc/.slipway-resolv.conf";
+/// Text of the link. Absolute, because a script may move the link.
+const LINK: &str = "/etc/.slipway-resolv.conf";
+/// Text of the link that stands for a file that was not there.
+const ABSENT: &str = "/run/slipway-no-resolv.conf";
+/// The machine's file, in the /run of the installed system, which disappears with the command.
+const MACHINES: &str = "run/slipway-resolv.conf";
+/// Where the programs that manage the file keep theirs. A script that makes a link to one of them still has name
+/// servers afterwards.
+const MANAGED: &[&str] = &[
+    "run/systemd/resolve/stub-resolv.conf",
+    "run/systemd/resolve/resolv.conf",
+    "run/NetworkManager/resolv.conf",
+    "run/resolvconf/resolv.conf",
+    "run/connman/resolv.conf",
+];
+
+/// Puts the link in place where it is needed. Returns a warning if that is not possible, for example because the file
+/// is immutable; then the machine's file is mounted on the file itself.
+pub(super) fn set_aside(root: &TargetRoot) -> Result<Option<String>, Error> {
+    // A command may have been cut off.
+    put_back(root)?;
+    if !root.exists("etc") || is_in_memory(&root.resolved(RESOLV_CONF)?) {
+        return Ok(None);
+    }
+    if root.open_directory(RESOLV_CONF.as_bytes()).is_ok() {
+        let reason = io::Error::other("it is a directory; remove it, or put a file in its place");
+        return Err(target_file("replacing", RESOLV_CONF, reason));
+    }
+    let replaced = match root.has(RESOLV_CONF) {
+        true => root.link(ASIDE, LINK).and_then(|()| root.exchange(RESOLV_CONF, ASIDE)),
+        false => root.link(ASIDE, ABSENT).and_then(|()| root.link(RESOLV_CONF, LINK)),
+    };
+    let Err(error) = replaced else { return Ok(None) };
+    // What is left to undo cannot be undone either.
+    _ = put_back(root);
+    Ok(Some(format!(
+        "the command cannot replace /{RESOLV_CONF}, and does not keep what it writes to it: {}",
+        text::chain(&error)
+    )))
+}
+
+/// Puts the file back, wherever in /etc the link is now. If the command removed the link, the file goes too.
+pub(super) fn put_back(root: &TargetRoot) -> Result<(), Error> {
+    if !root.has(ASIDE) {
+        return Ok(());
+    }
+    let is_absent = root.link_at(ASIDE).is_ok_and(|target| target.as_deref() == Some(ABSENT));
+    for place in root.links_to("etc", LINK)?.iter().filter(|place| *place != ASIDE) {
+        match is_absent {
+            true => root.remove(place)?,
+            false => root.name_again(ASIDE, place)?,
+        }
+    }
+    root.remove(ASIDE)
+}
+
+fn is_in_memory(path: &str) -> bool {
+    path.starts_with("run/")
+}
+
+/// Name servers that were given to the installed system, by the process whose root is that of the system.
+pub(super) struct Given<'a> {
+    text: &'a str,
+    root: TargetRoot,
+}
+
+/// Gives the installed system the machine's name servers.
+pub(super) fn give(text: &str) -> Result<Given<'_>, Error> {
+    let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let root = TargetRoot::new(root.map_err(|errno| target_file("opening", "", errno.into()))?);
+    let resolved = root.resolved(RESOLV_CONF)?;
+    let in_memory = Some(resolved.as_str()).filter(|path| is_in_memory(path) && !root.has(ASIDE));
+    for path in MANAGED.iter().copied().chain([MACHINES]).chain(in_memory) {
+        root.write(path, text.as_bytes(), 0o644)?;
+    }
+    // On the name itself, even if it is a link that leads nowhere.
+    let place = [ASIDE, RESOLV_CONF].into_iter().find(|path| root.has(path)).filter(|_| in_memory.is_none());
+    if let Some(place) = place {
+        mount(place).map_err(|source| target_file("mounting on", place, source))?;
+    }
+    Ok(Given { text, root })
+}
+
+fn mount(place: &str) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, format!("/{MACHINES}"), flags)?;
+    Ok(move_mount(&tree, "", CWD, format!("/{place}"), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+impl Given<'_> {
+    /// Keeps what was written into the machine's file by the name /etc/resolv.conf, in the file of the installed system.
+    pub(super) fn keep(&self) -> Result<(), Error> {
+        let failed = |source| target_file("keeping", RESOLV_CONF, source);
+        let now = fs::read(format!("/{MACHINES}")).map_err(failed)?;
+        if now == self.text.as_bytes() || !self.root.has(ASIDE) {
+            return Ok(());
+        }
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        unmount(LINK, flags).map_err(|errno| failed(errno.into()))?;
+        let target = self.root.link_at(ASIDE).map_err(failed)?;
+        if target.as_deref() == Some(ABSENT) {
+            return self.root.write(ASIDE, &now, 0o644);
+        }
+        let path = self.root.resolved(ASIDE)?;
+        match self.root.has(&path) {
+            true => self.root.rewrite(&path, &now),
+            false => self.root.write(&path, &now, 0o644),
+        }
+    }
+}
