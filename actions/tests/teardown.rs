@@ -157,3 +157,40 @@ fn on_a_system_of_somebody_elses_a_mounted_disk_is_refused() {
     let owned = Host::new(HostOptions { is_operating_system: true, ..HostOptions::default() });
     erase(&owned, hints()).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
 }
+
+/// What is built on a disk is in use, and so is the disk, however many devices lie between.
+#[test]
+fn a_disk_with_a_mount_some_devices_above_is_refused() {
+    let true = can_mount() else { return };
+    let bench = Bench::without_disks();
+    let (backing, place) = (bench.path("backing"), bench.path("place"));
+    fs::create_dir(&place).unwrap();
+    let lowest = attach(&backing, 40 * MIB);
+    let on = |device: &str| {
+        run(Command::new("losetup").args(["--find", "--show", "--offset", "1MiB", device])).trim().to_owned()
+    };
+    let middle = on(&lowest);
+    let top = on(&middle);
+    let host = Host::new(HostOptions::default());
+    let refusal = |disk: &str| {
+        chain(&erase(&host, DiskHints { device: Some(disk.to_owned()), ..DiskHints::default() }).0.unwrap_err())
+    };
+    let is_held = |by: &str| format!(" is held by {}", by.trim_start_matches("/dev/"));
+    run(Command::new("mkfs.ext4").args(["-q", &top]));
+    let unmounted = refusal(&lowest);
+    run(Command::new("mount").arg(&top).arg(&place));
+    let refusals = [&lowest, &middle, &top].map(|disk| refusal(disk));
+    let of_file = refusal(backing.to_str().unwrap());
+    drop(Command::new("umount").arg(&place).output());
+    for device in [&top, &middle, &lowest] {
+        drop(Command::new("losetup").args(["--detach", device]).output());
+    }
+    assert!(unmounted.ends_with(&format!("is in use: {lowest}{}, {middle}{}", is_held(&middle), is_held(&top))));
+    let mounted = format!("{top} is mounted at {}", place.display());
+    for (refusal, disk) in refusals.iter().zip([&lowest, &middle, &top]) {
+        assert!(refusal.contains(&format!("{disk} is in use: {disk} is ")) && refusal.ends_with(&mounted), "{refusal}");
+    }
+    assert!(of_file.contains(&is_held(&lowest)) && of_file.ends_with(&mounted), "{of_file}");
+    let hints = DiskHints { device: Some(backing.display().to_string()), ..DiskHints::default() };
+    erase(&host, hints).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+}

@@ -1,6 +1,7 @@
 //! Chooses one disk by hints, or all that match, and gives the reason in words.
 
 use std::cmp::Reverse;
+use std::path::Path;
 use std::{fs, io};
 
 use slipway_protocol::{Disk, DiskChoice, DiskHints};
@@ -8,7 +9,7 @@ use slipway_protocol::{Disk, DiskChoice, DiskHints};
 use crate::disk::node;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::Partition;
-use crate::disk::teardown::{tear_down, tear_down_partition};
+use crate::disk::teardown::{Usage, tear_down, tear_down_partition};
 use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::report::{Report, Tell};
@@ -145,7 +146,10 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
     candidates.extend(metadata.map(|metadata| {
         let read_only = metadata.permissions().readonly();
         let disk = Disk { path: path.clone(), size: metadata.len(), read_only, ..Disk::default() };
-        Candidate { disk, in_use: None, by_name_only: true, boot_medium: None }
+        let is_own = machine.setup().is_operating_system;
+        let usage = (!is_own).then(|| Usage::read(Path::new("/sys"), Path::new("/proc")));
+        let in_use = usage.and_then(|usage| usage.of_file(&path));
+        Candidate { disk, in_use, by_name_only: true, boot_medium: None }
     }));
     Ok((path, candidates))
 }

@@ -1,11 +1,11 @@
 //! The whole disks of this machine, from sysfs (kernel documentation, ABI/stable/sysfs-block).
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io};
 
 use slipway_protocol::{Disk, raid_lvm};
 
+use super::teardown::Usage;
 use crate::machine::Candidate;
 use boot_medium::{BootMedium, Found};
 
@@ -107,8 +107,9 @@ fn attribute(path: &Path) -> Option<String> {
 /// it, it is mounted, used as swap, or another device is built on it. If slipway is the operating system, it takes down
 /// the last three, so only the first counts.
 pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
-    let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
-    let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
+    // Without it, no disk would seem to be in use.
+    fs::metadata(proc.join("self/mountinfo"))?;
+    let usage = Usage::read(sys, proc);
     let medium = BootMedium::of(sys, proc)?;
     Ok(block_devices(sys)
         .into_iter()
@@ -119,49 +120,12 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
             let in_use = match found {
                 Found::BootedFrom => Some("slipway booted from it".to_owned()),
                 _ if is_operating_system => None,
-                _ => in_use(sys, &disk, &mounts, &swaps),
+                _ => usage.of(&disk.path),
             };
             let boot_medium = if let Found::Made(mark) = found { Some(mark) } else { None };
             Candidate { disk, in_use, by_name_only: is_layer, boot_medium }
         })
         .collect())
-}
-
-fn in_use(sys: &Path, disk: &Disk, mounts: &HashMap<String, String>, swaps: &str) -> Option<String> {
-    let name = disk.path.strip_prefix("/dev/")?.replace('/', "!");
-    let dir = sys.join("block").join(&name);
-    let parts = fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let parts = parts.filter(|path| path.join("partition").exists());
-    for node in std::iter::once(dir.clone()).chain(parts) {
-        let node_name = node.file_name()?.to_str()?.replace('!', "/");
-        let number = attribute(&node.join("dev")).unwrap_or_default();
-        if let Some(place) = mounts.get(&number).or_else(|| mounts.get(&format!("/dev/{node_name}"))) {
-            return Some(format!("/dev/{node_name} is mounted at {place}"));
-        }
-        if swaps.lines().any(|line| line.split_whitespace().next() == Some(&format!("/dev/{node_name}"))) {
-            return Some(format!("/dev/{node_name} is used as swap"));
-        }
-        if let Some(holder) = fs::read_dir(node.join("holders")).into_iter().flatten().flatten().next() {
-            return Some(format!("/dev/{node_name} is held by {}", holder.file_name().to_string_lossy()));
-        }
-    }
-    None
-}
-
-/// Mount points by device number and by source (proc_pid_mountinfo(5)). btrfs mounts have their own device number, so
-/// only the source names the disk. Of several mounts of one device only the first is kept, because the others are often
-/// bind mounts of a part of it.
-fn mounted(mountinfo: &str) -> HashMap<String, String> {
-    let mut mounts = HashMap::new();
-    for line in mountinfo.lines() {
-        let mut fields = line.split(' ');
-        let (Some(number), Some(place)) = (fields.nth(2), fields.nth(1)) else { continue };
-        mounts.entry(number.to_owned()).or_insert_with(|| place.to_owned());
-        if let Some(source) = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').nth(1)) {
-            mounts.entry(source.to_owned()).or_insert_with(|| place.to_owned());
-        }
-    }
-    mounts
 }
 
 #[cfg(test)]
@@ -249,7 +213,7 @@ mod tests {
         let found = candidates(sys.path(), sys.path(), false).expect("candidates");
         let in_use: Vec<Option<&str>> = found.iter().map(|candidate| candidate.in_use.as_deref()).collect();
         let expect = [
-            Some("/dev/sda1 is mounted at /srv/data"),
+            Some("/dev/sda1 is mounted at /srv/data, /dev/sda1 is mounted at /run/part"),
             Some("/dev/sdb is held by md0"),
             Some("/dev/sdc2 is used as swap"),
             None,

@@ -1,10 +1,11 @@
-//! Takes down everything that uses a disk before it is overwritten or captured: swap, mounts, mappings, arrays, caches,
-//! loop devices.
+//! What uses a disk: swap, mounts, mappings, arrays, caches, loop devices, and whatever is built on these. Takes it down
+//! before the disk is overwritten or captured.
 
 mod plan;
 
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -16,13 +17,15 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Report, Tell};
 use crate::sys;
-use plan::{Step, plan};
+use plan::{Stack, Step, plan};
 
 /// How long something may take to disappear after it was stopped. bcache first writes back its data.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long something may be busy before that is an error. A device that was just released may stay busy for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Most uses of a disk that are named.
+const MOST_USES: usize = 4;
 /// More steps than any machine needs. If they are exceeded, something restores what is taken down.
 const MAX_STEPS: usize = 10_000;
 
@@ -36,6 +39,38 @@ pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: Tell) -> Res
 pub(crate) fn tear_down_partition(disk: &Disk, node: &Path, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
     take_down_at(disk, &place, machine, report)
+}
+
+/// What is in use on this machine. This is the one judgement whether a disk is, whatever is built on what.
+#[derive(Debug)]
+pub(crate) struct Usage(Stack);
+
+impl Usage {
+    /// Looks at the machine. `sys` and `proc` are the mount points of sysfs and procfs.
+    pub(crate) fn read(sys: &Path, proc: &Path) -> Self {
+        Self(Stack::of_everybody(sys, proc))
+    }
+
+    /// How a disk is in use, from the disk on upwards; none if it is not.
+    pub(crate) fn of(&self, disk: &str) -> Option<String> {
+        in_one_line(self.0.uses_of(&kernel_name(disk)))
+    }
+
+    /// As [`Self::of`], for a regular file in place of a disk.
+    pub(crate) fn of_file(&self, path: &str) -> Option<String> {
+        let identity = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let own = identity(path);
+        let is_it = |other: &str| other == path || own.is_some() && identity(other) == own;
+        in_one_line(self.0.uses_of_file(is_it))
+    }
+}
+
+/// A machine may have dozens of mounts of one disk.
+fn in_one_line(mut uses: Vec<String>) -> Option<String> {
+    let more = uses.len().saturating_sub(MOST_USES);
+    uses.truncate(MOST_USES);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!uses.is_empty()).then(|| format!("{}{more}", uses.join(", ")))
 }
 
 /// sysfs replaces a slash in a device name by an exclamation mark.
@@ -98,5 +133,7 @@ fn perform(step: &Step) -> io::Result<()> {
         Step::Array(node) => Ok(sys::md::stop(&device(node)?)?),
         Step::Cache { stop, .. } => fs::write(stop, "1"),
         Step::Loop(node) => Ok(sys::loop_device::clear(&device(node)?)?),
+        // A plan has no such step.
+        Step::Fixed(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
