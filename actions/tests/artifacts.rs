@@ -258,3 +258,80 @@ fn archives_and_files_are_pulled_with_a_login_too() {
         |url, registry_auth| Action::UnpackArchive(UnpackArchive { url, registry_auth, ..UnpackArchive::default() });
     pulled(&tar, &archive, "/motd");
 }
+
+/// Pulls `org/os:12` from a registry that answers 401 with these header lines to whoever does not log in as `accepted`.
+/// TOKENS stands for the token server, which gives the token "t" to anybody. Expects a part of the error, if any.
+#[track_caller]
+fn pulls(
+    lines: &'static [&'static str],
+    registry_auth: Option<RegistryAuth>,
+    accepted: &'static str,
+    expect: Result<(), &str>,
+) {
+    let authority = authority();
+    let tls = || Some(Acceptor::new(&authority));
+    let tokens = Server::start_with(tls(), |_, asked| match asked.path.starts_with("/token") {
+        true => Answer::Bytes(ok(b"{\"token\": \"t\"}")),
+        false => status("401 Unauthorized", ""),
+    });
+    let raw = image(MIB);
+    let manifest = json!({"layers": [{"digest": sha256(&raw).to_string(), "size": raw.len()}]}).to_string();
+    let lines = lines.iter().map(|line| format!("WWW-Authenticate: {}\r\n", line.replace("TOKENS", &tokens.at(""))));
+    let lines: String = lines.collect();
+    let body = raw.clone();
+    let registry = Server::start_with(tls(), move |_, asked| match asked.authorization.as_deref() == Some(accepted) {
+        true if asked.path.contains("/manifests/") => Answer::Bytes(ok(manifest.as_bytes())),
+        true => Answer::Bytes(ok(&body)),
+        false => status("401 Unauthorized", &lines),
+    });
+    let mut bench = Bench::with_trust(vec![authority.pem()]);
+    bench.add_disk("disk", DISK);
+    let url = registry.at("/org/os:12").replace("https://", "oci://");
+    let image = StreamImage { registry_auth, ..stream(url) };
+    match expect {
+        Ok(()) => {
+            bench.streams(image);
+            assert!(bench.disk().starts_with(&raw));
+        }
+        Err(part) => {
+            fails_for(&bench, image, part);
+            check_untouched(&bench);
+            assert!(tokens.asked().iter().all(|asked| asked.authorization.is_none()), "nothing was sent");
+        }
+    }
+}
+
+#[test]
+fn any_way_to_log_in_that_a_registry_offers_is_taken() {
+    const BASIC: &str = "Basic dXNlcjpoaWRkZW4=";
+    const TOKEN: &str = "Bearer t";
+    // With a login where there is nothing else.
+    pulls(&[r#"Negotiate, Basic realm="r""#], login("hidden"), BASIC, Ok(()));
+    pulls(
+        &["Negotiate abc==", r#"Digest realm="a, b", nonce="x""#, r#"BASIC Realm="r""#],
+        login("hidden"),
+        BASIC,
+        Ok(()),
+    );
+    // A token, which needs none, wherever it stands.
+    pulls(&[r#"Basic realm="r", Bearer realm="TOKENS/token""#], None, TOKEN, Ok(()));
+    pulls(&["NTLM", r#"Basic realm="r""#, r#"bearer realm = "TOKENS/token",scope="a b""#], None, TOKEN, Ok(()));
+    pulls(&[r#"Bearer realm="TOKENS/token", Basic realm="r""#], login("hidden"), TOKEN, Ok(()));
+    // The next one, where one cannot be had.
+    pulls(&[r#"Bearer realm="TOKENS/closed", Bearer realm="TOKENS/token""#], None, TOKEN, Ok(()));
+    pulls(&[r#"Bearer, Bearer realm="http://127.0.0.1:1/", Basic realm="r""#], login("hidden"), BASIC, Ok(()));
+}
+
+#[test]
+fn what_a_registry_offers_in_vain_is_named() {
+    let refused = |lines, expect| pulls(lines, None, "nothing", Err(expect));
+    refused(&[r#"Negotiate, NTLM, Digest realm="x""#], "an unsupported kind of login (Negotiate, NTLM, Digest); Basic");
+    refused(&["Bearer"], "an unsupported kind of login (Bearer without a realm); Basic and Bearer are supported");
+    refused(&["Negotiate", r#"Basic realm="r""#], "the registry requires a login: give registry_auth");
+    refused(&[r#"Bearer realm="/token""#], "token server, \"/token\", does not start with https://");
+    refused(
+        &[r#"Bearer realm="http://user:x@s/token?y""#],
+        "token server, \"http://s/token\", does not start with https://",
+    );
+    refused(&[r#"Bearer realm="TOKENS/closed", Basic realm="r""#], "/closed: the server answered 401");
+}

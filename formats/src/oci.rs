@@ -21,8 +21,8 @@ pub struct Blob {
 /// The token in the response of a token server, which may use either of two names.
 pub fn token(answer: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
-    let token = answer.get("token").or_else(|| answer.get("access_token"))?;
-    Some(token.as_str().filter(|token| !token.is_empty())?.to_owned())
+    let named = |name| answer.get(name)?.as_str().filter(|token: &&str| !token.is_empty());
+    Some(named("token").or_else(|| named("access_token"))?.to_owned())
 }
 
 /// The only manifest of an index for Linux on this architecture. Or the only manifest at all, if it names no platform.

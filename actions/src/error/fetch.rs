@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use rustls::CertificateError;
+use slipway_formats::http::challenge::Challenge;
 
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -108,8 +109,8 @@ pub struct Refusal {
     pub message: Option<String>,
     /// How long the server wants the client to wait before the next request.
     pub retry_after: Option<Duration>,
-    /// The `WWW-Authenticate` header: how to log in.
-    pub challenge: Option<String>,
+    /// Every way to log in that the `WWW-Authenticate` headers offer.
+    pub challenges: Vec<Challenge>,
 }
 
 impl FetchError {

@@ -206,12 +206,12 @@ impl<'a, 'b> Download<'a, 'b> {
     fn log_in(&mut self, error: &FetchError) -> Result<bool, Error> {
         let (place, is_only) = (self.from.mirrors.index(), self.from.registries.len() == 1);
         let registry = self.from.registries.get_mut(place);
-        let (Some(registry), Some(challenge)) = (registry, error.challenge()) else { return Ok(false) };
+        let (Some(registry), challenges @ [_, ..]) = (registry, error.challenges()) else { return Ok(false) };
         if self.logged_in.replace((place, self.offset)) == Some((place, self.offset)) {
             return Ok(false);
         }
         let patience = retry::patience_with(self.machine, is_only);
-        match registry.log_in(challenge, patience, self.machine) {
+        match registry.log_in(challenges, patience, self.machine) {
             Ok(()) => Ok(true),
             Err(error) if is_only => Err(error),
             Err(error) => {

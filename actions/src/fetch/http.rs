@@ -11,12 +11,12 @@ use reqwest::header::{
 };
 use rustls::CertificateError;
 use serde_json::Value;
-use slipway_formats::http::{resumed_total, retry_after};
+use slipway_formats::http::{challenge, resumed_total, retry_after};
 use slipway_protocol::Proxy;
 use tokio::runtime::Runtime;
 
 use super::client::{Trust, client};
-use super::headers::{field, strong_etag};
+use super::headers::{field, fields, strong_etag};
 use crate::error::{FetchError, Refusal, refused_certificate};
 use crate::machine::{Cancel, Request, Response, STALL_TIMEOUT};
 
@@ -74,14 +74,14 @@ pub(super) fn open(
         }
         _ => {
             let retry_after = field(headers, &RETRY_AFTER).and_then(|text| retry_after(text, field(headers, &DATE)));
-            let challenge = field(headers, &WWW_AUTHENTICATE).map(str::to_owned);
+            let challenges = fields(headers, &WWW_AUTHENTICATE).flat_map(|text| challenge::parse(&text)).collect();
             let message = runtime.block_on(async {
                 tokio::select! {
                     message = tokio::time::timeout(STALL_TIMEOUT, reason(response)) => message.ok().flatten(),
                     () = stopped(stop) => None,
                 }
             });
-            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenge } });
+            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenges } });
         }
     };
     let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };

@@ -9,12 +9,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
-use slipway_formats::http::challenge::{self, Challenge};
+use slipway_formats::http::challenge::Challenge;
 use slipway_formats::oci::{Blob, blob, of_platform, token};
 use slipway_protocol::{Digest, OciReference, OciVersion, RegistryAuth, Secret};
 
 use super::small::{self, Small};
-use super::verify;
+use super::{shown, verify};
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request};
 
@@ -98,49 +98,81 @@ impl<'a> Registry<'a> {
             small::fetch(&request, MAX_MANIFEST, patience, machine)
         };
         match once(self) {
-            Err(Error::Source(SourceError::Fetch { source, .. })) if source.challenge().is_some() => {
-                self.log_in(source.challenge().unwrap_or_default(), patience, machine)?;
+            Err(Error::Source(SourceError::Fetch { source, .. })) if !source.challenges().is_empty() => {
+                self.log_in(source.challenges(), patience, machine)?;
                 once(self)
             }
             other => other,
         }
     }
 
-    /// Obtains the authorization that the `WWW-Authenticate` header of a 401 response asks for.
-    pub(crate) fn log_in(&mut self, header: &str, patience: Duration, machine: &dyn Machine) -> Result<(), Error> {
-        let basic = self.auth.map(|auth| {
+    /// Obtains the authorization that one of the challenges of a 401 response asks for. Tokens come first: they need no
+    /// login, or keep the password from the registry. The password itself is for a registry that has nothing else.
+    pub(crate) fn log_in(
+        &mut self,
+        challenges: &[Challenge],
+        patience: Duration,
+        machine: &dyn Machine,
+    ) -> Result<(), Error> {
+        let login = self.auth.map(|auth| {
             let login = STANDARD.encode(format!("{}:{}", auth.username, auth.password.reveal()));
             Secret::from(format!("Basic {login}"))
         });
-        self.authorization = match challenge::parse(header) {
-            Some(Challenge::Basic) if basic.is_some() => basic,
-            Some(Challenge::Basic) => return Err(self.refused("the registry requires a login: give registry_auth")),
-            Some(Challenge::Bearer { realm, service, scope }) => {
-                let url = self.token_url(&realm, service.as_deref(), scope.as_deref())?;
-                let request = Request { authorization: basic.as_ref(), ..Request::new(url.as_str(), self.ca) };
-                let answer = small::fetch(&request, MAX_TOKEN, patience, machine)?.bytes;
-                let token =
-                    token(&answer).ok_or_else(|| self.refused("the registry's token server returned no token"))?;
-                Some(Secret::from(format!("Bearer {token}")))
+        let mut failed = None;
+        for challenge in challenges {
+            let Challenge::Bearer { realm, service, scopes } = challenge else { continue };
+            match self.token(self.token_url(realm, service.as_deref(), scopes), login.as_ref(), patience, machine) {
+                Ok(token) => {
+                    self.authorization = Some(token);
+                    return Ok(());
+                }
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Err(error) => _ = failed.get_or_insert(error),
             }
-            None => {
-                return Err(
-                    self.refused("the registry asks for an unsupported kind of login; Basic and Bearer are supported")
-                );
+        }
+        match (challenges.contains(&Challenge::Basic), login, failed) {
+            (true, Some(login), _) => {
+                self.authorization = Some(login);
+                Ok(())
             }
-        };
-        Ok(())
+            (_, _, Some(error)) => Err(error),
+            (true, None, None) => Err(self.refused("the registry requires a login: give registry_auth")),
+            (false, _, None) => Err(self.refused(format!(
+                "the registry asks for an unsupported kind of login ({}); Basic and Bearer are supported",
+                names(challenges)
+            ))),
+        }
     }
 
-    fn token_url(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Url, Error> {
+    /// A token from a token server.
+    fn token(
+        &self,
+        url: Result<Url, Error>,
+        login: Option<&Secret>,
+        patience: Duration,
+        machine: &dyn Machine,
+    ) -> Result<Secret, Error> {
+        let url = url?;
+        let request = Request { authorization: login, ..Request::new(url.as_str(), self.ca) };
+        let answer = small::fetch(&request, MAX_TOKEN, patience, machine)?.bytes;
+        let token = token(&answer).ok_or_else(|| self.refused("the registry's token server returned no token"))?;
+        Ok(Secret::from(format!("Bearer {token}")))
+    }
+
+    /// The URL of a token. Each access has a parameter of its own (CNCF Distribution, "Token Authentication
+    /// Specification", "Requesting a Token").
+    fn token_url(&self, realm: &str, service: Option<&str>, scopes: &[String]) -> Result<Url, Error> {
         let url = Url::parse(realm).ok().filter(|url| url.scheme() == "https");
-        let mut url =
-            url.ok_or_else(|| self.refused("the URL of the registry's token server does not start with https://"))?;
-        let pull = format!("repository:{}:pull", self.reference.repository);
+        let mut url = url.ok_or_else(|| {
+            let realm = shown(realm);
+            self.refused(format!("the URL of the registry's token server, {realm:?}, does not start with https://"))
+        })?;
+        let pull = [format!("repository:{}:pull", self.reference.repository)];
         {
             let mut query = url.query_pairs_mut();
             service.into_iter().for_each(|service| _ = query.append_pair("service", service));
-            query.append_pair("scope", scope.unwrap_or(&pull));
+            let scopes = if scopes.is_empty() { &pull } else { scopes };
+            scopes.iter().for_each(|scope| _ = query.append_pair("scope", scope));
         }
         Ok(url)
     }
@@ -161,13 +193,23 @@ impl<'a> Registry<'a> {
 }
 
 impl FetchError {
-    /// The challenge in a 401 response.
-    pub(crate) fn challenge(&self) -> Option<&str> {
+    /// The challenges in a 401 response.
+    pub(crate) fn challenges(&self) -> &[Challenge] {
         match self {
-            FetchError::Status { status: StatusCode::UNAUTHORIZED, refusal } => refusal.challenge.as_deref(),
-            _ => None,
+            FetchError::Status { status: StatusCode::UNAUTHORIZED, refusal } => &refusal.challenges,
+            _ => &[],
         }
     }
+}
+
+/// The names of the kinds of login that are not supported, the first few.
+fn names(challenges: &[Challenge]) -> String {
+    const SHOWN: usize = 5;
+    let names = challenges.iter().filter_map(|challenge| match challenge {
+        Challenge::Other(name) => Some(name.as_str()),
+        Challenge::Basic | Challenge::Bearer { .. } => None,
+    });
+    names.take(SHOWN).collect::<Vec<&str>>().join(", ")
 }
 
 /// This machine's architecture in image indexes, which use Go's names (image-index.md, "platform").
