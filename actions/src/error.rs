@@ -12,7 +12,7 @@ mod target;
 
 use std::io;
 
-pub(crate) use self::fetch::refused_certificate;
+pub(crate) use self::fetch::{is_cut_off, refused_certificate};
 pub use boot::BootError;
 pub use capture::CaptureError;
 pub use encrypt::EncryptError;

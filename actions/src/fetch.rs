@@ -68,7 +68,8 @@ fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
     let mut file = File::open(path).map_err(failed)?;
     let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-    Ok(Response { total: Some(total), etag: None, is_delimited: true, content_digest: None, body: Box::new(file) })
+    let (total, body) = (Some(total), Box::new(file));
+    Ok(Response { total, etag: None, is_delimited: true, coding: None, content_digest: None, body })
 }
 
 #[cfg(test)]

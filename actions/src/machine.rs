@@ -146,6 +146,8 @@ pub struct Response {
     pub etag: Option<String>,
     /// Whether the end of the body can be told apart from a dropped connection.
     pub is_delimited: bool,
+    /// How the server compressed the body on the way, or how the file is compressed: `Content-Encoding`.
+    pub coding: Option<String>,
     /// Digest of the whole source, which registries send in `Docker-Content-Digest`.
     pub content_digest: Option<String>,
     /// The bytes from the offset on. An end before `total` is a dropped connection.

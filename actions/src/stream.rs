@@ -148,7 +148,7 @@ fn stages(
     let verified = !stream_checks.is_empty() || (reading == Reading::Ranges && image.raw_digest.is_some());
     let limits = Limits { disk: disk.path(), disk_size: disk.size(), raw_size: raw.size };
     let decode = Some(Decode { limits, in_order: !raw_checks.is_empty(), buffers: RAW });
-    let from = source.from(verified, image.is_verified() || raw.size.is_some());
+    let from = source.from(verified, false, image.is_verified() || raw.size.is_some());
     let plan = Plan { from, reading, stream_checks, decode, raw_checks, total: raw.size };
 
     let (stop, counters) = (Cancel::new(), Counters::default());

@@ -7,7 +7,7 @@ use slipway_actions::{Error, SourceError};
 use slipway_protocol::StreamImage;
 
 use common::tls::{Acceptor, Authority, authority, authority_named};
-use common::written::{check_untouched, fails_for};
+use common::written::{check_untouched, fails, fails_for};
 use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256, stream};
 
 const DISK: usize = 4 * MIB;
@@ -93,4 +93,39 @@ fn a_body_that_ends_with_its_connection_needs_something_to_tell_it_is_whole() {
         bench.streams(image);
         assert!(bench.disk()[..MIB] == raw);
     }
+}
+
+#[test]
+fn a_server_that_ends_the_connection_without_the_end_of_tls_is_understood() {
+    let authority = authority();
+    let raw = image(MIB);
+    let hangs_up = |head: &'static str, body: &[u8]| {
+        let answer = [format!("HTTP/1.{head}\r\n").as_bytes(), body].concat();
+        Server::start_with(Some(Acceptor::new(&authority)), move |_, _| Answer::HangUp(answer.clone()))
+    };
+    let chunks = [format!("{:x}\r\n", raw.len()).as_bytes(), &raw, b"\r\n0\r\n\r\n"].concat();
+    let by_digest = |server: &Server| StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) };
+    let by_size = |server: &Server| StreamImage { raw_size: Some(MIB as u64), ..stream(&server.url) };
+    for (head, body, asked) in [
+        ("0 200 OK\r\n", &raw, 1),
+        ("1 200 OK\r\nConnection: close\r\n", &raw, 1),
+        ("1 200 OK\r\nContent-Length: 1048576\r\n", &raw, 1),
+        ("1 200 OK\r\nTransfer-Encoding: chunked\r\n", &chunks, 1),
+        ("1 200 OK\r\nTransfer-Encoding: chunked\r\n", &chunks[..chunks.len() - 5].to_vec(), 3),
+    ] {
+        let server = hangs_up(head, body);
+        let bench = trusting(&authority);
+        bench.streams(by_digest(&server));
+        assert!(bench.disk()[..MIB] == raw, "{head}");
+        assert_eq!(server.asked().len(), asked, "{head}");
+    }
+    trusting(&authority).streams(by_size(&hangs_up("0 200 OK\r\n", &raw)));
+    // What is cut is found out.
+    let cut = hangs_up("0 200 OK\r\n", &raw[..MIB / 2]);
+    fails_for(&trusting(&authority), by_digest(&cut), "checking the digest of the stream");
+    fails_for(&trusting(&authority), by_size(&cut), "expected 1048576 bytes, got 524288");
+    fails_for(&trusting(&authority), stream(&cut.url), "the server does not say how long the source is");
+    let silent = Server::start_with(Some(Acceptor::new(&authority)), |_, _| Answer::HangUp(Vec::new()));
+    let error = chain(&fails(&trusting(&authority), by_digest(&silent)));
+    assert!(error.ends_with("sending the request: the server ended the connection without an answer"), "{error}");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use slipway_actions::{
     Cancel, Error, FetchError, Host, HostOptions, ImageError, Machine, Report, Request, SourceError, is_transient,
 };
-use slipway_protocol::{Action, Digest, Proxy, StreamImage};
+use slipway_protocol::{Action, DetachedSignature, Digest, Proxy, StreamImage};
 
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
@@ -210,15 +210,16 @@ fn chunk(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn the_end_of_an_image_is_not_where_a_range_contradicts_itself() {
     let body = image(4 * MIB);
-    let digest = sha256(&body);
+    let digest = sha256(&image(5 * MIB));
     let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nETag: \"a\"\r\n\r\n";
     let first = [&head[..], &chunk(&body)].concat();
-    // The first answer has no size and is cut. The second claims that it was complete.
+    // The first answer has no size and is cut. The second claims that it was complete. After that, only the digest says
+    // that it was not.
     let server = Server::start(move |_, asked| match asked.range {
         None => Answer::Bytes(first.clone()),
         Some(at) => status("206 P", &format!("Content-Range: bytes {at}-{}/{at}\r\n", at - 1)),
     });
-    never_arrives(digest, &server, "the server answered with Content-Range");
+    never_arrives(digest, &server, "checking the digest of the stream");
 }
 
 #[test]
@@ -238,6 +239,84 @@ fn a_body_in_chunks_is_resumed_when_it_is_cut() {
     });
     let (warnings, ..) = arrives(sha256(&raw), &raw, &server);
     assert_eq!(warnings, ["fetching took 2 attempts, and 0 bytes were fetched again"]);
+}
+
+#[test]
+fn a_body_that_breaks_off_at_its_end_is_taken_when_its_digest_is_right() {
+    let raw = image(3 * MIB);
+    let of_chunks = |etag: &str| {
+        let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{etag}\r\n");
+        [head.as_bytes(), &chunk(&raw)].concat()
+    };
+    // The server says where the source ends once it is asked for the rest.
+    let whole = of_chunks("ETag: \"a\"\r\n");
+    let server = Server::start(move |_, asked| match asked.range {
+        None => Answer::Bytes(whole.clone()),
+        Some(at) => status("416 No", &format!("Content-Range: bytes */{at}\r\n")),
+    });
+    let (_, _, ranges) = arrives(sha256(&raw), &raw, &server);
+    assert_eq!(ranges, [None, Some(3 * MIB as u64)]);
+    // The server knows no ranges. It is asked once more for everything.
+    for etag in ["", "ETag: \"a\"\r\n", "ETag: W/\"a\"\r\n", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n"] {
+        let (_, _, ranges) = arrives(sha256(&raw), &raw, &Server::giving(of_chunks(etag)));
+        assert_eq!(ranges, [None, Some(3 * MIB as u64), None], "{etag}");
+    }
+    // Without a digest, nothing shows that all is there.
+    let bench = Bench::new(DISK);
+    let server = Server::giving(of_chunks(""));
+    let error = fails(&bench, StreamImage { raw_digest: Some(sha256(b"another")), ..stream(&server.url) });
+    assert!(chain(&error).contains("the server ended the connection too early"), "{}", chain(&error));
+    check_does_not_boot(&bench);
+}
+
+/// A whole file with this `Content-Encoding`.
+fn coded(coding: &str, body: &[u8]) -> Server {
+    let head = format!("HTTP/1.1 200 OK\r\n{coding}Content-Length: {}\r\n\r\n", body.len());
+    Server::giving([head.as_bytes(), body].concat())
+}
+
+#[test]
+fn a_source_that_the_server_compressed_on_the_way_is_told_as_that() {
+    let raw = image(MIB);
+    let (packed, twice) = (zstd(&raw), gzip(&zstd(&raw)));
+    let told = |coding: &str| format!("the server sent it with Content-Encoding: {coding}, although slipway asks");
+    let of = |body: &[u8]| StreamImage { digest: Some(sha256(body)), ..StreamImage::default() };
+    let of_raw = StreamImage { raw_digest: Some(sha256(&raw)), ..StreamImage::default() };
+    for (header, body, image, coding) in [
+        ("gzip", &twice, of(&packed), "gzip"),
+        ("gzip", &twice, of_raw.clone(), "gzip"),
+        ("identity, X-Gzip", &gzip(&raw), of(&raw), "X-Gzip"),
+        ("gzip\r\nContent-Encoding: br", &twice, of_raw.clone(), "gzip, br"),
+        ("br", &raw, of_raw.clone(), "br"),
+        ("deflate", &packed, of(&packed), "deflate"),
+    ] {
+        let server = coded(&format!("Content-Encoding: {header}\r\n"), body);
+        let bench = Bench::new(DISK);
+        let error = fails(&bench, StreamImage { url: server.at("/disk.raw.zst"), ..image });
+        assert!(chain(&error).contains(&told(coding)), "{}", chain(&error));
+        assert!(!is_transient(&error));
+        check_untouched_or_does_not_boot(&bench);
+    }
+    // The file itself is compressed so, or the coding says nothing.
+    for (header, body, path) in [
+        ("x-gzip", &gzip(&raw), "/disk.raw.gz?a"),
+        ("zstd", &packed, "/disk.raw.zst"),
+        ("aws-chunked", &packed, "/disk"),
+        ("identity", &packed, "/disk"),
+        ("gzip", &gzip(&raw), "/disk"),
+    ] {
+        let server = coded(&format!("Content-Encoding: {header}\r\n"), body);
+        let bench = Bench::new(DISK);
+        bench.streams(StreamImage { url: server.at(path), ..of(body) });
+        check_written(&bench, &raw);
+    }
+    let bench = Bench::new(DISK);
+    let sums = Server::giving(ok(b""));
+    let server = coded("Content-Encoding: gzip\r\n", &gzip(b"sums"));
+    let image = StreamImage { url: sums.url, signature: None, sums: None, bmap: None, ..of(b"") };
+    let signature = Some(DetachedSignature { url: server.at("/x.sig"), public_key: "x".to_owned() });
+    let error = fails(&bench, StreamImage { signature, ..image });
+    assert!(chain(&error).contains(&told("gzip")), "{}", chain(&error));
 }
 
 #[test]

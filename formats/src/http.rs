@@ -18,11 +18,55 @@ pub fn resumed_total(offset: u64, range: &str, tag: Option<&str>, found: Option<
 /// The first byte and the total size of a `Content-Range`. None if it contradicts itself: with a total that is too
 /// small, a download would end too early.
 fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
-    let (range, total) = range.strip_prefix("bytes ")?.split_once('/')?;
+    let (range, total) = in_bytes(range)?;
     let (first, last) = range.split_once('-')?;
     let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
     let total = if total == "*" { None } else { Some(total.parse::<u64>().ok()?) };
     (first <= last && total.is_none_or(|total| last < total)).then_some((first, total))
+}
+
+/// The total size from the `Content-Range` of a 416, which answers a request for bytes that are not there (RFC 9110,
+/// 15.5.17).
+pub fn unsatisfied_total(range: &str) -> Option<u64> {
+    let (range, total) = in_bytes(range)?;
+    total.parse().ok().filter(|_| range == "*")
+}
+
+/// The range and the total size of a `Content-Range` in bytes. Names of units have no case (RFC 9110, 14.1).
+fn in_bytes(range: &str) -> Option<(&str, &str)> {
+    let (unit, range) = range.trim().split_once(' ')?;
+    let (range, total) = range.split_once('/')?;
+    unit.eq_ignore_ascii_case("bytes").then_some((range.trim(), total.trim()))
+}
+
+/// The codings of a `Content-Encoding` that change the bytes, as the server names them (RFC 9110, 8.4; the IANA registry
+/// of content codings). Others, such as S3's `aws-chunked`, say nothing about the body.
+pub fn codings(text: &str) -> impl Iterator<Item = &str> {
+    const CODINGS: [&str; 9] = ["gzip", "x-gzip", "compress", "x-compress", "deflate", "br", "zstd", "dcb", "dcz"];
+    let is_coding = |name: &&str| CODINGS.iter().any(|coding| coding.eq_ignore_ascii_case(name));
+    text.split(',').map(|name| name.trim_matches([' ', '\t'])).filter(is_coding)
+}
+
+/// How a body with this coding can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coded {
+    /// The file itself is compressed so, and its name says it: Apache's `AddEncoding` names such files.
+    InFile,
+    /// Either the file is, or the server has compressed it on the way. It is a format that images may have.
+    Unclear,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// What a coding says about the file at a URL.
+pub fn coded(coding: &str, url: &str) -> Coded {
+    let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+    let ends: &[&str] = match coding.to_ascii_lowercase().as_str() {
+        "gzip" | "x-gzip" => &[".gz", ".tgz", ".gzip"],
+        "zstd" => &[".zst", ".zstd", ".tzst"],
+        _ => return Coded::Unreadable,
+    };
+    if ends.iter().any(|end| path.ends_with(end)) { Coded::InFile } else { Coded::Unclear }
 }
 
 /// How long a server wants no request (RFC 9110, 10.2.3): seconds, or the time until a date. That counts from the
@@ -56,7 +100,39 @@ mod tests {
         check("bytes 10-99/10", None, None);
         check("bytes 10-x/100", None, None);
         check("bytes 10-99/x", None, None);
+        check("Bytes  10-99/100", None, Some(Some(100)));
+        check("items 10-99/100", None, None);
         check("", None, None);
+    }
+
+    #[test]
+    fn a_range_that_is_not_there_tells_the_size() {
+        let check = |range, expect| assert_eq!(unsatisfied_total(range), expect, "{range}");
+        check("bytes */100", Some(100));
+        check("BYTES */0", Some(0));
+        for range in ["bytes */*", "bytes 0-99/100", "bytes */x", "bytes", "items */100", ""] {
+            check(range, None);
+        }
+    }
+
+    #[test]
+    fn codings_that_change_the_bytes_are_told_from_others() {
+        let check = |text: &str, expect: &[&str]| assert_eq!(codings(text).collect::<Vec<_>>(), expect, "{text}");
+        check("identity", &[]);
+        check("gzip, identity", &["gzip"]);
+        check(" X-GZIP ,,br", &["X-GZIP", "br"]);
+        check("aws-chunked", &[]);
+        check("", &[]);
+        for (coding, url, expect) in [
+            ("gzip", "https://s/a.raw.gz?x", Coded::InFile),
+            ("x-gzip", "https://s/a.TGZ", Coded::InFile),
+            ("gzip", "https://s/a.zst?x=.gz", Coded::Unclear),
+            ("zstd", "https://s/a.zst", Coded::InFile),
+            ("zstd", "https://s/a.raw", Coded::Unclear),
+            ("br", "https://s/a.br", Coded::Unreadable),
+        ] {
+            assert_eq!(coded(coding, url), expect, "{coding} {url}");
+        }
     }
 
     #[test]

@@ -53,6 +53,18 @@ pub enum FetchError {
         #[source]
         source: reqwest::Error,
     },
+    /// The server ended the connection before it responded.
+    #[error("sending the request: the server ended the connection without an answer")]
+    HungUp,
+    /// The server compressed the source on the way, though that was declined.
+    #[error(
+        "the server sent it with Content-Encoding: {coding}, although slipway asks for files as they are; turn \
+         compression off for it at the server, or at the proxy before it"
+    )]
+    Coded {
+        /// The codings as the server names them.
+        coding: String,
+    },
     /// The server responded with something other than the content.
     #[error("the server answered {status}{}", .refusal.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Status {
@@ -140,7 +152,10 @@ impl FetchError {
                 status.is_server_error()
                     || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
             }
-            FetchError::NotResumable { .. } | FetchError::Body { .. } | FetchError::Short { .. } => true,
+            FetchError::NotResumable { .. }
+            | FetchError::Body { .. }
+            | FetchError::Short { .. }
+            | FetchError::HungUp => true,
             _ => false,
         }
     }
@@ -158,6 +173,15 @@ pub(crate) fn refused_certificate(error: &reqwest::Error) -> Option<&Certificate
         Some(rustls::Error::InvalidCertificate(refused)) => Some(refused),
         _ => None,
     })
+}
+
+/// Whether the other side ended the connection too early, which is the root cause of an error: amid TLS, an answer's head
+/// or a body.
+pub(crate) fn is_cut_off(error: &reqwest::Error) -> bool {
+    let first: &(dyn StdError + 'static) = error;
+    std::iter::successors(Some(first), |error| cause(*error))
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
 /// The cause of an error. The source of an [`io::Error`] is the source of the error it wraps, which would skip the

@@ -2,7 +2,7 @@
 
 use slipway_formats::{bmap, signature, sums};
 
-use super::FetchError;
+use super::{Error, FetchError};
 
 /// Why the source was not fetched or is not trusted.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,17 @@ pub enum SourceError {
         /// The cause.
         #[source]
         source: FetchError,
+    },
+    /// What was fetched is not what was wanted, and the server compressed it on the way, or says so.
+    #[error("fetching {url}: {coded}")]
+    Coded {
+        /// The URL without user, password and query, which may be secrets.
+        url: String,
+        /// How it was compressed.
+        coded: FetchError,
+        /// Why it is not what was wanted.
+        #[source]
+        source: Box<Error>,
     },
     /// Too long a series of failures with no more than a few bytes received between them.
     #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]

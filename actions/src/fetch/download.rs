@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
+use slipway_formats::http::{Coded, coded};
 use slipway_protocol::Failure;
 use slipway_protocol::workflow::Location;
 
@@ -26,6 +27,8 @@ pub(crate) struct From<'a, 'b> {
     /// Whether everything that is read will be checked. Then a source can be resumed without an entity tag, also from
     /// another mirror.
     pub(crate) verified: bool,
+    /// Whether the bytes are used as they come. Then nothing may have compressed them on the way.
+    pub(crate) plain: bool,
     /// Whether an early end will be noticed, for example because the size of the raw image is known.
     pub(crate) whole: bool,
 }
@@ -45,6 +48,8 @@ pub(crate) struct Download<'a, 'b> {
     told: Option<u64>,
     /// Entity tag at the current mirror.
     etag: Option<String>,
+    /// Offset at which the last response began.
+    began: u64,
     /// An open response, and the offset of its next byte.
     open: Option<(Response, u64)>,
     /// Mirror and offset for which a token was last renewed, so that it is not renewed twice for the same byte.
@@ -60,8 +65,8 @@ impl<'a, 'b> Download<'a, 'b> {
         note: Box<dyn Fn(String) + Send + 'a>,
     ) -> Self {
         from.mirrors.begin();
-        let (offset, total, told, etag, open, logged_in) = (0, None, None, None, None, None);
-        Self { from, machine, stop, note, offset, total, told, etag, open, logged_in }
+        let (offset, began, total, told, etag, open, logged_in) = (0, 0, None, None, None, None, None);
+        Self { from, machine, stop, note, offset, began, total, told, etag, open, logged_in }
     }
 
     /// Size of the source in bytes, if known.
@@ -111,7 +116,10 @@ impl<'a, 'b> Download<'a, 'b> {
     fn try_read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
         let is_local = Location::local_path(self.from.mirrors.url()).is_some();
         self.from.mirrors.attempts += u64::from(self.open.is_none());
-        let n = self.body()?.read(buffer).map_err(broken(is_local))?;
+        let n = match self.body()?.read(buffer) {
+            Err(error) if self.is_end(&error) => 0,
+            read => read.map_err(broken(is_local))?,
+        };
         match self.total {
             _ if n > 0 => {}
             Some(total) if self.offset < total && is_local => {
@@ -126,6 +134,14 @@ impl<'a, 'b> Download<'a, 'b> {
             return Err(FetchError::NotResumable { offset: total, reason });
         }
         Ok(n)
+    }
+
+    /// Whether a response that broke off was complete all the same, as the checks will find out. A server that leaves
+    /// out the mark of the end does so each time, and at the same byte.
+    fn is_end(&mut self, error: &io::Error) -> bool {
+        let is_cut_off = error.kind() == io::ErrorKind::UnexpectedEof;
+        let may_be_all = is_cut_off && self.total.is_none() && self.began == 0 && self.from.verified;
+        may_be_all && self.from.mirrors.breaks_off_again(self.offset)
     }
 
     fn try_size(&mut self) -> Result<u64, FetchError> {
@@ -183,10 +199,27 @@ impl<'a, 'b> Download<'a, 'b> {
         if response.total.is_none() && !response.is_delimited && !self.from.whole {
             return Err(FetchError::Endless);
         }
+        self.check_coding(&response)?;
+        self.began = offset;
         self.total = response.total;
         // The response to a range request need not repeat the entity tag.
         self.etag = response.etag.clone().or(self.etag.take().filter(|_| offset > 0));
         Ok(response)
+    }
+
+    /// Refuses a body that was compressed on the way if nobody would notice. Else it is remembered, as the reason why
+    /// the source is not what was wanted.
+    fn check_coding(&mut self, response: &Response) -> Result<(), FetchError> {
+        let url = self.from.mirrors.url();
+        let coding = response.coding.clone().filter(|coding| coded(coding, url) != Coded::InFile);
+        if let Some(coding) = &coding {
+            let is_noticed = coded(coding, url) == Coded::Unclear && (self.from.verified || !self.from.plain);
+            if !is_noticed {
+                return Err(FetchError::Coded { coding: coding.clone() });
+            }
+        }
+        self.from.mirrors.coded(coding);
+        Ok(())
     }
 
     /// Prepares another try, perhaps with a new login or at another mirror, or gives up.
@@ -364,7 +397,8 @@ mod tests {
         let setup = Setup { patience: Duration::ZERO, ..Setup::default() };
         let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new(), setup };
         let mut mirrors = Mirrors::new("https://s.example/image", &[]);
-        let from = From { mirrors: &mut mirrors, registries: &mut [], ca: None, verified: false, whole: false };
+        let from =
+            From { mirrors: &mut mirrors, registries: &mut [], ca: None, verified: false, plain: false, whole: false };
         let mut download = Download::new(from, &machine, &machine.cancel, Box::new(|_| {}));
         let error = download.read(&mut [0; 16]).expect_err("nothing to read");
         assert_eq!((error.to_string().as_str(), machine.asked.load(Relaxed)), (expect, expect_asked));

@@ -6,18 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::StatusCode;
 use reqwest::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER, TRANSFER_ENCODING,
-    WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use rustls::CertificateError;
 use serde_json::Value;
-use slipway_formats::http::{challenge, resumed_total, retry_after};
+use slipway_formats::http::{challenge, codings, resumed_total, retry_after, unsatisfied_total};
 use slipway_protocol::Proxy;
 use tokio::runtime::Runtime;
 
 use super::client::{Trust, client};
 use super::headers::{field, fields, strong_etag};
-use crate::error::{FetchError, Refusal, refused_certificate};
+use crate::error::{FetchError, Refusal, is_cut_off, refused_certificate};
 use crate::machine::{Cancel, Request, Response, STALL_TIMEOUT};
 
 /// How often a waiting read checks whether it should stop.
@@ -61,12 +61,21 @@ pub(super) fn open(
     let content_digest = headers.get("docker-content-digest").and_then(|value| value.to_str().ok()).map(str::to_owned);
     // A chunked body has an end marker (RFC 9112, 7.1).
     let is_delimited = response.content_length().is_some() || headers.contains_key(TRANSFER_ENCODING);
+    let coding: Vec<String> = fields(headers, &CONTENT_ENCODING)
+        .flat_map(|text| codings(&text).map(str::to_owned).collect::<Vec<String>>())
+        .collect();
+    let coding = (!coding.is_empty()).then(|| coding.join(", "));
+    let range = field(headers, &CONTENT_RANGE).unwrap_or_default();
     let total = match (request.offset, status) {
         (0, StatusCode::OK) => response.content_length(),
         (offset, StatusCode::PARTIAL_CONTENT) if offset > 0 => {
-            let range = field(headers, &CONTENT_RANGE).unwrap_or_default();
             resumed_total(offset, range, request.etag, etag.as_deref())
                 .map_err(|reason| FetchError::NotResumable { offset, reason })?
+        }
+        // The connection ended right at the end of a source whose size was not known.
+        (offset, StatusCode::RANGE_NOT_SATISFIABLE) if offset > 0 && unsatisfied_total(range) == Some(offset) => {
+            let (total, body) = (Some(offset), Box::new(io::empty()));
+            return Ok(Response { total, etag, is_delimited: true, coding, content_digest, body });
         }
         (offset, StatusCode::OK | StatusCode::RANGE_NOT_SATISFIABLE) if offset > 0 => {
             let reason = format!("the server answered {status} to a request for the rest");
@@ -84,8 +93,8 @@ pub(super) fn open(
             return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenges } });
         }
     };
-    let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
-    Ok(Response { total, etag, is_delimited, content_digest, body: Box::new(body) })
+    let body = HttpBody { runtime: Some(runtime), response, is_delimited, chunk: Bytes::new(), stop: stop.clone() };
+    Ok(Response { total, etag, is_delimited, coding, content_digest, body: Box::new(body) })
 }
 
 fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
@@ -94,6 +103,7 @@ fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
         Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             FetchError::UntrustedCa { trusted, source }
         }
+        _ if is_cut_off(&source) => FetchError::HungUp,
         _ => FetchError::Send { source },
     }
 }
@@ -124,6 +134,7 @@ async fn stopped(stop: &Cancel) {
 struct HttpBody {
     runtime: Option<Runtime>,
     response: reqwest::Response,
+    is_delimited: bool,
     chunk: Bytes,
     stop: Cancel,
 }
@@ -141,6 +152,9 @@ impl Read for HttpBody {
             match next {
                 Ok(Some(chunk)) => self.chunk = chunk,
                 Ok(None) => return Ok(0),
+                // Such a body ends with the connection (RFC 9112, 6.3). Many servers do not end TLS before it, which
+                // proves no more than the end of a connection without TLS.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !self.is_delimited => return Ok(0),
                 Err(error) => return Err(error),
             }
         }
@@ -150,10 +164,15 @@ impl Read for HttpBody {
     }
 }
 
-/// Distinguishes a timeout from other errors.
+/// Distinguishes timeouts and connections that ended too early from other errors.
 fn broken_off(error: reqwest::Error) -> io::Error {
-    let kind = if error.is_timeout() { io::ErrorKind::TimedOut } else { io::ErrorKind::Other };
-    io::Error::new(kind, error.without_url())
+    match error {
+        error if error.is_timeout() => io::Error::new(io::ErrorKind::TimedOut, error.without_url()),
+        error if is_cut_off(&error) => {
+            io::Error::new(io::ErrorKind::UnexpectedEof, "the server ended the connection too early")
+        }
+        error => io::Error::other(error.without_url()),
+    }
 }
 
 impl Drop for HttpBody {

@@ -32,6 +32,8 @@ pub(crate) struct Mirrors {
     received: u64,
     /// Whether data combined from several mirrors was wrong.
     is_mixing_over: bool,
+    /// Where a response to a request for everything broke off last.
+    broke_off_at: Option<u64>,
     /// Number of requests to all mirrors.
     pub(crate) attempts: u64,
     /// Bytes that were received, dropped and have to be fetched again.
@@ -46,6 +48,8 @@ struct Place {
     is_out: bool,
     /// Whether it delivered a part of the current download.
     gave: bool,
+    /// The `Content-Encoding` of its last response, if the body may be compressed on the way.
+    coding: Option<String>,
 }
 
 /// What to do after a failure.
@@ -63,7 +67,7 @@ impl Mirrors {
     /// The given mirrors, at least one.
     pub(crate) fn new(first: &str, others: &[String]) -> Self {
         let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
-        let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false }).collect();
+        let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false, coding: None }).collect();
         let (stall, is_mixing_over) = (STALL_TIMEOUT, false);
         Self {
             places,
@@ -74,6 +78,7 @@ impl Mirrors {
             stall,
             received: 0,
             is_mixing_over,
+            broke_off_at: None,
             attempts: 0,
             again: 0,
         }
@@ -99,6 +104,22 @@ impl Mirrors {
         if self.since >= PROGRESS {
             (self.here, self.outage) = (0, Outage::default());
         }
+    }
+
+    /// Records how the current mirror compressed its response on the way.
+    pub(crate) fn coded(&mut self, coding: Option<String>) {
+        self.places[self.at].coding = coding;
+    }
+
+    /// How the current mirror compressed its last response on the way.
+    pub(crate) fn coding(&self) -> Option<&str> {
+        self.places[self.at].coding.as_deref()
+    }
+
+    /// Records where a response to a request for everything broke off. Returns whether the one before did there, too:
+    /// then that is where the source ends, and the server does not say so.
+    pub(crate) fn breaks_off_again(&mut self, at: u64) -> bool {
+        self.broke_off_at.replace(at) == Some(at)
     }
 
     /// A warning for the operator if there was more than one attempt.

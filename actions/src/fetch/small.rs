@@ -61,7 +61,10 @@ pub(crate) fn fetch(
 }
 
 fn once(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Small, FetchError> {
-    let Response { total, content_digest, body, .. } = machine.fetch(request, machine.cancel())?;
+    let Response { total, coding, content_digest, body, .. } = machine.fetch(request, machine.cancel())?;
+    if let Some(coding) = coding {
+        return Err(FetchError::Coded { coding });
+    }
     let mut bytes = Vec::new();
     body.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|source| match Location::local_path(request.url) {
         Some(_) => FetchError::ReadFile { source },

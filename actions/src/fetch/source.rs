@@ -11,7 +11,7 @@ use super::download::From;
 use super::mirrors::Mirrors;
 use super::oci::Registry;
 use super::{retry, shown, small};
-use crate::error::{Error, SourceError, is_transient};
+use crate::error::{Error, FetchError, SourceError, is_transient};
 use crate::fetch::verify::Check;
 use crate::machine::{Machine, Request};
 use crate::report::Report;
@@ -171,7 +171,7 @@ impl<'a> Source<'a> {
     ) -> Result<T, Error> {
         loop {
             let error = match work(self, report) {
-                Err(error) if is_another(&error) => error,
+                Err(error) if is_another(&error) => self.explained(error),
                 other => return other,
             };
             let why = text::chain(&error);
@@ -193,9 +193,16 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The error with what may be the cause: that the server compressed the source on the way.
+    fn explained(&self, error: Error) -> Error {
+        let Some(coding) = self.mirrors.coding() else { return error };
+        let (url, coded) = (shown(self.mirrors.url()), FetchError::Coded { coding: coding.to_owned() });
+        SourceError::Coded { url, coded, source: Box::new(error) }.into()
+    }
+
     /// The parameters for a download of the source; see [`From`].
-    pub(crate) fn from(&mut self, verified: bool, whole: bool) -> From<'_, 'a> {
-        From { mirrors: &mut self.mirrors, registries: &mut self.registries, ca: self.ca, verified, whole }
+    pub(crate) fn from(&mut self, verified: bool, plain: bool, whole: bool) -> From<'_, 'a> {
+        From { mirrors: &mut self.mirrors, registries: &mut self.registries, ca: self.ca, verified, plain, whole }
     }
 
     /// Whether the stream as delivered is checked. Then every byte of it is needed once and in order.

@@ -29,8 +29,14 @@ pub(crate) fn run(
     machine: &dyn Machine,
 ) -> Result<Duration, Error> {
     let mut mirrors = Mirrors::new(&image.url, &image.mirrors);
-    let from =
-        From { mirrors: &mut mirrors, registries: &mut [], ca: image.ca.as_deref(), verified: true, whole: true };
+    let from = From {
+        mirrors: &mut mirrors,
+        registries: &mut [],
+        ca: image.ca.as_deref(),
+        verified: true,
+        plain: false,
+        whole: true,
+    };
     let stream_checks = match (stage, &image.digest) {
         (Stage::Digest, Some(expected)) => vec![Check::digest("the stream", expected)],
         _ => Vec::new(),

@@ -97,7 +97,7 @@ fn stages<T: Send>(
         let limits = Limits { disk: "", disk_size: room.bytes, raw_size: None };
         Decode { limits, in_order: true, buffers: FETCHED }
     });
-    let from = source.from(is_checked, is_checked);
+    let from = source.from(is_checked, decode.is_none(), is_checked);
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
     let (stop, counters) = (Cancel::new(), Counters::default());
     let read = |queue: &Queue, pool: &Queue, meter: &Meter| {

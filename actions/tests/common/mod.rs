@@ -311,6 +311,8 @@ pub enum Answer {
     File { body: Arc<Vec<u8>>, etag: Option<&'static str>, until: usize },
     /// These bytes, then silence.
     Stall(Vec<u8>),
+    /// These bytes. Then the connection is closed without the end of TLS.
+    HangUp(Vec<u8>),
 }
 
 impl Answer {
@@ -370,15 +372,17 @@ impl Server {
                 let Some(request) = read_request(&mut stream) else { continue };
                 let n = log.lock().unwrap().len();
                 log.lock().unwrap().push(request.clone());
-                let (bytes, stays) = match answer(n, &request) {
-                    Answer::Bytes(bytes) => (bytes, false),
-                    Answer::File { body, etag, until } => (file_answer(&request, &body, etag, until), false),
-                    Answer::Stall(bytes) => (bytes, true),
+                let answer = answer(n, &request);
+                let (stays, hangs_up) = (matches!(answer, Answer::Stall(_)), matches!(answer, Answer::HangUp(_)));
+                let bytes = match answer {
+                    Answer::Bytes(bytes) | Answer::Stall(bytes) | Answer::HangUp(bytes) => bytes,
+                    Answer::File { body, etag, until } => file_answer(&request, &body, etag, until),
                 };
                 // The client may hang up at any time.
                 drop(stream.write_all(&bytes).and_then(|()| stream.flush()));
                 match stays {
                     true => silent.push(stream),
+                    false if hangs_up => {}
                     false => stream.end(),
                 }
             }
