@@ -1,5 +1,7 @@
 //! The identity of a machine: the keys by which an operator registered it.
 
+mod placeholder;
+
 use serde::{Deserialize, Serialize};
 
 /// The keys that a node is known by. An absent key means that the machine has no meaningful value. It does not mean
@@ -19,75 +21,119 @@ pub struct Identity {
     pub macs: Vec<String>,
 }
 
-/// The values that firmware vendors leave in place of a real value, in lower case.
-const FILLERS: &[&str] = &[
-    "default string",
-    "to be filled by o.e.m.",
-    "to be filled by o.e.m",
-    "system serial number",
-    "system product name",
-    "system manufacturer",
-    "chassis serial number",
-    "base board serial number",
-    "not specified",
-    "not applicable",
-    "not available",
-    "no asset tag",
-    "oem",
-    "o.e.m.",
-    "none",
-    "null",
-    "n/a",
-    "na",
-    "unknown",
-    "invalid",
-    "empty",
-    "serial",
-    "serialnumber",
-    "123456789",
-    "0123456789",
-    "1234567890",
-    "type1 - serial number",
-    "03000200-0400-0500-0006-000700080009",
-    "12345678-1234-5678-90ab-cddeefaabbcc",
-];
-
-/// Returns the text without surrounding white space. Returns nothing if the text is empty or a filler ("Default
-/// string", all zeros, all F, "To be filled by O.E.M.").
-pub fn meaningful(text: &str) -> Option<&str> {
-    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-    let lower = text.to_ascii_lowercase();
-    let mut marks = lower.chars().filter(|c| c.is_alphanumeric()).peekable();
-    let first = marks.peek().copied()?;
-    let repeated = matches!(first, '0' | 'f' | 'x') && marks.all(|c| c == first);
-    (!repeated && !FILLERS.contains(&lower.as_str())).then_some(text)
+/// A kind of identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum IdentifierKind {
+    /// The SMBIOS system UUID.
+    Uuid,
+    /// The SMBIOS system serial number.
+    Serial,
+    /// The MAC addresses.
+    Macs,
 }
 
-/// Returns the UUID in lower case with hyphens. Returns nothing if the text is not a UUID or is a filler. The text may
-/// have 32 digits without hyphens, braces and upper case.
-pub fn normalise_uuid(text: &str) -> Option<String> {
+/// Why a text identifies no machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is not of the kind.
+    Malformed,
+    /// It is a value that many machines have, such as one that a vendor left in place of a real one.
+    Shared,
+}
+
+impl Identity {
+    /// The identifiers that tell machines apart, each in its one spelling. Placeholders are left out.
+    pub fn usable(&self) -> Self {
+        let mut macs: Vec<String> = self.macs.iter().filter_map(|mac| mac_address(mac).ok()).collect();
+        macs.sort();
+        macs.dedup();
+        Self {
+            uuid: self.uuid.as_deref().and_then(|uuid| system_uuid(uuid).ok()),
+            serial: self.serial.as_deref().and_then(|serial| serial_number(serial).ok()),
+            macs,
+        }
+    }
+
+    /// Removes the identifiers of a kind.
+    pub fn forget(&mut self, kind: IdentifierKind) {
+        match kind {
+            IdentifierKind::Uuid => self.uuid = None,
+            IdentifierKind::Serial => self.serial = None,
+            IdentifierKind::Macs => self.macs.clear(),
+        }
+    }
+
+    /// The identifiers with their kinds, strongest first.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let uuid = self.uuid.iter().map(|value| ("uuid", value.as_str()));
+        let serial = self.serial.iter().map(|value| ("serial", value.as_str()));
+        let macs = self.macs.iter().map(|value| ("mac", value.as_str()));
+        uuid.chain(serial).chain(macs)
+    }
+
+    /// Those of the identifiers that many machines have, with their kinds. They identify no machine.
+    pub fn placeholders(&self) -> Vec<(&'static str, &str)> {
+        let is_usable = |(kind, value): &(&str, &str)| match *kind {
+            "uuid" => system_uuid(value).is_ok(),
+            "serial" => serial_number(value).is_ok(),
+            _ => mac_address(value).is_ok(),
+        };
+        self.values().filter(|found| !is_usable(found)).collect()
+    }
+}
+
+/// Returns the text without surrounding white space. Returns nothing if the text is empty or stands in the place of a
+/// value ("Default string", all zeros, all F, "To be filled by O.E.M.").
+pub fn meaningful(text: &str) -> Option<&str> {
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    (!placeholder::is_text(text)).then_some(text)
+}
+
+/// Returns the serial number without surrounding white space, if it can be that of a single machine.
+pub fn serial_number(text: &str) -> Result<String, Unusable> {
+    let text = meaningful(text).ok_or(Unusable::Shared)?;
+    let is_shared = placeholder::is_serial(text) || system_uuid(text) == Err(Unusable::Shared);
+    if is_shared { Err(Unusable::Shared) } else { Ok(text.to_owned()) }
+}
+
+/// Returns the UUID in lower case with hyphens, if it can be that of a single machine. The text may have 32 digits
+/// without hyphens, braces and upper case.
+pub fn system_uuid(text: &str) -> Result<String, Unusable> {
     let text = text.trim().trim_start_matches('{').trim_end_matches('}');
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
     if digits.len() != 32 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
-        return None;
+        return Err(Unusable::Malformed);
     }
-    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits[range].to_owned());
-    meaningful(&groups.join("-")).map(str::to_owned)
+    if placeholder::is_uuid(&digits) {
+        return Err(Unusable::Shared);
+    }
+    Ok([0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits[range].to_owned()).join("-"))
 }
 
-/// Returns the MAC address in lower case with colons. Returns nothing if the text is not a MAC address, or if it is all
-/// zeros or all ones.
+/// Returns the MAC address in lower case with colons, if it can be that of a single network card.
+pub fn mac_address(text: &str) -> Result<String, Unusable> {
+    match normalise_mac(text) {
+        Some(mac) if !placeholder::is_mac(&mac) => Ok(mac),
+        Some(_) => Err(Unusable::Shared),
+        None if mac_digits(text).is_some() => Err(Unusable::Shared),
+        None => Err(Unusable::Malformed),
+    }
+}
+
+/// Returns the MAC address in lower case with colons, whoever has it. Returns nothing if the text is not a MAC address,
+/// or if it is all zeros or all ones.
 pub fn normalise_mac(text: &str) -> Option<String> {
+    let digits = mac_digits(text).filter(|digits| digits != "000000000000" && digits != "ffffffffffff")?;
+    let pairs: Vec<&str> = (0..6).map(|i| &digits[2 * i..2 * i + 2]).collect();
+    Some(pairs.join(":"))
+}
+
+fn mac_digits(text: &str) -> Option<String> {
     let digits: String =
         text.trim().chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect::<String>().to_ascii_lowercase();
-    let usable = digits.len() == 12
-        && digits.chars().all(|c| c.is_ascii_hexdigit())
-        && digits != "000000000000"
-        && digits != "ffffffffffff";
-    usable.then(|| {
-        let pairs: Vec<&str> = (0..6).map(|i| &digits[2 * i..2 * i + 2]).collect();
-        pairs.join(":")
-    })
+    (digits.len() == 12 && digits.chars().all(|c| c.is_ascii_hexdigit())).then_some(digits)
 }
 
 #[cfg(test)]
@@ -95,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filler_values_count_as_missing() {
+    fn what_stands_for_a_value_counts_as_missing() {
         for filler in
             ["", "  ", "Default string", "To Be Filled By O.E.M.", "0", "0000-0000", "N/A", "...", "FFFFFFFF", "\0"]
         {
@@ -108,20 +154,35 @@ mod tests {
 
     #[test]
     fn a_uuid_has_one_spelling() {
-        let expect = Some("4c4c4544-0042-3010-8058-b7c04f503432".to_owned());
-        assert_eq!(normalise_uuid("4C4C4544-0042-3010-8058-B7C04F503432"), expect);
-        assert_eq!(normalise_uuid("{4c4c4544004230108058b7c04f503432}"), expect);
-        for bad in ["", "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff", "4c4c", "é"] {
-            assert_eq!(normalise_uuid(bad), None, "{bad:?}");
+        let expect = Ok("4c4c4544-0042-3010-8058-b7c04f503432".to_owned());
+        assert_eq!(system_uuid("4C4C4544-0042-3010-8058-B7C04F503432"), expect);
+        assert_eq!(system_uuid("{4c4c4544004230108058b7c04f503432}"), expect);
+        for bad in ["", "4c4c", "é", "none"] {
+            assert_eq!(system_uuid(bad), Err(Unusable::Malformed), "{bad:?}");
         }
-        assert_eq!(normalise_uuid("03000200-0400-0500-0006-000700080009"), None);
     }
 
     #[test]
     fn a_mac_has_one_spelling() {
-        assert_eq!(normalise_mac("52-54-00-AB-cd-01").as_deref(), Some("52:54:00:ab:cd:01"));
-        for bad in ["00:00:00:00:00:00", "52:54", "zz:54:00:ab:cd:01", "ff:ff:ff:ff:ff:ff"] {
-            assert_eq!(normalise_mac(bad), None, "{bad:?}");
+        assert_eq!(mac_address("52-54-00-AB-cd-01").as_deref(), Ok("52:54:00:ab:cd:01"));
+        for bad in ["52:54", "zz:54:00:ab:cd:01", ""] {
+            assert_eq!(mac_address(bad), Err(Unusable::Malformed), "{bad:?}");
         }
+        assert_eq!(normalise_mac("01:00:5e:00:00:01").as_deref(), Some("01:00:5e:00:00:01"));
+    }
+
+    #[test]
+    fn an_identity_keeps_what_tells_machines_apart() {
+        let identity = |uuid: &str, serial: &str, macs: &[&str]| Identity {
+            uuid: Some(uuid.to_owned()),
+            serial: Some(serial.to_owned()),
+            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
+        };
+        let found = identity("00020003-0004-0005-0006-000700080009", "Enter Serial", &["00:00:00:00:00:00"]);
+        assert_eq!(found.usable(), Identity::default());
+        assert_eq!(found.placeholders().iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["uuid", "serial", "mac"]);
+        let found = identity("4C4C4544004230108058B7C04F503432", " 7CZ1 ", &["52-54-00-AB-CD-01", "52:54:00:ab:cd:01"]);
+        let expect = identity("4c4c4544-0042-3010-8058-b7c04f503432", "7CZ1", &["52:54:00:ab:cd:01"]);
+        assert_eq!((found.usable(), found.placeholders()), (expect, Vec::new()));
     }
 }

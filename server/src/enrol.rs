@@ -5,7 +5,6 @@ pub mod tpm;
 
 use std::net::IpAddr;
 
-use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
     ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait, printable,
 };
@@ -91,7 +90,7 @@ pub async fn enrol(
     check_size(request)?;
     let csr = NodeRequest::from_pem(&request.csr)?;
     let mut applicant = applicant(request, &csr, tpms, from, now);
-    if nodes::identifiers(&applicant.identity).next().is_none() {
+    if applicant.identity.values().next().is_none() {
         let message = "the machine has no usable UUID, serial number or MAC address to identify it";
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
     }
@@ -154,7 +153,7 @@ fn applicant(request: &EnrolRequest, csr: &NodeRequest, tpms: &tpm::Judge, addre
     let tpm = tpms.look_at(request.tpm.as_ref(), &key, now);
     Applicant {
         key,
-        identity: normalise(&request.identity),
+        identity: request.identity.usable(),
         report: Report {
             inventory: request.inventory.clone(),
             timing: request.timing,
@@ -168,18 +167,6 @@ fn applicant(request: &EnrolRequest, csr: &NodeRequest, tpms: &tpm::Judge, addre
     }
 }
 
-/// The identity with each identifier normalised, without filler values.
-pub fn normalise(identity: &Identity) -> Identity {
-    let mut macs: Vec<String> = identity.macs.iter().filter_map(|mac| normalise_mac(mac)).collect();
-    macs.sort();
-    macs.dedup();
-    Identity {
-        uuid: identity.uuid.as_deref().and_then(normalise_uuid),
-        serial: identity.serial.as_deref().and_then(meaningful).map(str::to_owned),
-        macs,
-    }
-}
-
 /// The nodes whose identifiers a machine has: all that were registered, or only some.
 pub struct Candidates {
     /// All of them.
@@ -188,10 +175,11 @@ pub struct Candidates {
     pub partial: Vec<Node>,
 }
 
-/// The nodes that are registered with any of these identifiers.
+/// The nodes that are registered with any of these identifiers. One that many machines have counts for nothing, also if it
+/// was registered before that was known.
 pub async fn candidates(connection: &mut Connection, identity: &Identity) -> Result<Candidates, Error> {
     let nodes = nodes::matching(connection, identity).await?;
-    let (full, partial) = nodes.into_iter().partition(|node| admission::matches(&node.identity, identity));
+    let (full, partial) = nodes.into_iter().partition(|node| admission::matches(&node.identity.usable(), identity));
     Ok(Candidates { full, partial })
 }
 
@@ -371,23 +359,4 @@ pub fn learn(node: &mut Node, report: Report, now: Millis) {
     node.timing = report.timing;
     node.agent_version = Some(report.agent_version);
     node.last_seen = Some(now);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fillers_are_not_identifiers() {
-        let identity = |uuid: &str, serial: &str, macs: &[&str]| Identity {
-            uuid: Some(uuid.to_owned()),
-            serial: Some(serial.to_owned()),
-            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
-        };
-        let found = identity("00000000-0000-0000-0000-000000000000", "Default string", &["00:00:00:00:00:00"]);
-        assert_eq!(normalise(&found), Identity::default());
-        let found = identity("4C4C4544004230108058B7C04F503432", " 7CZ1 ", &["52-54-00-AB-CD-01", "52:54:00:ab:cd:01"]);
-        let expect = identity("4c4c4544-0042-3010-8058-b7c04f503432", "7CZ1", &["52:54:00:ab:cd:01"]);
-        assert_eq!(normalise(&found), expect);
-    }
 }

@@ -14,7 +14,6 @@ use slipway_pxe::{Counters, Dropped, probe, tftp};
 
 use crate::boot_fetches::BootFetches;
 use crate::data::DataDir;
-use crate::enrol;
 use crate::error::{Error, chain};
 use crate::ipxe::{self, Known};
 use crate::random;
@@ -193,10 +192,13 @@ fn policy(folder: &Path, base: &str) -> Policy {
 /// does not send the serial number.
 async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
     let uuid = machine.uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect());
-    let asks = enrol::normalise(&Identity { uuid, serial: None, macs: vec![mac(machine)] });
+    let asks = Identity { uuid, serial: None, macs: vec![mac(machine)] }.usable();
     let mut connection = store.read().await?;
     // Two machines may have had the same network card.
-    let is_it = |node: &Node| node.identity.uuid.is_none() || asks.uuid.is_none() || node.identity.uuid == asks.uuid;
+    let is_it = |node: &Node| {
+        let registered = node.identity.usable().uuid;
+        registered.is_none() || asks.uuid.is_none() || registered == asks.uuid
+    };
     let mut nodes = nodes::matching(&mut connection, &asks).await?;
     nodes.retain(is_it);
     let mut known = Known::No;

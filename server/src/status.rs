@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use slipway_protocol::{
-    BootFetch, BootFilesFetched, Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus,
-    StepState,
+    BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, NodeState, NodeStatus, POLL_SECONDS,
+    RunState, RunStatus, StepState,
 };
 
-use crate::admission::SILENT;
+use crate::admission::{SILENT, WAITS};
 use crate::error::Error;
 use crate::state;
 use crate::store::claimants::{self, Claimant};
@@ -73,17 +73,36 @@ fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
     }
 }
 
-fn claim(claimant: &Claimant, node: Option<&str>) -> Claim {
+/// What a waiting machine claims. `node` is the one that has identifiers of it, `all` are those that wait.
+fn claim(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Claim {
     Claim {
+        shared: shared(claimant, node, all, now),
         code: claimant.code.clone(),
         reason: claimant.reason,
-        node: node.map(str::to_owned),
+        node: node.map(|node| node.label().to_owned()),
         address: claimant.address.clone(),
         identity: claimant.identity.clone(),
         tpm: claimant.report.tpm.clone(),
         first_asked: claimant.first_asked,
         last_asked: claimant.last_asked,
     }
+}
+
+/// The identifiers of a waiting machine that another machine has too, as a word of their kind and the value. Another is
+/// there if the node has had a machine, and this one is not it; or if both of them speak.
+fn shared(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Vec<String> {
+    let is_another = |node: &&Node| match claimant.reason {
+        ClaimReason::IdentifiersDiffer => node.key.as_ref().is_some_and(|key| key.fingerprint != claimant.key),
+        ClaimReason::KeyInUse => node.last_seen > Some(claimant.first_asked),
+        _ => false,
+    };
+    let waits = |other: &&Claimant| now.saturating_sub(other.last_asked) <= WAITS && other.key != claimant.key;
+    let is_stranger = |other: &&Claimant| !other.reason.identifiers_match();
+    let strangers = all.iter().filter(|_| is_stranger(&claimant)).filter(waits).filter(is_stranger);
+    let others: Vec<&Identity> =
+        node.filter(is_another).map(|node| &node.identity).into_iter().chain(strangers.map(|s| &s.identity)).collect();
+    let is_shared = |found: &(&str, &str)| others.iter().any(|other| other.values().any(|value| value == *found));
+    claimant.identity.values().filter(is_shared).map(|(kind, value)| format!("{kind} {value}")).collect()
 }
 
 /// When the machine was last heard from, if that is too long ago for a machine that works on this run. Clears its rate
@@ -182,12 +201,18 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     let claimants = claimants::all(&mut connection).await?;
-    let labels: HashMap<&str, &str> = nodes.iter().map(|node| (node.id.as_str(), node.label())).collect();
+    let by_id: HashMap<&str, &Node> = nodes.iter().map(|node| (node.id.as_str(), node)).collect();
+    let now = now();
+    let told: Vec<Claim> = claimants
+        .iter()
+        .map(|claimant| {
+            let node = claimant.node.as_deref().and_then(|id| by_id.get(id).copied());
+            claim(claimant, node, &claimants, now)
+        })
+        .collect();
     let mut claims: HashMap<String, Vec<Claim>> = HashMap::new();
     let mut strangers = Vec::new();
-    for claimant in claimants {
-        let label = claimant.node.as_deref().and_then(|id| labels.get(id).copied());
-        let claim = claim(&claimant, label);
+    for (claimant, claim) in claimants.into_iter().zip(told) {
         if let Some(node) = &claimant.node {
             claims.entry(node.clone()).or_default().push(claim.clone());
         }
@@ -196,7 +221,6 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
         }
     }
     let mut fetches = boot_fetches::since_heard(&mut connection, None).await?;
-    let now = now();
     let of_node = |node: Node| {
         let run = runs.remove(&node.id);
         let claims = claims.remove(&node.id).unwrap_or_default();
@@ -213,10 +237,11 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
         None => None,
     };
     let claimants = claimants::of_node(connection, &node.id).await?;
-    let claims = claimants.iter().map(|claimant| claim(claimant, Some(node.label()))).collect();
+    let now = now();
+    let claims = claimants.iter().map(|claimant| claim(claimant, Some(&node), &claimants, now)).collect();
     let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
     let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
-    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now()) })
+    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now) })
 }
 
 /// The newest boot file of each address that fetched some in the last day, is no node's, and has not asked to be let in
@@ -231,6 +256,7 @@ pub async fn stranger(connection: &mut Connection, claimant: Claimant) -> Result
         Some(id) => nodes::get_by_id(connection, id).await?,
         None => None,
     };
-    let claim = claim(&claimant, node.as_ref().map(Node::label));
+    let all = claimants::all(connection).await?;
+    let claim = claim(&claimant, node.as_ref(), &all, now());
     Ok(of_stranger(claimant, claim))
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use slipway_protocol::Nic;
-use slipway_protocol::identity::normalise_mac;
+use slipway_protocol::identity::{mac_address, normalise_mac};
 
 use super::files::{Notes, attribute, note};
 use super::links::Link;
@@ -43,12 +43,12 @@ pub(super) fn nics(sys: &Path, links: &BTreeMap<String, Link>, notes: &mut Notes
     names.into_iter().map(|name| nic(&folder.join(&name), links.get(&name), name, notes)).collect()
 }
 
-/// The permanent MAC addresses that identify this machine, sorted.
+/// The permanent MAC addresses that identify this machine, sorted: not those that many cards have.
 pub(super) fn identifying_macs(nics: &[Nic]) -> Vec<String> {
     let macs: BTreeSet<&String> = nics
         .iter()
         .filter(|nic| !nic.driver.as_deref().is_some_and(|driver| CONTROLLER_DRIVERS.contains(&driver)))
-        .filter_map(|nic| nic.mac.as_ref())
+        .filter_map(|nic| nic.mac.as_ref().filter(|mac| mac_address(mac).is_ok()))
         .collect();
     macs.into_iter().cloned().collect()
 }

@@ -8,22 +8,24 @@
 use std::path::Path;
 
 use slipway_protocol::System;
-use slipway_protocol::identity::{meaningful, normalise_uuid};
+use slipway_protocol::identity::{meaningful, serial_number, system_uuid};
 
 use super::Roots;
 use super::files::{Notes, attribute};
 
-/// The system UUID of SMBIOS type 1. Only root can read it.
+/// The system UUID of SMBIOS type 1, unless many machines have it. Only root can read it.
 pub(super) fn uuid(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let text = attribute(&roots.sys.join("class/dmi/id/product_uuid"), notes)?;
-    normalise_uuid(&text)
+    system_uuid(&text).ok()
 }
 
 /// The system serial number from SMBIOS type 1, else from the device tree. Board and chassis serial numbers are not
-/// used: blades share a chassis, and a board may be replaced in repair. Only root can read it.
+/// used: blades share a chassis, and a board may be replaced in repair. Nor is one that many machines have. Only root can
+/// read it.
 pub(super) fn serial(roots: &Roots, notes: &mut Notes) -> Option<String> {
-    value(&roots.sys.join("class/dmi/id/product_serial"), notes)
-        .or_else(|| value(&roots.proc.join("device-tree/serial-number"), notes))
+    let mut serial = |path: &Path| serial_number(&attribute(path, notes)?).ok();
+    let smbios = serial(&roots.sys.join("class/dmi/id/product_serial"));
+    smbios.or_else(|| serial(&roots.proc.join("device-tree/serial-number")))
 }
 
 /// Vendor and model from the firmware (SMBIOS types 1 to 3). The model may also come from the device tree.
@@ -38,7 +40,7 @@ pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     }
 }
 
-/// The attribute, or none if it is a filler.
+/// The attribute, or none if it stands in the place of a value.
 fn value(path: &Path, notes: &mut Notes) -> Option<String> {
     let text = attribute(path, notes)?;
     meaningful(&text).map(str::to_owned)

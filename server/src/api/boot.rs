@@ -18,7 +18,6 @@ use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::Peer;
 use crate::api::files::{self, Served};
-use crate::enrol;
 use crate::error::Error;
 use crate::ipxe::{self, Known};
 use crate::store::boot_fetches::Fetched;
@@ -70,10 +69,10 @@ pub async fn script(
 /// those that were registered beside a UUID or serial number. With the id of its node.
 async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), Error> {
     let macs = machine.mac.into_iter().collect();
-    let found = enrol::normalise(&Identity { uuid: machine.uuid, serial: machine.serial, macs });
+    let found = Identity { uuid: machine.uuid, serial: machine.serial, macs }.usable();
     let mut connection = app.store.read().await?;
     let is_it = |node: &Node| {
-        let mut registered = node.identity.clone();
+        let mut registered = node.identity.usable();
         if registered.uuid.is_some() || registered.serial.is_some() {
             registered.macs.clear();
         }

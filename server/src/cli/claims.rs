@@ -24,16 +24,44 @@ pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let others = waiting(node, now).filter(contested).count();
     if let Some(claim) = waiting(node, now).find(contested) {
         let more = if others > 1 { format!(", and {} more", others - 1) } else { String::new() };
+        let shared = claim.shared.join(" and ");
+        let shared = if shared.is_empty() { shared } else { format!("; probably shared by both: {shared}") };
         return Some(format!(
-            "{}: for {}, from {}, claim code {}{more}",
+            "{}: for {}, from {}, claim code {}{more}{shared}",
             contest(claim.reason),
             duration(claim.last_asked.saturating_sub(claim.first_asked)),
             claim.address,
             claim.code
         ));
     }
-    let idle = waiting(node, now).find(|claim| claim.reason == ClaimReason::NothingToDo)?;
-    Some(format!("a machine with its identifiers waits for work, from {}: start a run", idle.address))
+    if let Some(idle) = waiting(node, now).find(|claim| claim.reason == ClaimReason::NothingToDo) {
+        return Some(format!("a machine with its identifiers waits for work, from {}: start a run", idle.address));
+    }
+    if let Some(claim) = waiting(node, now).find(|claim| claim.node.is_some() && !claim.shared.is_empty()) {
+        let (shared, code) = (claim.shared.join(" and "), &claim.code);
+        let label = node.name.as_ref().unwrap_or(&node.id);
+        return (node.claim_code.as_ref() != Some(code)).then(|| {
+            format!(
+                "another machine ({code}) has {shared} too: probably shared by several machines; register what only this \
+                 one has (`node set {label}`)"
+            )
+        });
+    }
+    placeholder(&node.identity)
+}
+
+/// What is wrong with identifiers that were registered before it was known that many machines have them.
+fn placeholder(identity: &Identity) -> Option<String> {
+    let found = identity.placeholders();
+    let named: Vec<String> = found.iter().map(|(kind, value)| format!("{kind} {value}")).collect();
+    let left = identity.usable() != Identity::default();
+    let effect = if left { "counts for nothing" } else { "lets no machine in" };
+    (!found.is_empty()).then(|| {
+        format!(
+            "many machines have {}, so it {effect}: register what only this one has (`node set`)",
+            named.join(" and ")
+        )
+    })
 }
 
 /// What a machine is about that has the identifiers of the node and is not let in. The machine of the row is that of the
@@ -72,10 +100,17 @@ pub fn held(node: &NodeStatus) -> Option<String> {
     let other = claim.node.as_deref().unwrap_or("a node");
     Some(match claim.reason {
         ClaimReason::IdentifiersDiffer => {
-            format!("has some identifiers of {other}, but not all; claim code {}", claim.code)
+            let shared = claim.shared.join(" and ");
+            let shared = if shared.is_empty() { shared } else { format!("; {shared} is probably shared by both") };
+            format!("has some identifiers of {other}, but not all; claim code {}{shared}", claim.code)
         }
         ClaimReason::SeveralNodes => format!("has the identifiers of several nodes; claim code {}", claim.code),
-        _ => format!("waiting to be released, claim code {}", claim.code),
+        _ if claim.shared.is_empty() => format!("waiting to be released, claim code {}", claim.code),
+        _ => format!(
+            "waiting to be released, claim code {}; {} is probably shared by several machines that wait",
+            claim.code,
+            claim.shared.join(" and ")
+        ),
     })
 }
 
@@ -108,6 +143,9 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             duration(now.saturating_sub(claim.last_asked)),
             line(&identifiers(&claim.identity)),
         );
+        if !claim.shared.is_empty() {
+            text += &format!("  probably shared by several machines: {}\n", line(&claim.shared.join(", ")));
+        }
         if let Some(tpm) = &claim.tpm {
             text += &format!("  says of its TPM: {}\n", line(&claimed_tpm(tpm)));
         }
@@ -140,8 +178,5 @@ fn claimed_tpm(tpm: &ClaimedTpm) -> String {
 }
 
 fn identifiers(identity: &Identity) -> String {
-    let uuid = identity.uuid.iter().map(|uuid| format!("uuid {uuid}"));
-    let serial = identity.serial.iter().map(|serial| format!("serial {serial}"));
-    let macs = identity.macs.iter().map(|mac| format!("mac {mac}"));
-    uuid.chain(serial).chain(macs).collect::<Vec<_>>().join(", ")
+    identity.values().map(|(kind, value)| format!("{kind} {value}")).collect::<Vec<_>>().join(", ")
 }

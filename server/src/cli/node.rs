@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use slipway_protocol::identity::IdentifierKind;
 use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
 use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
@@ -154,6 +155,15 @@ pub struct NodeSet {
     /// MAC address, if they changed in a repair; may be given several times, and replaces those that were registered.
     #[arg(long = "mac", group = "what")]
     macs: Vec<String>,
+    /// Forget its UUID, as one that other machines have too.
+    #[arg(long, conflicts_with = "uuid", group = "what")]
+    no_uuid: bool,
+    /// Forget its serial number, as one that other machines have too.
+    #[arg(long, conflicts_with = "serial", group = "what")]
+    no_serial: bool,
+    /// Forget its MAC addresses, as of cards that were moved.
+    #[arg(long, conflicts_with = "macs", group = "what")]
+    no_mac: bool,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", group = "what")]
     require: Option<ProofName>,
@@ -231,8 +241,15 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     let disk = set.disk.hints().or_else(|| set.no_disk.then(DiskHints::default));
     let identity = Identity { uuid: set.uuid, serial: set.serial, macs: set.macs };
     let identity = (identity != Identity::default()).then_some(identity);
+    let forget = [
+        (set.no_uuid, IdentifierKind::Uuid),
+        (set.no_serial, IdentifierKind::Serial),
+        (set.no_mac, IdentifierKind::Macs),
+    ];
+    let forget = forget.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, kind)| kind).collect();
     let ek = (set.no_ek || !set.ek.is_empty()).then_some(set.ek);
-    Ok(NodeChange { name: set.name, identity, require: set.require.map(Into::into), ek, network, ssh_keys, disk })
+    let require = set.require.map(Into::into);
+    Ok(NodeChange { name: set.name, identity, forget, require, ek, network, ssh_keys, disk })
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

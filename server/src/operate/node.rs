@@ -1,7 +1,7 @@
 //! Nodes: registers, changes, releases, decommissions and removes them.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
+use slipway_protocol::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof};
 
 use super::network::valid_network;
@@ -10,10 +10,10 @@ use super::{check_disk, check_keys, check_name, known_node};
 use crate::error::Error;
 use crate::reports::secrets;
 use crate::state::{self, NodeEvent};
+use crate::status;
 use crate::store::nodes::{self, Node};
 use crate::store::{self, Connection, Store, attestations, claimants, recovery_keys, runs};
 use crate::time::now;
-use crate::{enrol, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -52,6 +52,9 @@ pub struct NodeChange {
     /// Identifiers of its machine. Each kind that is given replaces what was registered, as after a repair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// Kinds of identifiers to forget, as of one that other machines have too. At least one identifier must be left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forget: Vec<IdentifierKind>,
     /// What its machine must prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<Proof>,
@@ -74,6 +77,7 @@ pub struct NodeChange {
 /// Registers a node with these identifiers and no others.
 pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
     let identity = valid_identity(&new.identity)?;
+    check_any(&identity)?;
     check_not_mac_only(&identity, new.mac_only)?;
     let mut transaction = store.write().await?;
     if let Some(name) = &new.name {
@@ -135,26 +139,41 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// Normalises the identifiers. Unlike a machine, an operator gets an error for a meaningless one.
+/// The identifiers, each in its one spelling. Unlike a machine, an operator gets an error for one that identifies no machine.
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
-    let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+    let refuse = |text: &str, why: Unusable, kind: &str, like: &str, others: &str| {
+        let message = match why {
+            Unusable::Malformed => format!("{text:?} is not a {kind} such as {like}"),
+            Unusable::Shared => format!(
+                "the {kind} {text:?} is one that many machines have, so it identifies none of them; register the machine \
+                 by {others}"
+            ),
+        };
+        Error::refused(ErrorCode::InvalidRequest, message)
+    };
     let uuid = given.uuid.as_deref().map(|text| {
-        normalise_uuid(text)
-            .ok_or_else(|| invalid(format!("{text:?} is not a UUID, or is one that many machines share")))
+        let like = "4c4c4544-0042-3010-8058-b7c04f503432";
+        let others = "its serial number or a MAC address (--serial, --mac)";
+        system_uuid(text).map_err(|why| refuse(text, why, "UUID", like, others))
     });
     let serial = given.serial.as_deref().map(|text| {
-        let usable = meaningful(text).map(str::to_owned);
-        usable.ok_or_else(|| invalid(format!("{text:?} is not a serial number but a placeholder that vendors use")))
+        let others = "its UUID or a MAC address (--uuid, --mac)";
+        serial_number(text).map_err(|why| refuse(text, why, "serial number", "7CZ1234", others))
     });
     let macs = given.macs.iter().map(|text| {
-        normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")))
+        let others = "the address of another network card, its UUID or its serial number (--mac, --uuid, --serial)";
+        mac_address(text).map_err(|why| refuse(text, why, "MAC address", "52:54:00:12:34:56", others))
     });
-    let identity =
-        Identity { uuid: uuid.transpose()?, serial: serial.transpose()?, macs: macs.collect::<Result<_, _>>()? };
-    if nodes::identifiers(&identity).next().is_none() {
-        return Err(invalid("a node needs at least one of UUID, serial number and MAC address".to_owned()));
+    let (uuid, serial, macs) = (uuid.transpose()?, serial.transpose()?, macs.collect::<Result<_, _>>()?);
+    Ok(Identity { uuid, serial, macs }.usable())
+}
+
+fn check_any(identity: &Identity) -> Result<(), Error> {
+    if identity.values().next().is_some() {
+        return Ok(());
     }
-    Ok(enrol::normalise(&identity))
+    let message = "a node needs at least one of UUID, serial number and MAC address";
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
 /// The node with this id, name or claim code; or the waiting machine with this code, if it is no node.
@@ -178,8 +197,9 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
         node.name = Some(name);
     }
-    if let Some(identity) = change.identity {
-        node.identity = changed_identity(&mut transaction, &node, identity).await?;
+    if change.identity.is_some() || !change.forget.is_empty() {
+        let given = change.identity.unwrap_or_default();
+        node.identity = changed_identity(&mut transaction, &node, given, &change.forget).await?;
     }
     if let Some(require) = change.require {
         node.require = require;
@@ -206,14 +226,24 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
 }
 
 /// The identifiers of a node after a change. None of them may be another node's.
-async fn changed_identity(connection: &mut Connection, node: &Node, given: Identity) -> Result<Identity, Error> {
+async fn changed_identity(
+    connection: &mut Connection,
+    node: &Node,
+    given: Identity,
+    forget: &[IdentifierKind],
+) -> Result<Identity, Error> {
     let given = valid_identity(&given)?;
-    let known = node.identity.clone();
+    let mut known = node.identity.clone();
+    forget.iter().for_each(|kind| known.forget(*kind));
     let identity = Identity {
         uuid: given.uuid.or(known.uuid),
         serial: given.serial.or(known.serial),
         macs: if given.macs.is_empty() { known.macs } else { given.macs },
     };
+    check_any(&identity)?;
+    if !forget.is_empty() {
+        check_not_mac_only(&identity, node.mac_only)?;
+    }
     match nodes::matching(connection, &identity).await?.iter().find(|other| other.id != node.id) {
         Some(other) => {
             let message = format!("node {} is already registered with one of these identifiers", other.label());
@@ -275,17 +305,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operator_is_told_of_a_key_that_means_nothing() {
-        let keys = |uuid: Option<&str>, macs: &[&str]| Identity {
+    fn an_operator_is_told_of_an_identifier_that_identifies_nothing() {
+        let keys = |uuid: Option<&str>, serial: Option<&str>, macs: &[&str]| Identity {
             uuid: uuid.map(str::to_owned),
-            serial: None,
+            serial: serial.map(str::to_owned),
             macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
         };
-        let refused = |identity: &Identity| valid_identity(identity).expect_err("refused").to_string();
-        assert_eq!(refused(&keys(Some("12"), &[])), "\"12\" is not a UUID, or is one that many machines share");
-        let expect = "\"zz\" is not a MAC address such as 52:54:00:12:34:56";
-        assert_eq!(refused(&keys(None, &["zz"])), expect);
+        let refused = |identity: &Identity| {
+            let judged = valid_identity(identity).and_then(|identity| check_any(&identity));
+            judged.expect_err("refused").to_string()
+        };
+        let expect = "\"12\" is not a UUID such as 4c4c4544-0042-3010-8058-b7c04f503432";
+        assert_eq!(refused(&keys(Some("12"), None, &[])), expect);
+        let uuid = "00020003-0004-0005-0006-000700080009";
+        let expect = format!(
+            "the UUID {uuid:?} is one that many machines have, so it identifies none of them; register the machine by its \
+             serial number or a MAC address (--serial, --mac)"
+        );
+        assert_eq!(refused(&keys(Some(uuid), None, &[])), expect);
+        let expect = "the serial number \"Enter Serial\" is one that many machines have, so it identifies none of them; \
+                      register the machine by its UUID or a MAC address (--uuid, --mac)";
+        assert_eq!(refused(&keys(None, Some("Enter Serial"), &[])), expect);
+        assert_eq!(refused(&keys(None, None, &["zz"])), "\"zz\" is not a MAC address such as 52:54:00:12:34:56");
         let expect = "a node needs at least one of UUID, serial number and MAC address";
-        assert_eq!(refused(&keys(None, &[])), expect);
+        assert_eq!(refused(&keys(None, None, &[])), expect);
     }
 }

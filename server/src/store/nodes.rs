@@ -103,18 +103,10 @@ impl Node {
     }
 }
 
-/// The identifiers of an identity with their kinds, strongest first.
-pub fn identifiers(identity: &Identity) -> impl Iterator<Item = (&'static str, &str)> {
-    let uuid = identity.uuid.iter().map(|value| ("uuid", value.as_str()));
-    let serial = identity.serial.iter().map(|value| ("serial", value.as_str()));
-    let macs = identity.macs.iter().map(|value| ("mac", value.as_str()));
-    uuid.chain(serial).chain(macs)
-}
-
 /// The nodes that are registered with any of these identifiers, strongest identifier first.
 pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<Node>, Error> {
     let mut found: Vec<Node> = Vec::new();
-    for (kind, value) in identifiers(identity) {
+    for (kind, value) in identity.values() {
         let sql =
             "SELECT nodes.* FROM nodes JOIN node_keys ON node_keys.node = nodes.id WHERE kind = $1 AND value = $2";
         let row = sqlx::query(sql).bind(kind).bind(value).fetch_optional(&mut *connection).await;
@@ -208,7 +200,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         let query = sqlx::query("INSERT INTO node_eks (ek, node) VALUES ($1, $2)").bind(ek).bind(&node.id);
         query.execute(&mut *connection).await.map_err(database("storing a node's endorsement keys"))?;
     }
-    for (kind, value) in identifiers(&node.identity) {
+    for (kind, value) in node.identity.values() {
         let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3)";
         let done = sqlx::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
         done.map_err(database("storing a node's identifiers"))?;

@@ -15,6 +15,7 @@ use sqlx::{SqlSafeStr, SqlitePool};
 
 use crate::enrolment::{reason, waits};
 use crate::installing::{add_system, debian, install, start, web1};
+use crate::program::{fail, succeed};
 use slipway_server::limits::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -408,4 +409,81 @@ async fn what_waits_is_shown_once() {
     assert_eq!(shown[1].claim_code.as_deref(), Some(wait.claim_code.as_str()));
     assert_eq!(shown[1].claims[0].node.as_deref(), Some("web1"));
     assert_eq!(operate::show_node(&server.store().await, &wait.claim_code).await.unwrap(), shown[1]);
+}
+
+/// The UUID of two machines of which slipway does not know that their vendor gives it to all of them.
+#[tokio::test]
+async fn an_identifier_that_a_second_machine_has_too_is_named_as_probably_shared() {
+    let server = TestServer::start().await;
+    add_web1(&server, Proof::Registered).await;
+    let (data, second) =
+        (server.data_path(), Identity { serial: Some("7CZ2".to_owned()), ..identity(true, false, &[]) });
+    let waiting = waits(&server, &Machine::new(second.clone())).await;
+    let claims = web1(&server).await.claims;
+    assert_eq!(claims[0].shared, [""; 0], "the only machine so far may be web1 after a repair");
+
+    Node::enrol(&server, Machine::new(all())).await;
+    let shared = format!("uuid {UUID}");
+    assert_eq!(web1(&server).await.claims[0].shared, [shared.as_str()]);
+    let status = succeed(&data, &["status"]);
+    let code = &waiting.claim_code;
+    assert!(status.contains(&format!("another machine ({code}) has {shared} too: probably shared")), "{status}");
+    let status = succeed(&data, &["status", code]);
+    assert!(status.contains(&format!("claim code {code}; {shared} is probably shared by both")), "{status}");
+
+    succeed(&data, &["node", "set", "web1", "--no-uuid"]);
+    assert_eq!(web1(&server).await.identity, identity(false, true, &[MAC]));
+    let refused = fail(&data, &["node", "set", "web1", "--no-serial"]);
+    assert!(refused.contains("a MAC address alone proves nothing"), "{refused}");
+    succeed(&data, &["node", "release", code, "--name", "web2"]);
+}
+
+#[tokio::test]
+async fn two_strangers_with_the_same_identifier_are_told_apart() {
+    let server = TestServer::start().await;
+    let stranger = |serial: &str| Identity { serial: Some(serial.to_owned()), ..identity(true, false, &[]) };
+    for serial in ["7CZ1", "7CZ2"] {
+        waits(&server, &Machine::new(stranger(serial))).await;
+    }
+    let nodes = status::all(&server.store().await).await.unwrap();
+    let shared: Vec<&[String]> = nodes.iter().map(|node| node.claims[0].shared.as_slice()).collect();
+    assert_eq!(shared, [[format!("uuid {UUID}")], [format!("uuid {UUID}")]]);
+}
+
+/// A store may have identifiers that are known as placeholders only since.
+#[tokio::test]
+async fn a_placeholder_that_was_registered_counts_for_nothing_and_is_named() {
+    let server = TestServer::start().await;
+    let id = add_web1(&server, Proof::Registered).await;
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let mut node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    node.identity.uuid = Some("00020003-0004-0005-0006-000700080009".to_owned());
+    nodes::save(&mut transaction, &node).await.unwrap();
+    store::commit(transaction).await.unwrap();
+    let status = succeed(&server.data_path(), &["status"]);
+    assert!(status.contains("many machines have uuid 00020003-0004-0005-0006-000700080009"), "{status}");
+    let machine = Machine::new(Identity { uuid: node.identity.uuid.clone(), ..all() });
+    assert_eq!(Node::enrol(&server, machine).await.enrolment.node, id, "by its serial number and its network card");
+}
+
+#[test]
+fn an_identifier_of_many_machines_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    crate::program::made(data);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    for (option, value) in [
+        ("--uuid", "00020003-0004-0005-0006-000700080009"),
+        ("--uuid", "{FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFF00}"),
+        ("--serial", "Enter Serial"),
+        ("--serial", "to be filled by O.E.M"),
+        ("--mac", "00-00-00-00-00-00"),
+        ("--mac", "01:00:5e:00:00:01"),
+    ] {
+        for command in [&["node", "add", "--mac-only"] as &[&str], &["node", "set", "web1"]] {
+            let refused = fail(data, &[command, &[option, value]].concat());
+            assert!(refused.contains(&format!("{value:?} is one that many machines have")), "{refused}");
+        }
+    }
 }
