@@ -6,6 +6,7 @@ mod efi_boot_order;
 mod encrypt_root;
 mod enrol_secure_boot;
 mod erase_disk;
+mod foresee;
 mod kernel_args;
 mod kexec;
 mod make_filesystem;
@@ -26,6 +27,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::Tell;
 
+pub use foresee::foresee;
 pub use run_in_target::in_target;
 
 /// The result of an action that succeeded.

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use slipway_protocol::{Stage, StreamImage};
 
-pub use action::{Done, Next, in_target, run};
+pub use action::{Done, Next, foresee, in_target, run};
 pub use disk::choose::{Verdict, choose, named, survey};
 pub use disk::list::list_disks;
 pub use disk::previous_install::FormerPartitions;

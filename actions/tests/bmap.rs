@@ -267,7 +267,7 @@ fn an_image_has_the_size_its_map_says() {
     let raw_size = Some(IMAGE as u64);
     succeeds(&bench, StreamImage { raw_size, ..source.stream(&source.raw) });
     let bench = Bench::new(IMAGE - 5);
-    fails_for(&bench, source.stream(&zstd(&source.raw)), &format!("the image needs {IMAGE}"));
+    fails_for(&bench, source.stream(&zstd(&source.raw)), &format!("the image needs {IMAGE} bytes"));
     check_untouched(&bench);
 }
 

@@ -103,7 +103,7 @@ fn a_qcow2_image_that_is_too_large_or_leans_on_another_leaves_the_disk_as_it_was
             check_untouched(&bench);
         }
     };
-    let too_large = "the disk has 3145728 bytes, but the image needs at least 67108864";
+    let too_large = "the disk has 3 MiB, but the image needs at least 64 MiB";
     check(qcow2(None, &["image", "64M"]), too_large);
     check(qcow2(None, &["-u", "-b", "/etc/passwd", "-F", "raw", "image", "1M"]), "it has a backing file");
 }

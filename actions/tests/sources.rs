@@ -262,13 +262,13 @@ fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
     let bench = Bench::new(DISK);
     let (large, small) = (bench.put("large", &image(DISK + MIB)), bench.put("small", &image(MIB)));
     let image = StreamImage { mirrors: vec![small], ..stream(large) };
-    let error = fails_for(&bench, image.clone(), "the disk has 4194304 bytes, but the image needs at least 5242880");
+    let error = fails_for(&bench, image.clone(), "the disk has 4 MiB, but the image needs at least 5 MiB");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
     // If all sources give an image that does not fit, the sources are not at fault.
     let same = bench.put("same", &fs::read(bench.path("large")).unwrap());
     let image = StreamImage { mirrors: vec![same], digest: Some(sha256(b"the image")), ..image };
-    let error = fails_for(&bench, image, "the disk has 4194304 bytes, but the image needs at least 5242880");
+    let error = fails_for(&bench, image, "the disk has 4 MiB, but the image needs at least 5 MiB");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
 }

@@ -90,6 +90,10 @@ impl Runner {
                 Failure { reason: "reading the workflow".to_owned(), causes: problems, log_tail: self.log.tail() };
             return self.fail(workflow, 0, 1, EventKind::Failed(failure));
         }
+        if let Some(failure) = self.foresee(workflow).await {
+            error!("{}", failure.in_one_line());
+            return self.fail(workflow, 0, 0, EventKind::Failed(failure));
+        }
         info!("run {} has {} steps", workflow.run, workflow.steps.len());
         for (index, step) in (0u32..).zip(&workflow.steps) {
             match self.run_step(workflow, index, step).await {
@@ -101,6 +105,27 @@ impl Runner {
         }
         self.forget();
         End::Done
+    }
+
+    /// Why a later step is known to fail, before the first one destroys anything.
+    async fn foresee(&self, workflow: &Workflow) -> Option<Failure> {
+        let (make, steps) = (Arc::clone(&self.machine), workflow.steps.clone());
+        let cancel = Cancel::default();
+        let looking = tokio::task::spawn_blocking({
+            let cancel = cancel.clone();
+            move || slipway_actions::foresee(&steps, &*make(&cancel))
+        });
+        let foreseen = tokio::select! {
+            // The run has ended. Its first step stops for the same reason.
+            _ = self.reporter.over() => {
+                cancel.set();
+                return None;
+            }
+            looked = looking => looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?,
+        };
+        let reason =
+            format!("checking {} before the first step; the disks are as they were", foreseen.place(&workflow.steps));
+        Some(Failure { reason, causes: vec![foreseen.problem], log_tail: self.log.tail() })
     }
 
     /// Runs one step and reports its result.

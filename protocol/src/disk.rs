@@ -1,5 +1,7 @@
 //! How a workflow selects a disk.
 
+mod matching;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{SizeHint, TextHint};

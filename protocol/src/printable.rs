@@ -33,6 +33,29 @@ pub fn short_line(text: &str, most: usize) -> String {
     }
 }
 
+/// A size with a binary unit, with one decimal place if it is not exact: `8 GiB`, `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (unit, name) = match (0..UNITS.len()).rev().map(|i| (1_u64 << (10 * (i + 1)), UNITS[i])).find(|u| bytes >= u.0)
+    {
+        Some(unit) => unit,
+        None => return format!("{bytes} bytes"),
+    };
+    let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
+    match tenths % 10 {
+        0 => format!("{} {name}", tenths / 10),
+        tenth => format!("{}.{tenth} {name}", tenths / 10),
+    }
+}
+
+/// Two sizes that differ, in words that differ: in bytes if they have the same words.
+pub fn two_sizes(one: u64, other: u64) -> (String, String) {
+    if one != other && size(one) == size(other) {
+        return (format!("{one} bytes"), format!("{other} bytes"));
+    }
+    (size(one), size(other))
+}
+
 fn escaped(text: &str, is_harmful: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
     if !text.contains(&is_harmful) {
         return text.into();
@@ -93,5 +116,21 @@ mod tests {
     fn a_long_value_is_cut() {
         assert_eq!(short_line("abc", 3), "abc");
         assert_eq!(short_line("é\u{1b}c", 2), "é\\u{1b}…");
+    }
+
+    #[test]
+    fn sizes_have_the_unit_that_fits() {
+        for (bytes, expect) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1536 * 1024, "1.5 MiB"),
+            (8 << 30, "8 GiB"),
+            (1_000_204_886_016, "931.5 GiB"),
+        ] {
+            assert_eq!(size(bytes), expect);
+        }
+        assert_eq!(two_sizes(3 << 30, 4 << 30), ("3 GiB".to_owned(), "4 GiB".to_owned()));
+        assert_eq!(two_sizes(8 << 30, (8 << 30) + 512), ("8589934592 bytes".to_owned(), "8589935104 bytes".to_owned()));
     }
 }

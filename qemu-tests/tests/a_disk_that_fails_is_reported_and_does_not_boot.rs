@@ -69,7 +69,7 @@ const CASES: [Case; 5] = [
         size: SMALL,
         faults: &[],
         step: |step| step,
-        reason: "writing the image to /dev/vde: the disk has 33554432 bytes, but the image needs at least ",
+        reason: "writing the image to /dev/vde: the disk has 32 MiB, but the image needs at least ",
         cause: None,
     },
 ];

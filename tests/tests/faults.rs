@@ -277,7 +277,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
         ("raw", zeros, AsItWas),
         ("qcow2", large, AsItWas),
     ] {
-        let reason = "the disk has 16777216 bytes, but the image needs at least ";
+        let reason = "the disk has 16 MiB, but the image needs at least ";
         faults.push(Fault { name, image: served(&lab, &stream).await, reason, cause: None, left });
     }
     for (name, stream, reason, cause) in [

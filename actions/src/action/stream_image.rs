@@ -28,8 +28,8 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: Tell) -> 
         return Err(SourceError::OnTarget { url: fetch::shown(url), disk: disk.path().to_owned() }.into());
     }
     if let Some(raw_size) = raw.size.filter(|raw_size| *raw_size > disk.size()) {
-        let needed = format!("{raw_size}");
-        return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
+        let (size, needed) = text::two_sizes(disk.size(), raw_size);
+        return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size, needed }.into());
     }
     let (written, Relocation { moved, growth }) = write(inputs, &mut source, &raw, &disk, machine, report)?;
     let mut warnings = Vec::new();

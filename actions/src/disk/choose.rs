@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::report::{Report, Tell};
 use crate::text;
-use judge::{objection, obstacle, wanted};
+use judge::{objection, obstacle};
 
 mod judge;
 
@@ -210,7 +210,7 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
         DiskChoice::Largest => matching.sort_by_key(|disk| Reverse(disk.size)),
         DiskChoice::Only | DiskChoice::All => {}
     }
-    let wanted = wanted(hints);
+    let wanted = hints.wanted();
     let because = |what: &str| match *hints == DiskHints::default() {
         true => format!("no hint was given, and this is {what}"),
         false => format!("{wanted} is wanted, and this is {what}"),

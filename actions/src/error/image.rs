@@ -81,13 +81,13 @@ pub enum ImageError {
         source: io::Error,
     },
     /// The image does not fit the disk.
-    #[error("writing the image to {disk}: the disk has {size} bytes, but the image needs {needed}")]
+    #[error("writing the image to {disk}: the disk has {size}, but the image needs {needed}")]
     TooLarge {
         /// Path of the disk.
         disk: String,
-        /// Size of the disk in bytes.
-        size: u64,
-        /// What the image needs: its size if known, else how far the writer got.
+        /// Size of the disk, in words.
+        size: String,
+        /// What the image needs: its size if known, else how far the writer got. In words.
         needed: String,
     },
     /// The size of the raw image differs from the one in the workflow or the block map.

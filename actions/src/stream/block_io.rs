@@ -9,6 +9,7 @@ use super::halt::Halt;
 use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
+use crate::text;
 
 /// The limits for the size of the raw image.
 pub(super) struct Limits<'a> {
@@ -62,8 +63,9 @@ impl Limits<'_> {
             return Err(Halt::Failed(Error::Image(ImageError::RawSize { expected, found })));
         }
         if size > self.disk_size {
-            let (disk, needed) = (self.disk.to_owned(), format!("at least {size}"));
-            return Err(Halt::Failed(Error::Image(ImageError::TooLarge { disk, size: self.disk_size, needed })));
+            let (size, needed) = text::two_sizes(self.disk_size, size);
+            let (disk, needed) = (self.disk.to_owned(), format!("at least {needed}"));
+            return Err(Halt::Failed(Error::Image(ImageError::TooLarge { disk, size, needed })));
         }
         Ok(())
     }

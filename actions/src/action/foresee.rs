@@ -1,0 +1,47 @@
+//! Judges a whole run before its first step, so that a disk is not erased for a run that cannot end well.
+
+use slipway_protocol::workflow::foresee::{self, Foreseen, Need, is_plain};
+use slipway_protocol::{Disk, DiskHints, Step};
+
+use crate::disk::choose;
+use crate::fetch::shown;
+use crate::machine::{Machine, Request};
+use crate::text;
+
+/// The first problem that the steps are known to have on this machine. Nothing is written. What may pass, such as a
+/// server that does not answer, is left to the step, which waits for it.
+pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
+    foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine)).or_else(|| missing(steps, machine))
+}
+
+/// The disk that a step with these hints would choose now.
+fn disk(hints: &DiskHints, machine: &dyn Machine) -> Option<Disk> {
+    let (hints, candidates) = choose::resolve(hints, machine).ok()?;
+    choose::choose(&hints, &candidates).ok().map(|(disk, _)| disk.clone())
+}
+
+/// The first file that is missing at all its places, of a step before which a disk is destroyed. A step that destroys
+/// nothing before it fetches says so itself.
+fn missing(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
+    let first = steps.iter().position(|step| step.action.destroys())?;
+    steps.iter().enumerate().skip(first + 1).find_map(|(index, step)| {
+        let needs = step.action.needs();
+        let problem = needs.iter().find_map(|need| nowhere(need, machine))?;
+        Some(Foreseen { step: index, problem })
+    })
+}
+
+/// Why no place has a file, if that is certain.
+fn nowhere(need: &Need<'_>, machine: &dyn Machine) -> Option<String> {
+    let mut failed = Vec::new();
+    for url in &need.urls {
+        if machine.cancel().is_set() || !is_plain(url) {
+            return None;
+        }
+        match machine.fetch(&Request::new(url, need.ca), machine.cancel()) {
+            Err(error) if !error.is_transient() => failed.push(format!("{}: {}", shown(url), text::chain(&error))),
+            _ => return None,
+        }
+    }
+    Some(format!("the {} cannot be fetched: {}", need.what, failed.join("; ")))
+}

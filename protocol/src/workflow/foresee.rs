@@ -1,0 +1,136 @@
+//! What is known of a run before its first step: what would stop it once a disk was erased.
+
+use super::{Action, Location, Origin, Step, StreamImage};
+use crate::printable::two_sizes;
+use crate::{Disk, DiskHints};
+
+/// A problem that a run will have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// The step that will have it, from 0.
+    pub step: usize,
+    /// What it is, and what to do.
+    pub problem: String,
+}
+
+impl Foreseen {
+    /// The step in words, as in `step 2 (stream-image)`.
+    pub fn place(&self, steps: &[Step]) -> String {
+        let name = steps.get(self.step).map_or("", |step| step.name.as_str());
+        format!("step {} ({name})", self.step + 1)
+    }
+}
+
+/// What a step fetches: a file at one of several places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need<'a> {
+    /// The file, in a word or two: "image", "block map".
+    pub what: &'static str,
+    /// Its URLs. Each has it.
+    pub urls: Vec<&'a str>,
+    /// CA certificates in PEM for these URLs.
+    pub ca: Option<&'a str>,
+}
+
+impl Action {
+    /// What the action fetches before or while it works.
+    pub fn needs(&self) -> Vec<Need<'_>> {
+        match self {
+            Action::StreamImage(image) => {
+                let map =
+                    image.bmap.iter().map(|url| Need { what: "block map", urls: vec![url], ca: image.ca.as_deref() });
+                of_origin(&image.origin()).into_iter().chain(map).collect()
+            }
+            Action::UnpackArchive(archive) => of_origin(&archive.origin()),
+            Action::WriteFile(file) => file.origin().map(|origin| of_origin(&origin)).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the action destroys what is on a disk.
+    pub fn destroys(&self) -> bool {
+        matches!(self, Action::EraseDisk(_) | Action::StreamImage(_) | Action::Partition(_) | Action::MakeFileSystem(_))
+    }
+}
+
+fn of_origin<'a>(origin: &Origin<'a>) -> Vec<Need<'a>> {
+    let other = |what, url| Need { what, urls: vec![url], ca: origin.ca };
+    let sums = origin.sums.map(|url| other("list of sums", url));
+    let signature = origin.signature.map(|signature| other("signature", signature.url.as_str()));
+    let itself = Need { what: origin.what, urls: origin.places().collect(), ca: origin.ca };
+    std::iter::once(itself).chain(sums).chain(signature).collect()
+}
+
+/// The first image that is larger than the disk it is for. `raw_size` is the size of a raw image and `disk` the disk
+/// that hints choose, where they are known. Once a step makes partitions, disks are no longer what they are now.
+pub fn too_small(
+    steps: &[Step],
+    raw_size: impl Fn(&StreamImage) -> Option<u64>,
+    disk: impl Fn(&DiskHints) -> Option<Disk>,
+) -> Option<Foreseen> {
+    let stays = |(_, step): &(usize, &Step)| !matches!(step.action, Action::Partition(_));
+    steps.iter().enumerate().take_while(stays).find_map(|(index, step)| {
+        let Action::StreamImage(image) = &step.action else { return None };
+        let (needed, disk) = raw_size(image).zip(disk(&image.disk))?;
+        let (has, needs) = two_sizes(disk.size, needed);
+        let path = &disk.path;
+        let problem =
+            format!("the disk {path} has {has}, but the image needs {needs}; use a larger disk, or another image");
+        (disk.size < needed).then_some(Foreseen { step: index, problem })
+    })
+}
+
+/// Whether a machine can ask for a URL without a login: not for an artifact in a registry.
+pub fn is_plain(url: &str) -> bool {
+    !url.starts_with("oci://") && (Location::local_path(url).is_some() || url.starts_with("http"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EraseDisk, WriteFile};
+
+    fn step(action: Action) -> Step {
+        Step { name: "s".to_owned(), action, retries: 0, timeout: None }
+    }
+
+    fn image(raw_size: Option<u64>) -> Step {
+        step(Action::StreamImage(StreamImage { raw_size, ..StreamImage::default() }))
+    }
+
+    #[test]
+    fn an_image_is_compared_with_the_disk_that_is_chosen_now() {
+        let erase = || step(Action::EraseDisk(EraseDisk::default()));
+        let disk = |_: &DiskHints| Some(Disk { path: "/dev/vda".to_owned(), size: 3 << 30, ..Disk::default() });
+        let check = |steps: &[Step]| too_small(steps, |image| image.raw_size, disk);
+        let problem = "the disk /dev/vda has 3 GiB, but the image needs 4 GiB; use a larger disk, or another image";
+        let expect = Foreseen { step: 1, problem: problem.to_owned() };
+        assert_eq!(check(&[erase(), image(Some(4 << 30))]), Some(expect.clone()));
+        assert_eq!(expect.place(&[erase(), image(None)]), "step 2 (s)");
+        for steps in [vec![image(Some(3 << 30))], vec![image(None)], vec![erase()]] {
+            assert_eq!(check(&steps), None, "{steps:?}");
+        }
+        assert_eq!(too_small(&[image(Some(1))], |image| image.raw_size, |_| None), None);
+        let partition = serde_json::from_str(r#"{"partition": {"partitions": [{"name": "a", "type": "linux"}]}}"#);
+        let partition = step(partition.expect("a partition step"));
+        assert_eq!(check(&[partition, image(Some(4 << 30))]), None, "it may be for an array that is made first");
+    }
+
+    #[test]
+    fn a_step_needs_one_place_of_each_file() {
+        let text = r##"{"stream-image": {"url": "https://a/x", "mirrors": ["https://b/x"], "sums": "https://a/SUMS",
+                        "bmap": "https://a/x.bmap"}}"##;
+        let action: Action = serde_json::from_str(text).expect("an action");
+        let needs: Vec<(&str, Vec<&str>)> = action.needs().into_iter().map(|need| (need.what, need.urls)).collect();
+        let expect = [
+            ("image", vec!["https://a/x", "https://b/x"]),
+            ("list of sums", vec!["https://a/SUMS"]),
+            ("block map", vec!["https://a/x.bmap"]),
+        ];
+        assert_eq!(needs, expect);
+        assert_eq!(Action::WriteFile(WriteFile::default()).needs(), []);
+        for (url, expect) in [("https://a/x", true), ("/x", true), ("file:///x", true), ("oci://r/x:1", false)] {
+            assert_eq!(is_plain(url), expect, "{url}");
+        }
+    }
+}
