@@ -167,6 +167,9 @@ pub struct RunStatus {
     /// The time when the node fetched the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
+    /// Whether the run came unfinished from a backup. The node does not get it until an operator confirms it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
     /// The time when the last step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<u64>,

@@ -89,6 +89,14 @@ pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
+/// The digest in a URL of this server's images, with or without a token. Whether the host is this server, or a cache in
+/// front of it, does not matter.
+pub fn image_at(url: &str) -> Option<Digest> {
+    let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
+}
+
 /// Adds the node's settings to every `seed-cloud-init` step: host name and network if the step has none, and SSH keys
 /// in addition to those of the step.
 pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>, ssh_keys: &[String]) {

@@ -44,6 +44,11 @@ const INCOMING: &str = "incoming-";
 /// elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
+/// The path of the image with this digest in a data folder, whether or not it exists.
+pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
+    root.join("images").join(digest.algorithm().name()).join(digest.hex())
+}
+
 /// A data folder that exists.
 #[derive(Clone, Debug)]
 pub struct DataDir {
@@ -159,7 +164,7 @@ impl DataDir {
 
     /// The path of the image with this digest, whether or not it exists.
     pub fn image(&self, digest: &Digest) -> PathBuf {
-        self.root.join("images").join(digest.algorithm().name()).join(digest.hex())
+        image_in(&self.root, digest)
     }
 
     /// A new path for an image that is being copied, on the same file system as its final place.

@@ -1,6 +1,7 @@
 //! Adds images to the data folder.
 
 mod raw;
+pub mod stored;
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -19,6 +19,7 @@ pub mod data;
 pub mod enrol;
 mod error;
 pub mod escrow;
+pub mod foresee;
 pub mod image;
 pub mod ipxe;
 pub mod jwt;

@@ -38,7 +38,7 @@ pub use self::operator::{
     remove_operator, rotate_operator,
 };
 pub use self::release::release_node;
-pub use self::run::{cancel_run, list_runs, start_run};
+pub use self::run::{cancel_run, confirm_run, list_runs, start_run};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,

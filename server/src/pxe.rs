@@ -17,6 +17,7 @@ use crate::data::DataDir;
 use crate::error::{Error, chain};
 use crate::ipxe::{self, Known};
 use crate::random;
+use crate::reports::node_state::known_to_loader;
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::{Store, runs};
@@ -208,7 +209,7 @@ async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String
     };
     for node in nodes {
         let run = runs::newest_of(&mut connection, &node.id).await?;
-        known = Known::Node { state: node.state, run: run.map(|run| run.progress.state) };
+        known = known_to_loader(&node, run.as_ref());
         // Of several, one that has something to install counts.
         if !ipxe::boots_from_disk(&known) {
             break;

@@ -198,14 +198,19 @@ fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Mill
 
 /// Ends a run for an operator, if it is not over. The current step fails with this reason.
 pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
+    run.ended |= is_open(run.state);
+    fail(run, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
+}
+
+/// Ends a run that cannot go on, if it is not over. The current step fails for this reason.
+pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
     if !is_open(run.state) {
         return;
     }
     let current = run.steps.iter_mut().find(|step| matches!(step.state, StepState::Running | StepState::Pending));
     if let Some(step) = current {
-        end_step(step, StepState::Failed, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
+        end_step(step, StepState::Failed, failure, now);
     }
-    run.ended = true;
     end_as_failed(run, now);
 }
 

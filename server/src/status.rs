@@ -166,6 +166,7 @@ pub fn of_run(run: Run) -> RunStatus {
         state: run.progress.state,
         created_at: run.created_at,
         started_at: run.started_at,
+        restored: run.restored && state::is_open(run.progress.state),
         finished_at: run.progress.finished_at,
         phoned_home_at: run.phoned_home_at,
         last_contact_at: run.last_contact_at,

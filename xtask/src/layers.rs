@@ -66,7 +66,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["ca", "media"],
             &["certificate", "store"],
             &["admission"],
-            &["reports", "compose", "metadata", "escrow", "enrol", "image", "status", "boot_fetches"],
+            &["reports", "compose", "metadata", "escrow", "enrol", "image", "foresee", "status", "boot_fetches"],
             &["capture", "operate", "backup", "live_keys", "pxe"],
             &["api", "connections"],
             &["listener"],

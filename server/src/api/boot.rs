@@ -20,6 +20,7 @@ use crate::api::auth::Peer;
 use crate::api::files::{self, Served};
 use crate::error::Error;
 use crate::ipxe::{self, Known};
+use crate::reports::node_state::known_to_loader;
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::runs;
@@ -84,7 +85,7 @@ async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), E
         return Ok((Known::No, None));
     };
     let run = runs::newest_of(&mut connection, &node.id).await?;
-    Ok((Known::Node { state: node.state, run: run.map(|run| run.progress.state) }, Some(node.id)))
+    Ok((known_to_loader(&node, run.as_ref()), Some(node.id)))
 }
 
 fn text(script: String) -> Response {

@@ -137,6 +137,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs", get(operator::all_runs))
         .route("/runs/{run}", get(operator::run))
         .route("/runs/{run}/cancel", post(operator::cancel_run))
+        .route("/runs/{run}/confirm", post(operator::confirm_run))
         .route("/runs/{run}/events", get(operator::events))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))

@@ -45,6 +45,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::metadata_url,
         super::operator::all_runs,
         super::operator::cancel_run,
+        super::operator::confirm_run,
         super::operator::run,
         super::operator::events,
         super::media::make,

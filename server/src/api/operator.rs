@@ -14,15 +14,15 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
+use crate::image::stored::{self, ImageStatus, SystemStatus};
 use crate::operate::{
     self, IssuedOperator, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange,
     OperatorStatus, TokenStatus,
 };
 use crate::status;
-use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
-use crate::store::{events as event_store, images as image_store, runs, systems as system_store};
+use crate::store::{events as event_store, runs};
 use utoipa::{IntoParams, ToSchema};
 
 /// A bootstrap token to issue.
@@ -244,6 +244,19 @@ pub async fn cancel_run(
     Ok(Json(operate::cancel_run(&app.store, &run).await?))
 }
 
+/// Let the machine of a run have it that came unfinished from a backup. `{run}` is the id of a run, or a node.
+#[utoipa::path(post, path = "/v1/operator/runs/{run}/confirm", params(("run" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "The run does not wait to be confirmed.")))]
+pub async fn confirm_run(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(run): UrlPath<String>,
+) -> Result<Json<RunStatus>, ApiError> {
+    Ok(Json(operate::confirm_run(&app.store, &run).await?))
+}
+
 /// Get a run.
 #[utoipa::path(get, path = "/v1/operator/runs/{run}", params(("run" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -276,9 +289,9 @@ async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
 
 /// List the images.
 #[utoipa::path(get, path = "/v1/operator/images", security(("operator" = [])), responses(
-    (status = 200, body = [Image]), (status = 401, body = ErrorBody)))]
-pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<Image>>, ApiError> {
-    Ok(Json(image_store::all(&mut *app.store.read().await?).await?))
+    (status = 200, body = [ImageStatus]), (status = 401, body = ErrorBody)))]
+pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<ImageStatus>>, ApiError> {
+    Ok(Json(stored::list(&app.store, &mut *app.store.read().await?).await?))
 }
 
 /// Remove an image and its file. `{image}` is the digest of the image, or its name if no other image has that name.
@@ -297,9 +310,9 @@ pub async fn remove_image(
 
 /// List the operating systems.
 #[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
-    (status = 200, body = [System]), (status = 401, body = ErrorBody)))]
-pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<System>>, ApiError> {
-    Ok(Json(system_store::all(&mut *app.store.read().await?).await?))
+    (status = 200, body = [SystemStatus]), (status = 401, body = ErrorBody)))]
+pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<SystemStatus>>, ApiError> {
+    Ok(Json(stored::systems(&app.store, &mut *app.store.read().await?).await?))
 }
 
 /// Add an operating system, or replace the one of the same name.

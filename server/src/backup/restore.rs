@@ -15,7 +15,7 @@ use super::{DATABASE, Hashed, IMAGES, KEYS, SUMS};
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::random::hex;
-use crate::store::Store;
+use crate::store::{self, Store, runs};
 
 /// What an encrypted backup begins with.
 const SEALED: &[u8] = b"age-encryption.org/";
@@ -25,8 +25,9 @@ const UNVERIFIED: &str = "restoring";
 const MAX_SUMS: u64 = 16 << 20;
 
 /// Makes a data folder, which must be missing or empty, of a backup. Nothing counts before all is verified.
-/// `identities`: private keys of age, if it is encrypted.
-pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Result<(), Error> {
+/// `identities`: private keys of age, if it is encrypted. Its unfinished runs are held until an operator confirms them;
+/// returns how many there are.
+pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Result<u64, Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }
@@ -55,12 +56,19 @@ pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Resul
         }
         // A newer schema than this program knows is refused, and an older one brought up to date.
         let store = Store::open(&unverified.join(DATABASE)).await?;
-        let sound = store.check().await;
+        let held = async {
+            store.check().await?;
+            let mut transaction = store.write().await?;
+            let held = runs::hold_restored(&mut transaction).await?;
+            store::commit(transaction).await?;
+            Ok(held)
+        };
+        let held = held.await;
         store.close().await;
-        sound
+        held
     };
     match restored.await {
-        Ok(()) => publish(&unverified, root),
+        Ok(held) => publish(&unverified, root).map(|()| held),
         Err(error) => {
             let _ = fs::remove_dir_all(&unverified);
             Err(error)

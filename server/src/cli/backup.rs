@@ -7,6 +7,7 @@ use age::x25519::Identity;
 use anyhow::{Context, bail};
 use clap::Args;
 use slipway_server::data::DataDir;
+use slipway_server::image::stored;
 use slipway_server::store::Store;
 use slipway_server::{backup, seal};
 
@@ -47,8 +48,29 @@ pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> a
 
 pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()> {
     let identities = options.identity.as_deref().map(identities).transpose()?.unwrap_or_default();
-    backup::restore(&options.file, data, &identities).await?;
-    print_line(&format!("the backup is restored to {}", data.display()))
+    let held = backup::restore(&options.file, data, &identities).await?;
+    print_line(&format!("the backup is restored to {}", data.display()))?;
+    if held > 0 {
+        let runs = if held == 1 { "1 unfinished run is" } else { &format!("{held} unfinished runs are") };
+        tell(&format!(
+            "{runs} held: `run list` shows them as restored; `run confirm` lets the machine go on, `run cancel` ends the \
+             run\n"
+        ));
+    }
+    let missing = missing_images(data).await?;
+    if missing > 0 {
+        tell(&format!(
+            "the files of {missing} images are missing: `image list` shows them; add them with `image add`\n"
+        ));
+    }
+    Ok(())
+}
+
+async fn missing_images(data: &Path) -> anyhow::Result<usize> {
+    let store = Store::open(&DataDir::open(data)?.database()).await?;
+    let images = stored::list(&store, &mut *store.read().await?).await?;
+    store.close().await;
+    Ok(images.iter().filter(|image| image.problem.is_some()).count())
 }
 
 fn identities(file: &Path) -> anyhow::Result<Vec<Identity>> {

@@ -31,7 +31,7 @@ use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use slipway_protocol::{Digest, printable};
 use slipway_server::data::DataDir;
-use slipway_server::store::{Store, images};
+use slipway_server::store::Store;
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
@@ -192,9 +192,9 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size, not_an_image: is_other }) => {
             image_add::run(store, data, &file, image::Known { raw_digest, raw_size, is_other }).await
         }
-        Command::Image(ImageCommand::List { json: true }) => print_json(&images::all(&mut *store.read().await?).await?),
-        Command::Image(ImageCommand::List { json: false }) => {
-            print(&image_table(&images::all(&mut *store.read().await?).await?))
+        Command::Image(ImageCommand::List { json }) => {
+            let images = image::stored::list(store, &mut *store.read().await?).await?;
+            if json { print_json(&images) } else { print(&image_table(&images)) }
         }
         Command::Image(ImageCommand::Remove { image }) => {
             let removed = operate::remove_image(store, data, &image).await?;

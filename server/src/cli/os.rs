@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Subcommand};
 use slipway_protocol::Digest;
 use slipway_server::compose::phone_home;
+use slipway_server::image::stored;
 use slipway_server::operate;
 use slipway_server::phone_home_settings::PostKeys;
-use slipway_server::store::systems::{self, System};
+use slipway_server::store::systems::System;
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
@@ -111,11 +112,11 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
             }
             print_line(&system.name)
         }
-        OsCommand::List { json: true } => print_json(&systems::all(&mut *store.read().await?).await?),
-        OsCommand::List { json: false } => {
+        OsCommand::List { json } => {
             let mut connection = store.read().await?;
-            let (systems, images) = (systems::all(&mut connection).await?, images::all(&mut connection).await?);
-            print(&system_table(&systems, &images))
+            let systems = stored::systems(store, &mut connection).await?;
+            let images = images::all(&mut connection).await?;
+            if json { print_json(&systems) } else { print(&system_table(&systems, &images)) }
         }
         OsCommand::Remove { name } => {
             operate::remove_system(store, &name).await?;

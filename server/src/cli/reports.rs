@@ -140,6 +140,7 @@ mod tests {
                 node: "0123".to_owned(),
                 state,
                 created_at: 10,
+                restored: false,
                 started_at: Some(20),
                 finished_at: None,
                 phoned_home_at: None,

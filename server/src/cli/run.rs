@@ -30,6 +30,12 @@ pub enum RunCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Let a machine have its unfinished run of a backup. Until then it does not get it.
+    Confirm {
+        /// Id of the run; or id, name or claim code of a machine, to confirm its newest run.
+        #[arg(value_name = "NODE|RUN")]
+        run: String,
+    },
     /// End a run as failed. The machine stops it where it is, and waits for another run.
     Cancel {
         /// Id of the run; or id, name or claim code of a machine, to end its newest run.
@@ -88,6 +94,9 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
             let nodes = nodes::all(&mut *store.read().await?).await?;
             print(&run_table(&runs, &nodes.iter().map(|node| (node.id.as_str(), node.label())).collect()))
         }
+        RunCommand::Confirm { run } => {
+            print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
+        }
         RunCommand::Cancel { run } => {
             print_line(&format!("run {} is cancelled", operate::cancel_run(store, &run).await?.id))
         }
@@ -102,7 +111,7 @@ fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
         vec![
             run.id.clone(),
             labels.get(&*run.node).map_or_else(|| run.node.clone(), |label| (*label).to_owned()),
-            word(&run.state),
+            if run.restored { format!("{} (restored)", word(&run.state)) } else { word(&run.state) },
             format!("{done}/{}", run.steps.len()),
             utc(run.created_at),
             run.finished_at.map_or_else(dash, utc),

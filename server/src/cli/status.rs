@@ -104,7 +104,10 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
 /// Everything known about a machine. `own_key` is the site's platform key for Secure Boot.
 fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
-    let notice = problem(node, now).map(|problem| format!("\nThe machine {problem}\n")).unwrap_or_default();
+    // What is said of other machines is a sentence of its own.
+    let is_its_own = claims::notice(node, now) != problem(node, now);
+    let subject = if is_its_own { "The machine " } else { "" };
+    let notice = problem(node, now).map(|problem| format!("\n{subject}{problem}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
     let firmware = node.inventory.as_ref().map(|inventory| &inventory.firmware);
@@ -176,6 +179,13 @@ fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
 }
 
 fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
+    if node.run.as_ref().is_some_and(|run| run.restored) {
+        let label = node.name.as_ref().unwrap_or(&node.id);
+        return Some(format!(
+            "has a run restored from a backup: confirm it with `slipway-server run confirm {label}`, or end it with \
+             `slipway-server run cancel {label}`"
+        ));
+    }
     let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
     let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned());
     silent.or_else(came_back).or_else(|| claims::notice(node, now))
@@ -321,6 +331,7 @@ mod tests {
                 state: RunState::Running,
                 created_at: 10_000,
                 started_at: None,
+                restored: false,
                 finished_at: None,
                 phoned_home_at: None,
                 last_contact_at: None,

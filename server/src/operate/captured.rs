@@ -1,8 +1,9 @@
 //! Images that were captured from disks are for nodes and operators alone. The machine that a run gives such an image
 //! gets a token for it in the image's URL, which leaves its messages out.
 
-use slipway_protocol::{Action, Digest, Step};
+use slipway_protocol::{Action, Step};
 
+use crate::compose::image_at;
 use crate::error::Error;
 use crate::random;
 use crate::store::{Connection, images};
@@ -11,7 +12,7 @@ use crate::store::{Connection, images};
 pub(super) async fn open_images(connection: &mut Connection, steps: &mut [Step]) -> Result<Vec<String>, Error> {
     let (token, mut hashes) = (random::token(), Vec::new());
     for url in steps.iter_mut().flat_map(|step| urls(&mut step.action)) {
-        let Some(digest) = digest(url) else { continue };
+        let Some(digest) = image_at(url) else { continue };
         if images::get_by_digest(connection, &digest).await?.is_some_and(|image| image.captured) {
             url.push_str(&format!("?token={token}"));
             let hash = random::image_token_hash(&token, &digest);
@@ -30,11 +31,4 @@ fn urls(action: &mut Action) -> Vec<&mut String> {
         Action::UnpackArchive(archive) => std::iter::once(&mut archive.url).chain(&mut archive.mirrors).collect(),
         _ => Vec::new(),
     }
-}
-
-/// The digest in a URL of this server's images. Whether the host is this server, or a cache in front of it, does not
-/// matter: the token is good for this image.
-fn digest(url: &str) -> Option<Digest> {
-    let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
-    path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{ErrorCode, NodeState, RunStatus, StepState};
+use slipway_protocol::{ErrorCode, NodeState, RunStatus, Step, StepState};
 
 use super::known_node;
 use super::new_run::NewRun;
 use super::steps::{Work, compose_work, instances};
 use crate::error::Error;
+use crate::foresee::foresee;
 use crate::reports::{node_state, secrets};
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
@@ -31,6 +32,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
     let work = compose_work(&mut transaction, &node, ca, new).await?;
+    refuse_foreseen(store, &mut transaction, &node, &work.steps).await?;
     let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
@@ -40,6 +42,13 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run))
+}
+
+/// Refuses a run that would fail once the disk was erased.
+async fn refuse_foreseen(store: &Store, connection: &mut Connection, node: &Node, steps: &[Step]) -> Result<(), Error> {
+    let Some(foreseen) = foresee(store, connection, node, steps).await? else { return Ok(()) };
+    let message = format!("{} would fail: {}", foreseen.place(steps), foreseen.problem);
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// Stores a new run, the external steps it expects, and the token of its boot reporter.
@@ -61,6 +70,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
         keep_metadata: work.keep_metadata,
         has_metadata_url: false,
         forgotten: false,
+        restored: false,
     };
     runs::insert(connection, &run, &instances(&run.workflow)).await?;
     external_steps::expect(connection, id, &work.known_steps).await?;
@@ -134,6 +144,23 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     Ok(status::of_run(run))
 }
 
+/// Lets the machine of a run have it that came unfinished from a backup. The run is that with this id, or the newest one of
+/// a node.
+pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut run = known_run(&mut transaction, reference).await?;
+    if !run.restored || !state::is_open(run.progress.state) {
+        let message = format!("run {} does not wait to be confirmed: it is no unfinished run of a backup", run.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    runs::confirm(&mut transaction, &run.id).await?;
+    run.restored = false;
+    notes::add_to(&mut transaction, &mut run).await?;
+    store::commit(transaction).await?;
+    tracing::info!(node = run.node, run = run.id, "run of a backup confirmed");
+    Ok(status::of_run(run))
+}
+
 async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, Error> {
     if let Some(run) = runs::get_by_id(connection, reference).await? {
         return Ok(run);
@@ -143,5 +170,5 @@ async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, 
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
     let run = runs::newest_of(connection, &node.id).await?;
-    run.ok_or_else(|| Error::refused(ErrorCode::Conflict, format!("node {} has no run to cancel", node.label())))
+    run.ok_or_else(|| Error::refused(ErrorCode::Conflict, format!("node {} has no run", node.label())))
 }

@@ -1,9 +1,21 @@
 //! The state of a node, as its reports change it.
 
+use slipway_protocol::NodeState;
+
 use crate::error::Error;
+use crate::ipxe::Known;
 use crate::state::{self, NodeEvent};
+use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{Connection, nodes};
+
+/// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
+pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
+    match run {
+        Some(run) if run.restored => Known::Node { state: NodeState::Installed, run: None },
+        run => Known::Node { state: node.state, run: run.map(|run| run.progress.state) },
+    }
+}
 
 /// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
 pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use slipway_protocol::{
-    ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState, Workflow,
+    ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
+    Workflow,
 };
 
 use crate::error::Error;
+use crate::foresee::foresee;
 use crate::jwt::Subject;
 use crate::reports::{boot, node_state, secrets};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
@@ -56,7 +58,8 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
 /// is in progress is, because the machine may have been power-cycled.
 ///
-/// Nothing is handed out to a machine that proved less than the run requires.
+/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends here,
+/// before the machine erases a disk for it.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;
@@ -66,6 +69,17 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
     drop(connection);
     let mut transaction = store.write().await?;
     let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
+    if let Some(foreseen) = foresee(store, &mut transaction, &node, &run.workflow).await? {
+        let reason =
+            format!("checking {} before the first step; the disks are as they were", foreseen.place(&run.workflow));
+        let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };
+        state::fail(&mut run.progress, &failure, now);
+        runs::update(&mut transaction, &run).await?;
+        node_state::advance(&mut transaction, &run, NodeEvent::RunFailed).await?;
+        secrets::forget_of_node(&mut transaction, &node.id).await?;
+        store::commit(transaction).await?;
+        return Ok(None);
+    }
     if node.key_left {
         // It asks for work, so it has not left.
         node.key_left = false;
@@ -82,8 +96,8 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
     let node = admitted_node(connection, subject).await?;
     let run = runs::newest_of(connection, &node.id).await?;
-    let may =
-        |run: &Run| state::is_open(run.progress.state) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
+    let is_live = |run: &Run| state::is_open(run.progress.state) && !run.restored;
+    let may = |run: &Run| is_live(run) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
     Ok(run.filter(may).map(|run| (node, run)))
 }
 
@@ -102,6 +116,10 @@ pub async fn store_events(
         return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     check_gap(batch, run.last_seq)?;
+    if run.restored && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
+        // Its machine works on it, so it was not over when the backup was made, and is not now.
+        runs::confirm(&mut transaction, &run.id).await?;
+    }
     for event in &batch.events {
         if event.seq <= run.last_seq {
             continue;

@@ -36,6 +36,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use slipway_protocol::Digest;
+
+use crate::data::image_in;
 use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
@@ -64,6 +67,8 @@ pub struct Store {
     readers: SqlitePool,
     /// A pool of one connection.
     writer: SqlitePool,
+    /// The data folder, in which the images are too.
+    folder: PathBuf,
 }
 
 impl Store {
@@ -93,7 +98,13 @@ impl Store {
         migrations().run(&writer).await.map_err(|source| Error::Migrate { source })?;
         drop(lock);
         let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
-        Ok(Self { readers, writer })
+        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { readers, writer, folder })
+    }
+
+    /// The path of the image with this digest, whether or not it exists.
+    pub fn image(&self, digest: &Digest) -> PathBuf {
+        image_in(&self.folder, digest)
     }
 
     /// A connection for reading.
@@ -194,6 +205,7 @@ fn migrations() -> Migrator {
         migration(13, "operators", include_str!("../../migrations/0013_operators.sql")),
         migration(14, "boot fetches", include_str!("../../migrations/0014_boot_fetches.sql")),
         migration(15, "boot builds", include_str!("../../migrations/0015_boot_builds.sql")),
+        migration(16, "restored runs", include_str!("../../migrations/0016_restored_runs.sql")),
     ])
 }
 

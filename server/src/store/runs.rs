@@ -45,6 +45,8 @@ pub struct Run {
     pub has_metadata_url: bool,
     /// Whether the secrets in its workflow were replaced.
     pub forgotten: bool,
+    /// Whether it came unfinished from a backup, and no operator confirmed it since.
+    pub restored: bool,
 }
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
@@ -163,6 +165,27 @@ pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result
     query.execute(connection).await.map(drop).map_err(database("storing a run"))
 }
 
+/// Holds what a restored store has to do: no machine gets an unfinished run, none takes the place of a node's, and none is
+/// said to wait. Returns how many runs are held.
+pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
+    let failed = || database("holding the runs of a restored store");
+    let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
+    let held = sqlx::query(sql).execute(&mut *connection).await.map_err(failed())?.rows_affected();
+    for sql in ["UPDATE nodes SET armed = FALSE", "DELETE FROM claimants"] {
+        sqlx::query(sql).execute(&mut *connection).await.map_err(failed())?;
+    }
+    Ok(held)
+}
+
+/// Lets the machine of a run have it that came from a backup, also after a power cycle.
+pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error> {
+    let failed = || database("confirming a run");
+    for sql in ["UPDATE runs SET restored = FALSE WHERE id = $1", "UPDATE nodes SET armed = released WHERE run = $1"] {
+        sqlx::query(sql).bind(run).execute(&mut *connection).await.map_err(failed())?;
+    }
+    Ok(())
+}
+
 async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Run>, Error> {
     let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
     row.map_err(database("reading a run"))?.as_ref().map(from_row).transpose()
@@ -191,5 +214,6 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
         keep_metadata: get(row, "keep_metadata")?,
         has_metadata_url: get(row, "has_metadata_url")?,
         forgotten: get(row, "forgotten")?,
+        restored: get(row, "restored")?,
     })
 }

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 use age::secrecy::ExposeSecret;
-use slipway_protocol::{Event, EventKind};
+use slipway_protocol::{Event, EventKind, Identity};
 use slipway_server::operate;
-use slipway_server::store::{Store, events};
+use slipway_server::store::{Store, events, nodes};
 
-use crate::installing::{add_system, debian, start};
-use crate::program::{Ended, command, fail, serve, succeed};
-use crate::support::TestServer;
+use crate::enrolment::waits;
+use crate::installing::{add_system, debian, start, web1};
+use crate::program::{self, Ended, command, fail, serve, succeed};
+use crate::support::{Machine, TestServer, UUID};
 
 /// Events of the run in a database.
 async fn events_in(data: &Path, run: &str) -> usize {
@@ -99,6 +100,72 @@ async fn a_backup_is_for_who_has_the_key_and_images_are_in_it_on_request() {
     succeed(&without, &["restore", plain.to_str().unwrap()]);
     assert!(has(&plain) && !without.join(&image).exists());
     assert!(operate::list_runs(&server.store().await, None).await.unwrap().is_empty());
+}
+
+/// A machine may have been installed since the backup, by the run that is unfinished in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_runs_of_a_backup_wait_until_an_operator_confirms_them() {
+    let old = TestServer::start().await;
+    let node = old.enrolled("web1").await;
+    add_system(&old, |_| {}).await.unwrap();
+    let run = start(&old, debian()).await.unwrap().id;
+    waits(&old, &Machine::new(Identity { serial: Some("7CZ2".to_owned()), ..Identity::default() })).await;
+    let file = old.folder.path().join("backup");
+    let file = file.to_str().unwrap();
+    succeed(&old.data_path(), &["backup", file]);
+
+    let server = TestServer::start_on(async |data| {
+        let output = program::run(&data, &["restore", file]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("1 unfinished run is held: "), "{said}");
+        assert!(said.contains("the files of 1 images are missing: "), "{said}");
+    })
+    .await;
+    let data = server.data_path();
+    let status = succeed(&data, &["status"]);
+    assert!(
+        status.contains("run restored from a backup: confirm it with `slipway-server run confirm web1`"),
+        "{status}"
+    );
+    assert_eq!(status.lines().count(), 2, "nobody waits any more: {status}");
+    assert!(succeed(&data, &["run", "list"]).contains("pending (restored)"));
+    assert_eq!(node.workflow(&server).await, None, "it may have been installed since");
+    let script = async || {
+        let asked = server.client().get(server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64")));
+        asked.send().await.unwrap().text().await.unwrap()
+    };
+    assert!(!script().await.contains("initrd"), "its machine starts what it has: {}", script().await);
+    let is_armed = async || {
+        let store = server.store().await;
+        nodes::find(&mut store.read().await.unwrap(), "web1").await.unwrap().unwrap().armed
+    };
+    assert!(!is_armed().await, "nobody takes its place");
+
+    add_system(&server, |_| {}).await.unwrap();
+    succeed(&data, &["run", "confirm", "web1"]);
+    assert!(is_armed().await);
+    assert!(script().await.contains("initrd"), "{}", script().await);
+    assert_eq!(node.workflow(&server).await.unwrap().run, run);
+    let refused = fail(&data, &["run", "confirm", "web1"]);
+    assert!(refused.ends_with("it is no unfinished run of a backup"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_works_on_its_run_goes_on_under_a_restored_server() {
+    let old = TestServer::start().await;
+    let node = old.enrolled("web1").await;
+    add_system(&old, |_| {}).await.unwrap();
+    let run = start(&old, debian()).await.unwrap().id;
+    node.workflow(&old).await.unwrap();
+    let file = old.folder.path().join("backup");
+    let file = file.to_str().unwrap();
+    succeed(&old.data_path(), &["backup", file, "--images"]);
+    let server = TestServer::start_on(async |data| drop(succeed(&data, &["restore", file]))).await;
+    assert!(web1(&server).await.run.unwrap().restored);
+    let event = Event { seq: 1, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
+    assert!(node.post_events(&server, &run, &[event]).await.status().is_success());
+    assert!(!web1(&server).await.run.unwrap().restored);
+    assert_eq!(node.workflow(&server).await.unwrap().run, run, "also after a power cycle");
 }
 
 #[tokio::test]

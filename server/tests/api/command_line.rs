@@ -148,13 +148,13 @@ fn lists_are_tables_for_people() {
     succeed(data, &["os", "add", "debian", "--image", digest, "--phone-home"]);
     let images = succeed(data, &["image", "list"]);
     let images = cells(&images);
-    assert_eq!(images[0], ["Name", "Size", "Raw size", "Added", "Digest"]);
-    assert_eq!((&images[1][..3], images[1][4]), (&["debian.raw", "1.5 kB", "1.5 kB"][..], digest));
+    assert_eq!(images[0], ["Name", "Size", "Raw size", "Added", "File", "Digest"]);
+    assert_eq!((&images[1][..3], &images[1][4..]), (&["debian.raw", "1.5 kB", "1.5 kB"][..], &["there", digest][..]));
     assert!(images[1][3].starts_with("20") && images[1][3].ends_with(" UTC"), "{images:?}");
     let systems = succeed(data, &["os", "list"]);
     let expect = [
-        vec!["Name", "Image", "Raw size", "Reports", "Digest"],
-        vec!["debian", "debian.raw", "1.5 kB", "phone-home", digest],
+        vec!["Name", "Image", "File", "Raw size", "Reports", "Digest"],
+        vec!["debian", "debian.raw", "there", "1.5 kB", "phone-home", digest],
     ];
     assert_eq!(cells(&systems), expect);
     let json =

@@ -91,7 +91,9 @@ async fn an_identity_no_machine_has_is_refused() {
     let macs = |count: usize| (1..=count).map(|n| format!("52:54:00:00:00:{n:02x}")).collect();
     let many = Machine::new(Identity { macs: macs(65), ..Identity::default() });
     assert_eq!(refused(&server, &many).await, ErrorCode::InvalidRequest);
-    let serial = |length| Machine::new(Identity { serial: Some("7".repeat(length)), ..Identity::default() });
+    let serial = |length: usize| {
+        Machine::new(Identity { serial: Some(format!("C{}", "7".repeat(length - 1))), ..Identity::default() })
+    };
     assert_eq!(refused(&server, &serial(257)).await, ErrorCode::InvalidRequest);
     let mut long = Machine::with_uuid(UUID);
     long.boot_id = "b".repeat(256 << 10);

@@ -18,6 +18,7 @@ mod enrolment;
 mod event_logs;
 mod external_steps;
 mod files;
+mod foreseen;
 #[path = "../../../media/tests/common/image.rs"]
 mod image;
 mod images;

@@ -1,0 +1,86 @@
+//! The files of images: whether they are as they were when they were added.
+
+use std::fs::File;
+use std::io::ErrorKind;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::store::images::{self, Image};
+use crate::store::systems::{self, System};
+use crate::store::{Connection, Store};
+
+/// What is wrong with the file of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImageProblem {
+    /// There is no file, as after a backup without images was restored.
+    Missing,
+    /// The file has another size than the image that was added.
+    WrongSize,
+    /// The file cannot be opened.
+    Unreadable,
+}
+
+impl ImageProblem {
+    /// The problem in words, after the name of the image.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Missing => "is missing on this server",
+            Self::WrongSize => "is not as it was added: its file has another size",
+            Self::Unreadable => "cannot be read on this server",
+        }
+    }
+}
+
+/// What is wrong with the file of an image, if anything. Its digest is not computed: each machine checks it.
+pub fn problem(store: &Store, image: &Image) -> Option<ImageProblem> {
+    let size = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
+    match size {
+        Ok(found) if !found.is_file() => Some(ImageProblem::Unreadable),
+        Ok(found) => (found.len() != image.size).then_some(ImageProblem::WrongSize),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Some(ImageProblem::Missing)
+        }
+        Err(_) => Some(ImageProblem::Unreadable),
+    }
+}
+
+/// An image, and whether its file is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct ImageStatus {
+    /// The image.
+    #[serde(flatten)]
+    pub image: Image,
+    /// What is wrong with its file. No run can use it until it is added again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ImageProblem>,
+}
+
+/// An operating system, and whether the file of its image is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct SystemStatus {
+    /// The operating system.
+    #[serde(flatten)]
+    pub system: System,
+    /// What is wrong with the file of its image. It cannot be installed until the image is added again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_problem: Option<ImageProblem>,
+}
+
+/// Every image, oldest first.
+pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
+    let images = images::all(connection).await?.into_iter();
+    Ok(images.map(|image| ImageStatus { problem: problem(store, &image), image }).collect())
+}
+
+/// Every operating system, by name.
+pub async fn systems(store: &Store, connection: &mut Connection) -> Result<Vec<SystemStatus>, Error> {
+    let images = list(store, connection).await?;
+    let problem = |system: &System| match images.iter().find(|status| status.image.digest == system.image) {
+        Some(status) => status.problem,
+        None => Some(ImageProblem::Missing),
+    };
+    let systems = systems::all(connection).await?.into_iter();
+    Ok(systems.map(|system| SystemStatus { image_problem: problem(&system), system }).collect())
+}
