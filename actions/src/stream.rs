@@ -75,7 +75,7 @@ impl RawImage {
 
 /// Reads the block map of an image. Blocks outside of the map are not written.
 fn read_map(url: &str, image: &StreamImage, machine: &dyn Machine, report: Tell) -> Result<Bmap, Error> {
-    let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine)?;
+    let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine, report)?;
     let map = bmap::parse(&text).map_err(|source| SourceError::Bmap { url: shown(url), source })?;
     if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
         let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");

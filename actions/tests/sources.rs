@@ -347,3 +347,30 @@ fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     fails_for(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "the image is this disk or is stored on it");
     check_untouched(&bench);
 }
+
+#[test]
+fn what_is_tried_again_is_told_with_its_reason_and_until_when() {
+    let raw = image(MIB);
+    let busy_once = |body: Vec<u8>| {
+        Server::start(move |n, _| match n {
+            0 => status("503 Busy", ""),
+            _ => Answer::Bytes(ok(&body)),
+        })
+    };
+    let server = busy_once(raw.clone());
+    let list = busy_once(format!("{}  image\n", sha256(&raw).hex()).into_bytes());
+    let key = key();
+    let signed = busy_once(key.sign(format!("{}  image\n", sha256(&raw).hex()).as_bytes()).as_ref().to_vec());
+    let bench = Bench::new(DISK);
+    let signature = signature(signed.url.clone(), &hex(key.public_key().as_ref()));
+    let image = StreamImage { sums: Some(list.url.clone()), signature, ..stream(&server.url) };
+    let reports = bench.streams(image).1;
+    for start in [
+        format!("fetching {} failed: the server answered 503 Service Unavailable; trying again until ", signed.url),
+        format!("fetching {} failed: the server answered 503 Service Unavailable; trying again until ", list.url),
+        format!("fetching again from byte 0, because {} failed: the server answered 503", server.url),
+    ] {
+        let is_told = |note: &String| note.starts_with(&start) && note.ends_with(" UTC (5 s); Ctrl-C ends it");
+        assert_eq!(reports.notes.iter().filter(|note| is_told(note)).count(), 1, "{start}: {:?}", reports.notes);
+    }
+}

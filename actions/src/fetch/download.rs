@@ -244,7 +244,7 @@ impl<'a, 'b> Download<'a, 'b> {
             return Ok(false);
         }
         let patience = retry::patience_with(self.machine, is_only);
-        match registry.log_in(challenges, patience, self.machine) {
+        match registry.log_in(challenges, patience, self.machine, &mut |text| (self.note)(text)) {
             Ok(()) => Ok(true),
             Err(error) if is_only => Err(error),
             Err(error) => {
@@ -275,7 +275,11 @@ impl<'a, 'b> Download<'a, 'b> {
                 ));
             }
             Then::Same if failures == 1 => {
-                (self.note)(format!("fetching again from byte {offset}, because {}", why(&error)));
+                let outlook = retry::outlook(self.machine.setup().patience, self.machine);
+                (self.note)(format!(
+                    "fetching again from byte {offset}, because {url} failed: {}; {outlook}",
+                    why(&error)
+                ));
             }
             Then::Same => {}
         }
@@ -327,7 +331,7 @@ fn broken(is_local: bool) -> impl Fn(io::Error) -> FetchError {
 }
 
 /// An error and its root cause.
-fn why(error: &FetchError) -> String {
+pub(super) fn why(error: &FetchError) -> String {
     let why = Failure::of(error);
     let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{}{cause}", why.reason)

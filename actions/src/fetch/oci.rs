@@ -26,6 +26,9 @@ const MAX_TOKEN: usize = 64 << 10;
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json, \
                       application/vnd.docker.distribution.manifest.list.v2+json";
+/// Takes a note for the operator.
+type Note<'a> = &'a mut dyn FnMut(String);
+
 /// An artifact, and the login that its registry requires.
 pub(crate) struct Registry<'a> {
     /// What is fetched, in one word.
@@ -60,16 +63,16 @@ impl<'a> Registry<'a> {
 
     /// Finds the wanted blob, for this machine if the artifact has several. Gives up if the registry fails for
     /// `patience`.
-    pub(crate) fn find(&mut self, patience: Duration, machine: &dyn Machine) -> Result<Blob, Error> {
+    pub(crate) fn find(&mut self, patience: Duration, machine: &dyn Machine, note: Note) -> Result<Blob, Error> {
         let version = self.reference.version.clone();
         let expected = match &version {
             OciVersion::Digest(digest) => Some(digest.clone()),
             OciVersion::Tag(_) => None,
         };
-        let mut manifest = self.manifest(&version.to_string(), expected, patience, machine)?;
+        let mut manifest = self.manifest(&version.to_string(), expected, patience, machine, note)?;
         if let Some(index) = manifest.get("manifests").and_then(Value::as_array) {
             let digest = of_platform(index, architecture()).map_err(|reason| self.refused(reason))?;
-            manifest = self.manifest(&digest.to_string(), Some(digest.clone()), patience, machine)?;
+            manifest = self.manifest(&digest.to_string(), Some(digest.clone()), patience, machine, note)?;
         }
         blob(&manifest, self.reference.title.as_deref()).map_err(|reason| self.refused(reason))
     }
@@ -80,9 +83,10 @@ impl<'a> Registry<'a> {
         expected: Option<Digest>,
         patience: Duration,
         machine: &dyn Machine,
+        note: Note,
     ) -> Result<Value, Error> {
         let url = self.at(&format!("manifests/{version}"));
-        let Small { bytes, content_digest } = self.get(&url, patience, machine)?;
+        let Small { bytes, content_digest } = self.get(&url, patience, machine, note)?;
         let told = content_digest.and_then(|digest| digest.parse().ok());
         for expected in expected.iter().chain(&told) {
             verify::verify("the manifest", expected, &bytes)?;
@@ -91,16 +95,16 @@ impl<'a> Registry<'a> {
     }
 
     /// Fetches a manifest, and logs in if the registry requires it.
-    fn get(&mut self, url: &str, patience: Duration, machine: &dyn Machine) -> Result<Small, Error> {
-        let once = |this: &Self| {
+    fn get(&mut self, url: &str, patience: Duration, machine: &dyn Machine, note: Note) -> Result<Small, Error> {
+        let once = |this: &Self, note: Note| {
             let authorization = this.authorization.as_ref();
             let request = Request { accept: Some(ACCEPT), authorization, ..Request::new(url, this.ca) };
-            small::fetch(&request, MAX_MANIFEST, patience, machine)
+            small::fetch(&request, MAX_MANIFEST, patience, machine, note)
         };
-        match once(self) {
+        match once(self, note) {
             Err(Error::Source(SourceError::Fetch { source, .. })) if !source.challenges().is_empty() => {
-                self.log_in(source.challenges(), patience, machine)?;
-                once(self)
+                self.log_in(source.challenges(), patience, machine, note)?;
+                once(self, note)
             }
             other => other,
         }
@@ -113,6 +117,7 @@ impl<'a> Registry<'a> {
         challenges: &[Challenge],
         patience: Duration,
         machine: &dyn Machine,
+        note: Note,
     ) -> Result<(), Error> {
         let login = self.auth.map(|auth| {
             let login = STANDARD.encode(format!("{}:{}", auth.username, auth.password.reveal()));
@@ -121,7 +126,8 @@ impl<'a> Registry<'a> {
         let mut failed = None;
         for challenge in challenges {
             let Challenge::Bearer { realm, service, scopes } = challenge else { continue };
-            match self.token(self.token_url(realm, service.as_deref(), scopes), login.as_ref(), patience, machine) {
+            match self.token(self.token_url(realm, service.as_deref(), scopes), login.as_ref(), patience, machine, note)
+            {
                 Ok(token) => {
                     self.authorization = Some(token);
                     return Ok(());
@@ -151,10 +157,11 @@ impl<'a> Registry<'a> {
         login: Option<&Secret>,
         patience: Duration,
         machine: &dyn Machine,
+        note: Note,
     ) -> Result<Secret, Error> {
         let url = url?;
         let request = Request { authorization: login, ..Request::new(url.as_str(), self.ca) };
-        let answer = small::fetch(&request, MAX_TOKEN, patience, machine)?.bytes;
+        let answer = small::fetch(&request, MAX_TOKEN, patience, machine, note)?.bytes;
         let token = token(&answer).ok_or_else(|| self.refused("the registry's token server returned no token"))?;
         Ok(Secret::from(format!("Bearer {token}")))
     }

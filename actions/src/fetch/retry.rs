@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Cancel, Machine};
@@ -55,6 +55,19 @@ pub(crate) fn back_off(failures: u32) -> Duration {
     let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
     let random = RandomState::new().hash_one(failures) % 1000;
     full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
+}
+
+/// What follows the first failure of a series, for the operator: until when it is tried again, on this machine's clock.
+pub(crate) fn outlook(patience: Duration, machine: &dyn Machine) -> String {
+    // An HTTP date is "Fri, 31 Dec 1999 23:59:59 GMT" (RFC 9110, 5.6.7).
+    let date = httpdate::fmt_http_date(SystemTime::now() + patience);
+    let time = date.split(' ').nth(4).unwrap_or_default();
+    let long = match patience.as_secs() {
+        seconds if seconds >= 60 && seconds % 60 == 0 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    };
+    let end = if machine.setup().is_operating_system { "" } else { "; Ctrl-C ends it" };
+    format!("trying again until {time} UTC ({long}){end}")
 }
 
 /// The pause before the next try: as long as the server asks for, up to a limit, but never shorter than the usual

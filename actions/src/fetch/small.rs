@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use slipway_protocol::workflow::Location;
 
+use super::download::why;
 use super::retry::{self, Outage};
 use super::shown;
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request, Response};
+use crate::report::{Report, Tell};
 
 /// A file, and what its server reports about it.
 pub(crate) struct Small {
@@ -18,17 +20,19 @@ pub(crate) struct Small {
 }
 
 /// Reads a file of at most `limit` bytes.
-pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Vec<u8>, Error> {
-    fetch(request, limit, machine.setup().patience, machine).map(|small| small.bytes)
+pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine, report: Tell) -> Result<Vec<u8>, Error> {
+    let note = &mut |text| report(Report::Note(text));
+    fetch(request, limit, machine.setup().patience, machine, note).map(|small| small.bytes)
 }
 
 /// Fetches a whole file of at most `limit` bytes. After a transient failure it starts again, until the failures have
-/// lasted for `patience`.
+/// lasted for `patience`. The first failure is noted for the operator.
 pub(crate) fn fetch(
     request: &Request<'_>,
     limit: usize,
     patience: Duration,
     machine: &dyn Machine,
+    note: &mut dyn FnMut(String),
 ) -> Result<Small, Error> {
     let url = || shown(request.url);
     let mut outage = Outage::default();
@@ -44,6 +48,10 @@ pub(crate) fn fetch(
             return Err(SourceError::Fetch { url: url(), source: error }.into());
         }
         let pause = retry::pause(&error, failures);
+        if failures == 1 && pause < patience {
+            let outlook = retry::outlook(patience, machine);
+            note(format!("fetching {} failed: {}; {outlook}", url(), why(&error)));
+        }
         if lasted + pause >= patience {
             return Err(SourceError::FetchGaveUp {
                 url: url(),

@@ -14,7 +14,7 @@ use super::{retry, shown, small};
 use crate::error::{Error, FetchError, SourceError, is_transient};
 use crate::fetch::verify::Check;
 use crate::machine::{Machine, Request};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::text;
 
 /// What is known about a source before its first byte.
@@ -59,7 +59,7 @@ impl<'a> Source<'a> {
     ) -> Result<Self, Error> {
         let what = origin.what;
         let signature = origin.signature.map(|signature| {
-            let bytes = small::read(&Request::new(&signature.url, origin.ca), MAX_SIGNATURE, machine)?;
+            let bytes = small::read(&Request::new(&signature.url, origin.ca), MAX_SIGNATURE, machine, report)?;
             Ok::<_, Error>(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
         });
         let mut source = Self {
@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
             signature: signature.transpose()?,
         };
         if let Some(list) = origin.sums {
-            let digest = digest_in(list, origin, source.signature.take().as_ref(), machine)?;
+            let digest = digest_in(list, origin, source.signature.take().as_ref(), machine, report)?;
             report(Report::Note(format!("the {what} must have the digest {digest}, according to {}", shown(list))));
             source.digests.push(digest);
         }
@@ -145,7 +145,7 @@ impl<'a> Source<'a> {
             let (mut failed, mut may_answer) = (Vec::new(), false);
             for (index, registry) in registries.iter_mut().enumerate() {
                 machine.cancel().check()?;
-                let error = match registry.find(patience, machine) {
+                let error = match registry.find(patience, machine, &mut |text| report(Report::Note(text))) {
                     Ok(blob) => return Ok((index, blob)),
                     Err(error) if is_only => return Err(error),
                     Err(error) => error,
@@ -230,6 +230,7 @@ fn digest_in(
     origin: &Origin<'_>,
     signature: Option<&Signature<'_>>,
     machine: &dyn Machine,
+    report: Tell,
 ) -> Result<Digest, Error> {
     const LIST: &str = "the list of sums";
     let what = origin.what;
@@ -237,7 +238,7 @@ fn digest_in(
         let problem = format!("has a list of sums, but the URL of the {what} does not end in a file name");
         return Err(SourceError::Contradiction { what, problem }.into());
     };
-    let text = small::read(&Request::new(list, origin.ca), sums::MAX_TEXT, machine)?;
+    let text = small::read(&Request::new(list, origin.ca), sums::MAX_TEXT, machine, report)?;
     if let Some(signature) = signature {
         let mut verifier = signature.verifier(LIST)?;
         verifier.update(&text);
