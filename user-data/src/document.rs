@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use granit_parser::{Event, ScalarStyle, Span, StructureStyle, options};
+use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 use twox_hash::XxHash3_64;
 
-use crate::events::{Events, Stopped, refuse, start};
-use crate::pyyaml::{self, Nodes, Tabs};
+use crate::events::{refuse, start};
 use crate::refusal::Refusal;
-use crate::{lines, quotes};
+use crate::{lines, pyyaml, yaml};
 use children::Children;
 
 mod children;
@@ -71,96 +70,36 @@ pub(crate) struct Entry {
 
 /// Parses a document, whose root may be missing, a mapping, or a list.
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
-    pyyaml::refuse_unprintable(source)?;
-    let mut text = quotes::Text::new(source);
-    loop {
-        match read(source, &text) {
-            Ok(document) => return Ok(document),
-            Err(Stop::Refused(refusal)) => return Err(refusal),
-            Err(Stop::InQuotes { from, at, refusal }) => {
-                if !text.join(from, at) {
-                    return Err(refusal);
-                }
-            }
-        }
-    }
-}
-
-/// Why a document is not parsed.
-enum Stop {
-    Refused(Refusal),
-    /// A quoted scalar continues in a column that PyYAML allows and the parser does not. It begins after `from` and is
-    /// still open at `at`.
-    InQuotes {
-        from: usize,
-        at: usize,
-        refusal: Refusal,
-    },
-}
-
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-/// Parses a text that equals the source, except that the lines of some quoted scalars are joined.
-fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
-    // With the parser's feature `comments` they would be events, and the parser holds at most 96 of them in a row.
-    let options = options! { emit_comments: false, emit_anchor_events: true };
-    let mut tabs = Tabs::new(source);
-    let mut nodes = Nodes::new(source, &text.joined);
     let mut reader: Option<Reader> = None;
-    let (mut documents, mut from) = (0, 0);
-    let mut end = source.len();
-    let mut events = Events::new(&text.text, options);
-    while let Some(next) = events.next() {
-        let (event, span) = next.map_err(|refusal| match events.stopped {
-            Some(Stopped { at, in_quotes }) => {
-                let refusal = Refusal::at_byte(source, at, refusal.reason);
-                if in_quotes { Stop::InQuotes { from, at, refusal } } else { Stop::Refused(refusal) }
-            }
-            None => Stop::Refused(refusal),
-        })?;
-        from = from.max(span.end.byte_offset().unwrap_or_default());
-        tabs.refuse(&event, &span)?;
-        nodes.refuse(&event, &span)?;
-        match event {
-            Event::StreamStart | Event::StreamEnd | Event::Anchor(..) => {}
-            Event::DocumentStart(..) => {
-                documents += 1;
-                if documents == 1 {
-                    pyyaml::refuse_end_before_document(source, start(&span))?;
-                }
-                if documents == 2 {
-                    return Err(refuse(source, &span, "a second document starts; cloud-init reads only one").into());
-                }
-            }
-            Event::DocumentEnd => {
-                if source.get(start(&span)..).is_some_and(|rest| rest.starts_with("...")) {
-                    end = start(&span);
-                }
-            }
-            event => match &mut reader {
-                Some(reader) => reader.take(&event, &span),
-                None => reader = Some(Reader::new(source, &event, &span)?),
-            },
+    let frame = yaml::read(source, &mut |event, span| {
+        match (event, &mut reader) {
+            (Event::StreamStart, reader) => *reader = None,
+            (event, Some(reader)) => reader.take(event, span),
+            (event, reader) => *reader = Some(Reader::new(source, event, span)?),
         }
-    }
-    if documents == 0 {
-        pyyaml::refuse_end_before_document(source, source.len())?;
-    }
-    nodes.refuse_lines_joined_elsewhere()?;
+        Ok(())
+    })?;
     let is_list = reader.as_ref().is_some_and(Reader::is_list);
-    if let Some(joined) = text.joined.first().filter(|_| is_list) {
+    if let Some(joined) = frame.joined.filter(|_| is_list) {
         // An item is parsed again as a separate text, and joined lines would change it.
         let reason = "if the root is a list, as in an archive, the lines of quoted text must be indented; indent them";
-        return Err(Refusal::at_byte(source, joined.start, reason).into());
+        return Err(Refusal::at_byte(source, joined, reason));
     }
-    Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))
+    Ok(reader.map_or_else(|| Document::empty(frame.end), |reader| reader.finish(frame.end)))
 }
 
 impl Document {
+    /// Refuses a cloud-config whose root is not a mapping.
+    pub(crate) fn refuse_list(&self, source: &str) -> Result<(), Refusal> {
+        match self.root {
+            Root::Empty | Root::Mapping | Root::Braces => Ok(()),
+            Root::List | Root::Brackets => {
+                let reason = "the root of the document is a list; a cloud-config is a mapping";
+                Err(Refusal::at_byte(source, self.inside.start, reason))
+            }
+        }
+    }
+
     fn empty(end: usize) -> Self {
         Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end, columns: (0, None), children: None }
     }
@@ -372,7 +311,9 @@ impl Open {
         let scalar = event.scalar().map(|(value, _)| value);
         if depth == 0 && (is_list || self.nodes == 1) {
             self.fields = matches!(event, Event::MappingStart(..)).then_some(0);
-            self.entry.field = scalar.filter(|_| is_list).map(str::to_owned);
+            // cloud-init skips an item that is a number or a truth value.
+            let is_text = !matches!(event, Event::Scalar(text, ScalarStyle::Plain, _, None) if !pyyaml::is_text(text));
+            self.entry.field = scalar.filter(|_| is_list && is_text).map(str::to_owned);
         }
         let (1, Some(fields), false) = (depth, self.fields, matches!(event, Event::MappingEnd)) else { return };
         let is_key = fields % 2 == 0;
@@ -425,22 +366,4 @@ fn item_start(source: &str, at: usize, indent: usize) -> usize {
         start = lines::line_start(source, start - 1);
     }
     start
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The beginning of a quoted scalar is found without the parser. The parser has to agree.
-    #[test]
-    fn lines_joined_elsewhere_than_in_a_text_in_quotes_are_refused() {
-        let source = "a: b 'c\nd: \"e\"\n";
-        let check = |joined: Range<usize>, is_read: bool| {
-            let text = quotes::Text { text: source.into(), joined: vec![joined] };
-            assert_eq!(read(source, &text).is_ok(), is_read, "{:?}", text.joined);
-        };
-        check(11..14, true);
-        check(5..11, false);
-        check(10..14, false);
-    }
 }

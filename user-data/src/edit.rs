@@ -70,10 +70,7 @@ impl Blocks<'_> {
 /// The cloud-config with the block instead of every `phone_home` in it.
 pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<String, Unfit> {
     let before = reading.parse(source)?;
-    if !matches!(before.root, Root::Empty | Root::Mapping | Root::Braces) {
-        let reason = "the root of the document is a list; a cloud-config is a mapping";
-        return Err(Unfit::Refused(Refusal::at_byte(source, before.inside.start, reason)));
-    }
+    before.refuse_list(source).map_err(Unfit::Refused)?;
     if says_how_to_merge(source) {
         return Err(Unfit::NoPlace);
     }
@@ -118,31 +115,21 @@ fn shows_its_end(source: &str, document: &Document) -> bool {
 /// Adds an item at the end of the list. It replaces the last item if that is ours.
 pub(crate) fn append_item(
     source: &str,
+    before: &Document,
     item: &dyn Fn(usize, &str) -> String,
     is_ours: impl Fn(&Entry) -> bool,
 ) -> Result<String, Unfit> {
-    let before = Reading::Yaml.parse(source)?;
-    if let Some(entry) = before.entries.iter().find(|entry| entry.is_unfit) {
-        let reason = "cloud-init fails on this part and drops all parts: content and type must be strings, and \
-                      type must contain a slash";
-        return Err(Unfit::Refused(Refusal::at_byte(source, entry.bytes.start, reason)));
-    }
-    match before.root {
-        Root::Empty | Root::List => {}
-        Root::Brackets => return Err(Unfit::NoPlace),
-        Root::Mapping | Root::Braces => {
-            let reason = "the root of the document is a mapping; an archive is a list";
-            return Err(Unfit::Refused(Refusal::at_byte(source, before.inside.start, reason)));
-        }
+    if before.root == Root::Brackets {
+        return Err(Unfit::NoPlace);
     }
     let last = before.entries.len().saturating_sub(1);
     let drop: Vec<bool> =
         before.entries.iter().enumerate().map(|(index, entry)| index == last && is_ours(entry)).collect();
-    let (edited, at) = with_lines(source, &before, &drop, &|_, newline| item(before.indent, newline));
+    let (edited, at) = with_lines(source, before, &drop, &|_, newline| item(before.indent, newline));
     let is_exact = at == End::Back
         && !lines::has_old_breaks(source)
-        && (only_appends(source, &before, &drop, &edited, at, &is_ours)
-            || adds_only(&before, &drop, Reading::Yaml.parse(&edited), at, is_ours));
+        && (only_appends(source, before, &drop, &edited, at, &is_ours)
+            || adds_only(before, &drop, Reading::Yaml.parse(&edited), at, is_ours));
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 

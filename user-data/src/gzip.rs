@@ -32,6 +32,9 @@ pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
         }
         rest = &rest[rest.iter().take_while(|byte| **byte == 0).count()..];
     }
+    if is_compressed(&unpacked) {
+        return Err("it is compressed twice, but cloud-init unpacks it only once; compress it once".to_owned());
+    }
     Ok(unpacked)
 }
 

@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use slipway_protocol::PhoneHome;
+use slipway_protocol::{PhoneHome, SeedCloudInit};
 
 use crate::block::url_problem;
 use crate::refusal::Refusal;
@@ -22,6 +22,19 @@ pub struct Additions<'a> {
     pub ca: Option<&'a str>,
     /// The `instance_id` in the report.
     pub instance_id: &'a str,
+}
+
+impl<'a> Additions<'a> {
+    /// What a seed adds to its own config.
+    pub fn of(seed: &'a SeedCloudInit) -> Self {
+        Self {
+            hostname: seed.hostname.as_deref(),
+            ssh_keys: &seed.ssh_keys,
+            phone_home: seed.phone_home.as_ref(),
+            ca: seed.ca.as_deref(),
+            instance_id: &seed.instance_id,
+        }
+    }
 }
 
 /// Most bytes of a config. Parsed, it takes many times as much memory.
@@ -70,7 +83,8 @@ fn parse(config: &str) -> Result<Value, Refusal> {
     serde_json::from_str(config).map_err(|error| Refusal {
         line: error.line().max(1),
         column: error.column().max(1),
-        reason: "the Ignition config is not JSON from here on; if it is a Butane config, convert it with Butane"
+        reason: "the Ignition config is not JSON from here on; convert a Butane config with Butane, and begin a \
+                 cloud-config with \"#cloud-config\""
             .to_owned(),
     })
 }

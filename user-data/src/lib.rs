@@ -5,72 +5,47 @@
 //! another key becomes one part of a MIME message, and the block another part. How cloud-init handles user-data is
 //! taken from its source code (cloudinit/user_data.py and cloudinit/handlers/).
 //!
-//! [`ignition`] is for systems that use Ignition instead.
+//! [`ignition`] is for systems that use Ignition instead, [`network`] judges network configurations, and [`seed`] all that
+//! a system gets for its first boot.
 
 mod archive;
 mod block;
+mod check;
+mod content;
 mod document;
 mod edit;
 mod events;
 mod flow;
 mod gzip;
 pub mod ignition;
+mod inject;
 mod input;
 mod jinja;
 mod kind;
 mod lines;
 mod mime;
 mod multipart;
+pub mod network;
+mod parts;
 mod pyyaml;
 mod quotes;
 mod refusal;
+pub mod seed;
 mod tail;
+mod tree;
 mod trust;
-
-use slipway_protocol::PhoneHome;
+mod yaml;
 
 pub use crate::block::{Block, Post, UnknownKey, quoted, url_problem};
-use crate::edit::{Blocks, Reading, Unfit};
+pub use crate::check::{check, unpacked};
+use crate::edit::{Blocks, Reading};
 pub use crate::events::Events;
 pub use crate::gzip::MAX_BYTES;
+pub use crate::inject::{inject, inject_phone_home, inject_text};
 use crate::input::{readable, text_of};
 use crate::kind::Kind;
-use crate::multipart::Part;
 pub use crate::refusal::Refusal;
 pub use crate::trust::trusting;
-
-/// Adds the block to the user-data. cloud-init does the same as before, and reports. Every `phone_home` in a
-/// cloud-config is replaced.
-///
-/// Empty user-data becomes a cloud-config with only the block. User-data is refused if cloud-init would not understand
-/// it, or if it has more than [`MAX_BYTES`].
-pub fn inject(user_data: &[u8], block: &Block) -> Result<Vec<u8>, Refusal> {
-    let source = readable(user_data)?;
-    let edited = with_block(text_of(&source)?, block)?;
-    Ok(if gzip::is_compressed(user_data) { gzip::pack(&edited) } else { edited.into_bytes() })
-}
-
-/// [`inject`] for text.
-pub fn inject_text(user_data: &str, block: &Block) -> Result<String, Refusal> {
-    readable(user_data.as_bytes())?;
-    with_block(user_data, block)
-}
-
-/// [`inject_text`] with all keys that cloud-init can post.
-pub fn inject_phone_home(user_data: &str, phone_home: &PhoneHome) -> Result<String, Refusal> {
-    inject_text(user_data, &Block::from(phone_home))
-}
-
-/// Refuses what [`inject`] refuses.
-pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
-    let block = Block { url: "https://localhost/".to_owned(), post: Post::All, tries: None };
-    with_block(text_of(&readable(user_data)?)?, &block).map(drop)
-}
-
-/// The user-data as text, uncompressed if necessary. Refused if it is not UTF-8 or has more than [`MAX_BYTES`].
-pub fn unpacked(user_data: &[u8]) -> Result<String, Refusal> {
-    text_of(&readable(user_data)?).map(str::to_owned)
-}
 
 /// Removes every block with this `url`. The result is empty if nothing is left. User-data without such a block, or with
 /// invalid YAML, stays as it is.
@@ -107,23 +82,5 @@ fn without_blocks(source: &str, drop: Blocks) -> Result<Option<String>, Refusal>
         Ok(Kind::Jinja) => edit::remove(source, drop, Reading::Jinja),
         Ok(Kind::Archive) => archive::remove(source, drop),
         _ => Ok(None),
-    }
-}
-
-fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
-    if let Some(message) = mime::message(source) {
-        return multipart::inject(source, &message, Part::Block(block));
-    }
-    let edited = match kind::detect(source)? {
-        Kind::Empty => Ok(block.document("\n")),
-        Kind::CloudConfig => edit::inject(source, block, Reading::Yaml),
-        Kind::Archive => archive::inject(source, block),
-        Kind::Jinja if jinja::is_cloud_config(source)? => edit::inject(source, block, Reading::Jinja),
-        Kind::Jinja | Kind::Whole(_) => Err(Unfit::NoPlace),
-    };
-    match edited {
-        Ok(edited) => Ok(edited),
-        Err(Unfit::Refused(refusal)) => Err(refusal),
-        Err(Unfit::NoPlace) => Ok(multipart::wrap(source, Part::Block(block))),
     }
 }

@@ -22,8 +22,8 @@ const AS_IT_IS: &str = "Content-Type: text/plain\n\n";
 const IN_BASE64: &str = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n";
 /// Characters in a line of base64 (RFC 2045, 6.8).
 const LINE: usize = 76;
-/// Nesting of messages up to which blocks are found.
-const DEPTH: usize = 8;
+/// Nesting of messages up to which blocks are found, and parts judged.
+pub(crate) const DEPTH: usize = 8;
 
 /// The added part.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
 }
 
 /// The boundary of a message that may have several parts. `None` for other messages.
-fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a str>, Refusal> {
+pub(crate) fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a str>, Refusal> {
     if !message.content_type.starts_with("multipart/") {
         return Ok(None);
     }
@@ -234,19 +234,18 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
 /// The content of a part without the blocks to drop. Its kind is determined like in cloud-init (cloudinit/user_data.py,
 /// `_process_msg`). `None` if it has none of them.
 fn without_blocks_in(content_type: &str, content: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
-    let kind = match content_type {
-        "text/cloud-config" => Ok(Kind::CloudConfig),
-        "text/cloud-config-archive" => Ok(Kind::Archive),
-        "text/jinja2" => Ok(Kind::Jinja),
-        "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::detect(content),
-        _ => return Ok(None),
-    };
+    let kind = if is_detected(content_type) { kind::detect(content).ok() } else { kind::of_type(content_type) };
     match kind {
-        Ok(Kind::CloudConfig) => edit::remove(content, drop, Reading::Yaml),
-        Ok(Kind::Archive) => archive::remove(content, drop),
-        Ok(Kind::Jinja) if jinja::is_cloud_config(content) == Ok(true) => edit::remove(content, drop, Reading::Jinja),
+        Some(Kind::CloudConfig) => edit::remove(content, drop, Reading::Yaml),
+        Some(Kind::Archive) => archive::remove(content, drop),
+        Some(Kind::Jinja) if jinja::is_cloud_config(content) == Ok(true) => edit::remove(content, drop, Reading::Jinja),
         _ => Ok(None),
     }
+}
+
+/// Whether cloud-init determines the kind of such a part from its content.
+pub(crate) fn is_detected(content_type: &str) -> bool {
+    matches!(content_type, "text/plain" | "text/x-not-multipart" | "text/x-shellscript")
 }
 
 fn base64(content: &str, newline: &str) -> String {
@@ -257,6 +256,11 @@ fn base64(content: &str, newline: &str) -> String {
 }
 
 fn decoded(body: &str) -> Option<String> {
+    String::from_utf8(bytes(body)?).ok()
+}
+
+/// The bytes that a body in base64 stands for.
+pub(crate) fn bytes(body: &str) -> Option<Vec<u8>> {
     let encoded: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    String::from_utf8(STANDARD.decode(encoded).ok()?).ok()
+    STANDARD.decode(encoded).ok()
 }

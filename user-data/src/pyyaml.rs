@@ -118,6 +118,21 @@ pub(crate) fn is_text(text: &str) -> bool {
     !is_int && !is_float && !words.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
+/// Whether PyYAML reads a plain scalar as a whole number to the base 60, as it does with hardware addresses that have
+/// only decimal digits (yaml/resolver.py).
+pub(crate) fn is_base_60(text: &str) -> bool {
+    let mut groups = text.strip_prefix(['+', '-']).unwrap_or(text).split(':');
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    let first = groups.next().is_some_and(|first| first.starts_with(|c| matches!(c, '1'..='9')) && is_number(first));
+    let mut others = groups.peekable();
+    let is_group = |group: &str| match group.as_bytes() {
+        [b'0'..=b'9'] => true,
+        [tens, ones] => matches!(tens, b'0'..=b'5') && ones.is_ascii_digit(),
+        _ => false,
+    };
+    first && others.peek().is_some() && others.all(is_group)
+}
+
 /// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, URLs with a query in brackets, and deep
 /// nesting.
 pub(crate) struct Nodes<'a> {

@@ -161,8 +161,8 @@ fn a_message_and_an_archive_get_one_more_part() {
         "- type: text/cloud-config\n  content: |\n    #cloud-config\n    {}\n",
         BLOCK.trim_end().replace('\n', "\n    ")
     );
-    let expect = &format!("#cloud-config-archive\n- a\n# end\n{}", item.trim_end());
-    check_exact("#cloud-config-archive\n- a\n# end", expect);
+    let expect = &format!("#cloud-config-archive\n- '#!'\n# end\n{}", item.trim_end());
+    check_exact("#cloud-config-archive\n- '#!'\n# end", expect);
 }
 
 /// Joined lines, as the parser reads them, differ from what a part contains.

@@ -323,7 +323,41 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
         ("#cloud-config-archive\n- &a {content: b}\n- {content: c, X: *a}\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- &a [b]\n- content: *a\n", "3:1: ", "cloud-init fails on this part"),
-        ("#cloud-config-archive\n- a\n- content:\n    a: 1\n", "3:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- '#!/bin/sh'\n- content:\n    a: 1\n", "3:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- a\n", "2:1: ", "line 1, column 1 of it: the root of the document is a scalar"),
+        (
+            "#cloud-config-archive\n- type: text/cloud-config\n  content: |\n    a: 1\n    b: [\n",
+            "2:1: ",
+            "because of line 2, column 4 of it: this is not YAML",
+        ),
+        ("#cloud-config-jsonp\n[{\"op\": \"add\", }]\n", "2:16: ", "this is not JSON"),
+        ("#cloud-config-jsonp\n{\"a\": 1}\n", "1:20: ", "list of operations"),
+        ("#include\nsite.yaml\n", "2:1: ", "this is not a URL"),
+        ("I2Nsb3VkLWNvbmZpZwphOiAxCg==\n", "1:1: ", "it is in base64"),
+        ("H4sIAAAAAAAAA1NOzskvTdFNzs9Ly0znSrRSMOQCAHDEFHUUAAAA", "1:1: ", "it is in base64"),
+        ("<!DOCTYPE html>\n<html><body>log in</body></html>\n", "1:1: ", "looks like a web page"),
+        ("# cloud-config\na: 1\n", "1:1: ", "neither a space"),
+        ("#cloud_config\na: 1\n", "1:1: ", "neither a space"),
+        ("packages: [a]\n", "1:1: ", "begin a cloud-config with"),
+        ("variant: fcos\nversion: 1.5.0\n", "1:1: ", "Butane"),
+        ("#\0c\0l\0o\0u\0d\0-\0c\0o\0n\0f\0i\0g\0\n\0", "1:1: ", "UTF-16"),
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\n#cloud-config\na: [\n--b--\n",
+            "8:4: ",
+            "not YAML",
+        ),
+        ("MIXED; boundary=b\n\n--b\n\n#cloud-config\n- a\n--b--\n", "7:1: ", "is a list"),
+        ("MIXED; boundary=b\n\n--b\nContent-Type: text/plain\n\nhello\n--b--\n", "7:1: ", "does not recognise"),
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg==\n--b--\n",
+            "8:1: ",
+            "because of line 1, column 1 of it: the root of the document is a list",
+        ),
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\nH4sIAAAA\n--b--\n",
+            "8:1: ",
+            "cannot be unpacked",
+        ),
         ("#cloud-config-archive\n- content:\n", "2:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- {content: 12, type: text/plain}\n", "2:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- content: a\n  type: cloud-config\n", "2:1: ", "cloud-init fails on this part"),
@@ -341,7 +375,10 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
             "boundary",
         ),
     ];
-    let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (text.as_bytes().to_owned(), *at, *why)).collect();
+    let mixed = |text: &str| text.replace("MIXED", "MIME-Version: 1.0\nContent-Type: multipart/mixed").into_bytes();
+    let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (mixed(text), *at, *why)).collect();
+    let twice = compressed(&compressed(b"#cloud-config\na: 1\n"));
+    refused.push((twice, "1:1: ", "compressed twice"));
     refused.push((marked(4097).into_bytes(), "1:1: ", "cloud-init does not recognise"));
     refused.push((b"#cloud-config\na: \xff\n".to_vec(), "2:4: ", "not UTF-8"));
     let mut cut = compressed(b"#cloud-config\na: 1\n");

@@ -4,10 +4,11 @@
 mod cases;
 mod cloud_init;
 mod damage;
+mod network;
 mod packages;
 
 use serde_json::{Value, json};
-use slipway_user_data::{Block, Post, inject, remove, trusting};
+use slipway_user_data::{Block, Post, check, inject, remove, trusting};
 
 use crate::cases::{Case, cases, refused};
 use crate::damage::Random;
@@ -25,6 +26,9 @@ fn block() -> Block {
 #[test]
 fn cloud_init_makes_the_same_of_it_and_reports() {
     let cases = cases();
+    for case in &cases {
+        assert_eq!(check(&case.user_data), Ok(()), "{}", case.name);
+    }
     let injected: Vec<Vec<u8>> = cases
         .iter()
         .map(|case| inject(&case.user_data, &block()).unwrap_or_else(|refusal| panic!("{}: {refusal}", case.name)))
@@ -146,7 +150,9 @@ fn vendor_data_of_every_sort_keeps_its_meaning_and_has_the_server_trusted() {
 fn what_is_refused_means_nothing_to_cloud_init() {
     let refused = refused();
     for (user_data, at, reason) in &refused {
+        let judged = check(user_data);
         let refusal = inject(user_data, &block()).expect_err(&format!("{:?}", String::from_utf8_lossy(user_data)));
+        assert_eq!(judged.as_ref(), Err(&refusal), "the judgement is the same without a block");
         let found = format!("{}:{}: {}", refusal.line, refusal.column, refusal.reason);
         assert!(found.starts_with(at) && found.contains(reason), "{found:?} is not {at:?} and {reason:?}");
         assert_eq!(remove(user_data, URL).as_ref(), Ok(user_data), "what is refused is not changed");
