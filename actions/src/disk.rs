@@ -2,6 +2,7 @@
 
 mod buffer;
 pub(crate) mod choose;
+pub(crate) mod expected;
 pub(crate) mod list;
 pub(crate) mod node;
 pub(crate) mod open;

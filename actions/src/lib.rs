@@ -31,6 +31,7 @@ use slipway_protocol::{Stage, StreamImage};
 
 pub use action::{Done, Next, foresee, in_target, run};
 pub use disk::choose::{Verdict, choose, named, survey};
+pub use disk::expected::{Expected, expected_disks};
 pub use disk::list::list_disks;
 pub use disk::previous_install::FormerPartitions;
 pub use disk::probe::{Place, probe};

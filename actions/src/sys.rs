@@ -16,6 +16,7 @@ pub(crate) mod md;
 pub(crate) mod nvme;
 pub(crate) mod scsi;
 pub(crate) mod swap;
+pub(crate) mod usb;
 
 /// Moves the calling thread, or the processes it starts, into new namespaces (unshare(2)).
 pub(crate) fn unshare(namespaces: UnshareFlags) -> Result<()> {

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+mod all_disks;
 mod cli;
 mod confine;
 mod drivers;

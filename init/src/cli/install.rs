@@ -19,6 +19,7 @@ use slipway_protocol::Proof;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::all_disks;
 use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
 use tracing::{info, warn};
 
@@ -26,9 +27,8 @@ use tracing::{info, warn};
 const STATE: &str = "/run/slipway";
 /// How long to wait for the first disk before enrolling without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
-/// The list of disks must not change for this long before one is chosen, and the longest wait for that.
-const DISKS_QUIET: Duration = Duration::from_secs(3);
-const DISKS_LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait for the image's own drivers before others are fetched.
+const DRIVERS_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct InstallerArguments {
@@ -69,7 +69,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     let runtime = super::runtime()?;
     let end = runtime.block_on(async {
         let ((settled, mut disks_settled), (rare_loaded, rare)) = (watch::channel(false), watch::channel(None));
-        tokio::spawn(wait_for_all_disks(settled, rare));
+        tokio::spawn(all_disks::wait(settled, rare));
         let tpm = MachineTpm::at(Place::of_boot_image());
         if config.require == Proof::Attested {
             tpm.require(|| Path::new(DRIVERS_LOADED).exists()).await?;
@@ -122,45 +122,11 @@ async fn load_rare_drivers(config: &Config) -> usize {
     let places = Places::of_boot_image(Path::new(STATE));
     let began = Instant::now();
     // The image's own drivers come first. Where they serve all devices, nobody waits for the last of them.
-    while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DISKS_LIMIT && places.lack_drivers() {
+    while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DRIVERS_LIMIT && places.lack_drivers() {
         sleep(Duration::from_millis(100)).await;
     }
     let insert: Insert = Arc::new(crate::drivers::insert);
     rare_drivers::load(config, &places, &insert, rare_drivers::PATIENCE).await
-}
-
-/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run begins.
-async fn wait_for_all_disks(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
-    disks_are_quiet().await;
-    name_unserved();
-    let loaded = rare.wait_for(Option::is_some).await.map_or(None, |loaded| *loaded);
-    if loaded.is_some_and(|loaded| loaded > 0) {
-        disks_are_quiet().await;
-        name_unserved();
-    }
-    settled.send_replace(true);
-}
-
-/// Disks appear one by one, those of slow controllers last. They count as complete once drivers are loaded and the list
-/// has not changed for a while.
-async fn disks_are_quiet() {
-    let paths = || list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
-    let began = Instant::now();
-    let (mut known, mut since): (Vec<String>, _) = (paths(), began);
-    while since.elapsed() < DISKS_QUIET && began.elapsed() < DISKS_LIMIT {
-        sleep(Duration::from_millis(200)).await;
-        let now = paths();
-        if now != known || !Path::new(DRIVERS_LOADED).exists() {
-            (known, since) = (now, Instant::now());
-        }
-    }
-}
-
-/// The console is the only place where a machine whose only network card is dead can say so.
-fn name_unserved() {
-    for device in discover::unserved(&discover::Roots::default()) {
-        warn!("{device}");
-    }
 }
 
 /// On a running system: one run. Only the owner restarts the machine.

@@ -12,7 +12,7 @@ use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
 use super::kmsg::{Kmsg, Level};
-use super::{DRIVERS_LOADED, mounts};
+use super::{DRIVERS_LOADED, UEVENTS_HANDLED, mounts};
 use crate::drivers::Drivers;
 
 /// Large enough for a burst of a few thousand uevents.
@@ -25,6 +25,11 @@ const KERNEL_GROUP: u32 = 1;
 const LITTLE_MEMORY: u64 = 512 << 20;
 /// Their modules, which no other module in the image needs.
 const NETWORK_CARDS: &str = "kernel/drivers/net/ethernet/";
+
+/// Handled, where no event can be received.
+const NOTHING_MORE: u64 = u64::MAX;
+/// The number of the last uevent, in decimal (kernel documentation, ABI/testing/sysfs-kernel-uevent_seqnum).
+const LAST_UEVENT: &str = "/sys/kernel/uevent_seqnum";
 
 /// Starts the thread that loads drivers, now and whenever a device appears.
 pub fn start(log: Kmsg) {
@@ -56,12 +61,16 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
         Ok(drivers) => drivers,
         Err(error) => {
             log.write(Level::Error, &format!("no driver can be loaded: {error}"));
+            tell_handled(NOTHING_MORE, log);
             tell_loaded(log);
             return;
         }
     };
     let mut seen = BTreeSet::new();
     load_present(&drivers, &mut seen, log);
+    if socket.is_none() {
+        tell_handled(NOTHING_MORE, log);
+    }
     tell_loaded(log);
     if let Err(error) = mounts::mount_efivars() {
         log.write(Level::Warning, &error);
@@ -72,8 +81,12 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
     loop {
         match recv(&socket, buffer.as_mut_slice(), RecvFlags::empty()) {
             Ok((_, length)) => {
-                if let Some(alias) = modalias(buffer.get(..length).unwrap_or_default()) {
+                let event = buffer.get(..length).unwrap_or_default();
+                if let Some(alias) = modalias(event) {
                     load_alias(&drivers, alias, &mut seen, log);
+                }
+                if let Some(number) = field(event, "SEQNUM=").and_then(|number| number.parse().ok()) {
+                    tell_handled(number, log);
                 }
             }
             // The kernel dropped events because they came faster than drivers load: read all of sysfs again.
@@ -88,9 +101,18 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
 }
 
 fn tell_loaded(log: &Kmsg) {
-    let folder = Path::new(DRIVERS_LOADED).parent().unwrap_or(Path::new("/run"));
-    if let Err(error) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(DRIVERS_LOADED, "")) {
-        log.write(Level::Error, &format!("creating {DRIVERS_LOADED}: {error}"));
+    note(DRIVERS_LOADED, "", log);
+}
+
+fn tell_handled(uevent: u64, log: &Kmsg) {
+    note(UEVENTS_HANDLED, &uevent.to_string(), log);
+}
+
+/// Leaves word for the installer.
+fn note(file: &str, text: &str, log: &Kmsg) {
+    let folder = Path::new(file).parent().unwrap_or(Path::new("/run"));
+    if let Err(error) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text)) {
+        log.write(Level::Error, &format!("creating {file}: {error}"));
     }
 }
 
@@ -105,6 +127,8 @@ fn free_memory(drivers: &Drivers, log: &Kmsg) {
 
 /// Loads drivers for the devices now in sysfs.
 fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, log: &Kmsg) {
+    // Read before the devices: whatever comes in between has an event of its own.
+    let last = std::fs::read_to_string(LAST_UEVENT).ok().and_then(|number| number.trim().parse().ok());
     let mut folders = vec![Path::new("/sys/devices").to_owned()];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
@@ -118,6 +142,9 @@ fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, log: &Kmsg) {
                 load_alias(drivers, alias.trim(), seen, log);
             }
         }
+    }
+    if let Some(last) = last {
+        tell_handled(last, log);
     }
 }
 
@@ -134,12 +161,15 @@ fn load_alias(drivers: &Drivers, alias: &str, seen: &mut BTreeSet<String>, log: 
     }
 }
 
-/// The modalias of an `add` event: `ACTION@DEVPATH`, then `KEY=VALUE`, each terminated by NUL.
+/// The modalias of an `add` event.
 fn modalias(event: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(event).ok()?;
-    let mut fields = text.split('\0');
-    fields.next()?.starts_with("add@").then_some(())?;
-    fields.find_map(|field| field.strip_prefix("MODALIAS="))
+    event.starts_with(b"add@").then_some(())?;
+    field(event, "MODALIAS=")
+}
+
+/// The value of a key of an event: `ACTION@DEVPATH`, then `KEY=VALUE`, each terminated by NUL.
+fn field<'a>(event: &'a [u8], key: &str) -> Option<&'a str> {
+    std::str::from_utf8(event).ok()?.split('\0').skip(1).find_map(|field| field.strip_prefix(key))
 }
 
 #[cfg(test)]
@@ -150,6 +180,7 @@ mod tests {
     fn a_new_device_names_its_driver() {
         let event = b"add@/devices/pci0/1\0ACTION=add\0MODALIAS=pci:v00001AF4d00001000\0SEQNUM=1\0";
         assert_eq!(modalias(event), Some("pci:v00001AF4d00001000"));
+        assert_eq!(field(event, "SEQNUM="), Some("1"));
         assert_eq!(modalias(b"remove@/devices/x\0MODALIAS=pci:v1\0"), None);
         assert_eq!(modalias(b"add@/devices/x\0SUBSYSTEM=net\0"), None);
         assert_eq!(modalias(b"\xff\xfe"), None);

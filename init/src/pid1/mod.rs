@@ -30,6 +30,9 @@ pub const EXIT_REBOOT: u8 = 100;
 pub const EXIT_KEXEC: u8 = 102;
 /// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
+/// The number of the last uevent for whose device drivers have been loaded. `/sys/kernel/uevent_seqnum` has that of the
+/// last one there was.
+pub const UEVENTS_HANDLED: &str = "/run/slipway/uevents-handled";
 /// How often a machine that goes no further says why.
 const REPEAT: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,86 @@
+//! When the list of disks is complete: before that, no disk is chosen, because the one that is missing could be the one
+//! that is meant, or make the choice ambiguous.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use slipway_actions::{Expected, expected_disks, list_disks};
+use slipway_installer::discover;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::pid1::{DRIVERS_LOADED, UEVENTS_HANDLED};
+
+/// Polling interval.
+const POLL: Duration = Duration::from_millis(50);
+/// How long to wait for devices that are known to come. A disk that spins up takes up to 30 s.
+const DEVICE_LIMIT: Duration = Duration::from_secs(45);
+/// The longest wait of all.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run begins.
+pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
+    settle().await;
+    name_unserved();
+    let loaded = rare.wait_for(Option::is_some).await.map_or(None, |loaded| *loaded);
+    if loaded.is_some_and(|loaded| loaded > 0) {
+        settle().await;
+        name_unserved();
+    }
+    settled.send_replace(true);
+}
+
+/// Returns when drivers are loaded, no device is known to come, and the list has not changed for as long as the machine's
+/// buses need.
+async fn settle() {
+    let began = Instant::now();
+    let (mut known, mut since) = (paths(), began);
+    let mut told = Vec::new();
+    loop {
+        let Expected { devices, settle } = expected().await;
+        let is_waiting = !devices.is_empty() && began.elapsed() < DEVICE_LIMIT;
+        let now = paths();
+        if now != known || is_waiting || !drivers_are_loaded() {
+            (known, since) = (now, Instant::now());
+        }
+        if since.elapsed() >= settle || began.elapsed() >= LIMIT {
+            for device in devices {
+                warn!("{device} did not appear in {} s; it does not count", began.elapsed().as_secs());
+            }
+            return;
+        }
+        for device in devices.into_iter().filter(|_| Path::new(DRIVERS_LOADED).exists()) {
+            if !told.contains(&device) {
+                info!("waiting for {device}");
+                told.push(device);
+            }
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// What may still bring disks. A device that does not answer holds up its own thread alone.
+async fn expected() -> Expected {
+    let roots = discover::Roots::default();
+    // The closure does not panic, so there is a result.
+    tokio::task::spawn_blocking(move || expected_disks(&roots.sys, &roots.dev)).await.unwrap_or_default()
+}
+
+fn paths() -> Vec<String> {
+    list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect()
+}
+
+/// Whether PID 1 has loaded the drivers of all devices that the kernel has announced.
+fn drivers_are_loaded() -> bool {
+    let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let last = number(&discover::Roots::default().sys.join("kernel/uevent_seqnum"));
+    Path::new(DRIVERS_LOADED).exists() && number(Path::new(UEVENTS_HANDLED)) >= last
+}
+
+/// The console is the only place where a machine whose only network card is dead can say so.
+fn name_unserved() {
+    for device in discover::unserved(&discover::Roots::default()) {
+        warn!("{device}");
+    }
+}
