@@ -70,7 +70,7 @@ fn user_data_that_cannot_take_the_block_is_refused_before_the_disk_is_looked_at(
     let phone_home = Some(PhoneHome { url: "https://s.example/p".to_owned(), tries: None });
     let inputs = SeedCloudInit { user_data: "#cloud-config\n- a\n".to_owned(), phone_home, ..seed() };
     let refusal = bench.refusal(&Action::SeedCloudInit(inputs));
-    let expect = "adding phone_home to the user-data: line 2, column 1: the root of the document is a list";
+    let expect = "reading the user-data: line 2, column 1: the root of the document is a list";
     assert!(refusal.starts_with(expect), "{refusal}");
 }
 

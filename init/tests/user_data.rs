@@ -47,6 +47,26 @@ fn what_is_refused_is_told_with_its_place() {
 }
 
 #[test]
+fn files_of_a_seed_are_checked_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (right, config) = (file("right", "#!/bin/sh\n"), file("config", "{\"ignition\": {\"version\": \"3.4.0\"}}"));
+    let network = file("network", "version: 2\nethernets: {eth0: {dhcp4: true}}\n");
+    check(&["check", &right, &config, "--network", &network], "", (0, "", ""));
+    check(&["check", "--network", &network], "hello\n", (0, "", ""));
+    let (encoded, cut) = (file("encoded", "I2Nsb3VkLWNvbmZpZwo=\n"), file("cut", "version: 2\nethernets: {a: {}\n"));
+    let expect = format!("{encoded}:1:1: cloud-init does not recognise the text: it is in base64");
+    check(&["check", &encoded, &right, "--network", &cut], "", (1, "", &expect));
+    check(&["check", "--network", &cut], "", (1, "", &format!("{cut}:2:12: this is not YAML")));
+    check(&["check"], "{\"ignition\": {}}", (1, "", "1:1: the config has no ignition.version"));
+    check(&["check", "/nonexistent"], "", (1, "", "slipway: opening /nonexistent: "));
+}
+
+#[test]
 fn what_is_too_large_is_refused_and_not_cut() {
     let large = "a".repeat(17 << 20);
     for arguments in [INJECT, REMOVE, &["check"]] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use slipway_actions::{Cancel, Done, Machine, Next, Report};
 use slipway_protocol::{EventKind, Failure, Step, Workflow, workflow};
+use slipway_user_data::seed;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
@@ -84,7 +85,8 @@ impl Runner {
         if let Some(interrupted) = self.interrupted(&workflow.run) {
             return self.report_interruption(workflow, &interrupted);
         }
-        let problems = workflow::validate(&workflow.steps);
+        let mut problems = workflow::validate(&workflow.steps);
+        problems.extend(seed::problems(&workflow.steps));
         if !problems.is_empty() {
             let failure =
                 Failure { reason: "reading the workflow".to_owned(), causes: problems, log_tail: self.log.tail() };

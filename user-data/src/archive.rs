@@ -42,8 +42,8 @@ pub(crate) fn judged(source: &str) -> Result<Document, Refusal> {
     Ok(document)
 }
 
-/// The content and the kind of a part, as far as they are known. cloud-init looks for a header only if there is no type.
-/// A part with neither is a cloud-config (cloudinit/user_data.py, `_explode_archive`).
+/// The content and the kind of a part, as far as they are known. cloud-init looks for a header only if there is no
+/// type. A part with neither is a cloud-config (cloudinit/user_data.py, `_explode_archive`).
 fn part(entry: &Entry) -> Option<(&str, Kind)> {
     let content = entry.field.as_deref().filter(|_| !entry.is_pieced)?;
     let named = entry.content_type.as_deref().filter(|named| named.contains('/'));

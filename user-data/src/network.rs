@@ -1,8 +1,8 @@
 //! Judges a network configuration of a NoCloud seed (cloud-init documentation, "Networking config Version 1" and
 //! "Version 2").
 //!
-//! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if it
-//! cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
+//! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if
+//! it cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
 //! cloudinit/net/network_state.py). Version 2 goes to netplan as it is where that is installed. Elsewhere cloud-init
 //! carries it out itself. Only what neither could use is refused.
 

@@ -21,8 +21,8 @@ pub struct Unusable {
     pub source: Refusal,
 }
 
-/// Refuses a seed that the installed system would not understand, or to which nothing could be added as it asks. Does not
-/// repeat [`SeedCloudInit::validate`].
+/// Refuses a seed that the installed system would not understand, or to which nothing could be added as it asks. Does
+/// not repeat [`SeedCloudInit::validate`].
 pub fn judge(seed: &SeedCloudInit) -> Result<(), Unusable> {
     let refused = |input| move |source| Unusable { input, source };
     if seed.is_for_ignition() {
@@ -42,7 +42,8 @@ pub fn judge(seed: &SeedCloudInit) -> Result<(), Unusable> {
     }
 }
 
-/// What is wrong with the seeds among some steps, in words. Seeds that fail [`SeedCloudInit::validate`] are left to that.
+/// What is wrong with the seeds among some steps, in words. Seeds that fail [`SeedCloudInit::validate`] are left to
+/// that.
 pub fn problems(steps: &[Step]) -> Vec<String> {
     let problem = |step: &Step| match &step.action {
         Action::SeedCloudInit(seed) if seed.validate().is_empty() => {

@@ -7,7 +7,8 @@ mod ignition;
 mod root;
 
 use slipway_protocol::{SeedCloudInit, SeedPlace};
-use slipway_user_data::{inject_phone_home, quoted};
+use slipway_user_data::seed::{Unusable, judge};
+use slipway_user_data::{Refusal, inject_phone_home, quoted};
 
 use crate::action::Done;
 use crate::disk::choose;
@@ -30,6 +31,7 @@ enum Root {
 }
 
 pub(crate) fn run(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
+    judge(inputs).map_err(|Unusable { input, source }| unusable(input, source))?;
     match inputs.is_for_ignition() {
         true => ignition::run(inputs, machine, report),
         false => seed_cloud_init(inputs, machine, report),
@@ -127,7 +129,7 @@ fn find_root(disk: &OpenDisk, places: &[Place], wanted: SeedPlace, report: Tell)
 fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
     let user_data = match &inputs.phone_home {
         Some(phone_home) => {
-            inject_phone_home(&inputs.user_data, phone_home).map_err(|source| TargetError::UserData { source })?
+            inject_phone_home(&inputs.user_data, phone_home).map_err(|source| unusable("user-data", source))?
         }
         None => inputs.user_data.clone(),
     };
@@ -135,6 +137,10 @@ fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
     let optional = [("vendor-data", &inputs.vendor_data), ("network-config", &inputs.network_config)];
     files.extend(optional.into_iter().filter_map(|(name, content)| Some((name, content.clone()?))));
     Ok(files)
+}
+
+fn unusable(input: &'static str, source: Refusal) -> Error {
+    TargetError::SeedInput { input, source }.into()
 }
 
 fn meta_data(inputs: &SeedCloudInit) -> String {

@@ -28,16 +28,11 @@ pub enum TargetError {
         #[source]
         source: io::Error,
     },
-    /// phone_home could not be added to the user-data.
-    #[error("adding phone_home to the user-data")]
-    UserData {
-        /// The cause, with line and column.
-        #[source]
-        source: slipway_user_data::Refusal,
-    },
-    /// The Ignition config cannot be used.
-    #[error("reading the Ignition config")]
-    Ignition {
+    /// The system would not understand an input of the seed.
+    #[error("reading the {input}")]
+    SeedInput {
+        /// The input: "user-data", "vendor-data", "network configuration" or "Ignition config".
+        input: &'static str,
         /// The cause, with line and column.
         #[source]
         source: slipway_user_data::Refusal,

@@ -1,11 +1,13 @@
-//! `slipway user-data`: the user-data edits of a seed, from standard input to standard output.
+//! `slipway user-data`: edits of user-data, from standard input to standard output, and the judgement of seeds.
 
+use std::fs::File;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use slipway_user_data::{Block, MAX_BYTES, Post, Refusal};
+use slipway_user_data::{Block, MAX_BYTES, Post, Refusal, network, seed};
 
 #[derive(Subcommand)]
 pub(super) enum UserData {
@@ -27,36 +29,86 @@ pub(super) enum UserData {
         #[arg(long)]
         phone_home_url: String,
     },
-    /// Check that cloud-init can parse standard input, and that a phone_home block can be inserted
-    Check,
+    /// Check that cloud-init or Ignition can use what seeds contain
+    Check {
+        /// Files with user-data, vendor-data or Ignition configs; without any, and without --network, standard input
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// File with a network configuration; may be given several times
+        #[arg(long, value_name = "FILE")]
+        network: Vec<PathBuf>,
+    },
 }
 
 pub(super) fn run(command: UserData) -> Result<ExitCode> {
-    let mut user_data = Vec::new();
-    let mut stdin = std::io::stdin().take(MAX_BYTES as u64 + 1);
-    stdin.read_to_end(&mut user_data).context("reading user-data from standard input")?;
-    if user_data.len() > MAX_BYTES {
-        // `remove` passes on what it cannot parse, so truncated input must not reach it.
-        super::print_stderr(&format!("1:1: the user-data has more than {} MiB", MAX_BYTES >> 20));
-        return Ok(ExitCode::FAILURE);
-    }
     let edited = match command {
         UserData::Inject { phone_home_url: url, post, tries } => {
-            slipway_user_data::inject(&user_data, &Block { url, post, tries })
+            edited(|user_data| slipway_user_data::inject(user_data, &Block { url, post, tries }))?
         }
-        UserData::Remove { phone_home_url } => slipway_user_data::remove(&user_data, &phone_home_url),
-        UserData::Check => slipway_user_data::check(&user_data).map(|()| Vec::new()),
+        UserData::Remove { phone_home_url } => {
+            edited(|user_data| slipway_user_data::remove(user_data, &phone_home_url))?
+        }
+        UserData::Check { files, network } if files.is_empty() && network.is_empty() => {
+            edited(|user_data| seed::check_user_data(user_data).map(|()| Vec::new()))?
+        }
+        UserData::Check { files, network } => return check(&files, &network),
     };
     match edited {
         Ok(edited) => {
             super::print_bytes(&edited)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(Refusal { line, column, reason }) => {
-            super::print_stderr(&format!("{line}:{column}: {reason}"));
+        Err(refusal) => {
+            super::print_stderr(&line(&refusal));
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Standard input after an edit. What is too large is not edited, because it is not read whole.
+fn edited(edit: impl FnOnce(&[u8]) -> Result<Vec<u8>, Refusal>) -> Result<Result<Vec<u8>, Refusal>> {
+    let user_data = read_whole(&mut std::io::stdin()).context("reading user-data from standard input")?;
+    if user_data.len() > MAX_BYTES {
+        // `remove` passes on what it cannot parse, so truncated input must not reach it.
+        let reason = format!("the user-data has more than {} MiB", MAX_BYTES >> 20);
+        return Ok(Err(Refusal { line: 1, column: 1, reason }));
+    }
+    Ok(edit(&user_data))
+}
+
+/// Judges all files, and prints a line for each that is refused.
+fn check(files: &[PathBuf], networks: &[PathBuf]) -> Result<ExitCode> {
+    let mut refused = false;
+    let mut tell = |file: &Path, judged: Result<(), Refusal>| {
+        if let Err(refusal) = judged {
+            refused = true;
+            super::print_stderr(&format!("{}:{}", file.display(), line(&refusal)));
+        }
+    };
+    for file in files {
+        tell(file, seed::check_user_data(&read(file)?));
+    }
+    for file in networks {
+        let not_text = |_| Refusal { line: 1, column: 1, reason: "it is not text in UTF-8".to_owned() };
+        tell(file, String::from_utf8(read(file)?).map_err(not_text).and_then(|text| network::check(&text)));
+    }
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn line(Refusal { line, column, reason }: &Refusal) -> String {
+    format!("{line}:{column}: {reason}")
+}
+
+/// Reads a file, or a little more than is allowed of it.
+pub(super) fn read(file: &Path) -> Result<Vec<u8>> {
+    let mut opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+    read_whole(&mut opened).with_context(|| format!("reading {}", file.display()))
+}
+
+fn read_whole(source: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn parse_url(url: &str) -> Result<String, String> {

@@ -31,8 +31,7 @@ pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Removes every block that reports to `server`, and inserts the steps' own blocks. User-data that is not YAML stays as
-/// it is.
+/// Removes every block that reports to `server`, and inserts the steps' own blocks.
 pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
     let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
     for seed in seeds(steps) {
@@ -67,23 +66,9 @@ fn without_default_port(origin: &str) -> &str {
     origin.strip_suffix(":443").unwrap_or(origin)
 }
 
-/// Refuses user-data that no block can be inserted into.
-pub fn check_user_data(user_data: &str) -> Result<(), Error> {
-    if !workflow::is_ignition(user_data) {
-        return slipway_user_data::check(user_data.as_bytes()).map_err(cannot_report);
-    }
-    let phone_home = PhoneHome { url: "https://localhost/".to_owned(), tries: None };
-    complete_config(user_data, &Additions { phone_home: Some(&phone_home), ..Additions::default() })
-}
-
 /// Whether user-data has its own block, which this server's block would replace.
 pub fn has_own_block(user_data: &str) -> bool {
     !workflow::is_ignition(user_data) && matches!(remove_text(user_data, &|_| true), Ok(Some(_)))
-}
-
-/// Refuses vendor-data that cloud-init would not understand.
-pub fn check_vendor_data(vendor_data: &str) -> Result<(), Error> {
-    trusting(Some(vendor_data), "").map(drop)
 }
 
 fn trusting(vendor_data: Option<&str>, ca: &str) -> Result<String, Error> {

@@ -2,6 +2,7 @@
 
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workflow};
 use slipway_user_data::ignition::Additions;
+use slipway_user_data::seed;
 
 use super::captured;
 use super::new_run::{NewRun, Task};
@@ -45,6 +46,8 @@ pub(super) async fn compose_work(
     let known_steps = known_steps(connection, &new).await?;
     let require = required(connection, &new).await?;
     let Composed { mut steps, reporting, keep_metadata } = steps(connection, node, new).await?;
+    // As the operator wrote them, so that lines and columns are theirs.
+    refuse(seed::problems(&steps))?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
     let phone_home_token = ask_to_phone_home(connection, &mut steps, reporting, ca).await?;
@@ -52,7 +55,7 @@ pub(super) async fn compose_work(
     if let Some(token) = &boot_token {
         compose::ask_to_report_boots(&mut steps, &server_url(connection).await?, token, ca);
     }
-    refuse_problems(&steps)?;
+    refuse(workflow::validate(&steps))?;
     let image_tokens = captured::open_images(connection, &mut steps).await?;
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
@@ -160,8 +163,7 @@ async fn required(connection: &mut Connection, new: &NewRun) -> Result<Proof, Er
     Ok(system.map(|system| system.require).unwrap_or_default())
 }
 
-fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
-    let problems = workflow::validate(steps);
+fn refuse(problems: Vec<String>) -> Result<(), Error> {
     if problems.is_empty() {
         return Ok(());
     }
@@ -187,14 +189,7 @@ fn check_ignition(steps: &[Step]) -> Result<(), Error> {
         if let Action::SeedCloudInit(seed) = &step.action
             && seed.is_for_ignition()
         {
-            let additions = Additions {
-                hostname: seed.hostname.as_deref(),
-                ssh_keys: &seed.ssh_keys,
-                phone_home: seed.phone_home.as_ref(),
-                ca: seed.ca.as_deref(),
-                instance_id: &seed.instance_id,
-            };
-            phone_home::complete_config(&seed.user_data, &additions)?;
+            phone_home::complete_config(&seed.user_data, &Additions::of(seed))?;
         }
     }
     Ok(())

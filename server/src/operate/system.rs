@@ -1,9 +1,9 @@
 //! Operating systems.
 
-use slipway_protocol::{ErrorCode, workflow};
+use slipway_protocol::{ErrorCode, PhoneHome, SeedCloudInit, workflow};
+use slipway_user_data::seed;
 
 use super::{check_keys, check_name};
-use crate::compose::phone_home;
 use crate::error::Error;
 use crate::reports::external_steps::check_known;
 use crate::store::systems::{self, System};
@@ -36,16 +36,29 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     }
     system.reporting().check()?;
     check_keys(&system.ssh_keys)?;
-    if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
-        phone_home::check_user_data(user_data)?;
-    }
-    if let (Some(vendor_data), true) = (&system.vendor_data, system.phone_home) {
-        phone_home::check_vendor_data(vendor_data)?;
-    }
+    check_seed(&system)?;
     check_known(&system.known_steps)?;
     systems::save(&mut transaction, &system, now()).await?;
     store::commit(transaction).await?;
     Ok(system)
+}
+
+/// Refuses data for the first boot that the installed system would not understand, or that it could not report with.
+fn check_seed(system: &System) -> Result<(), Error> {
+    let phone_home = system.phone_home.then(|| PhoneHome { url: "https://localhost/".to_owned(), tries: None });
+    let (user_data, vendor_data) = (system.user_data.clone().unwrap_or_default(), system.vendor_data.clone());
+    let seed = SeedCloudInit { user_data, vendor_data, phone_home, ..SeedCloudInit::default() };
+    let mut problems = seed.validate();
+    for problem in &mut problems {
+        problem.insert_str(0, "the operating system ");
+    }
+    if problems.is_empty() {
+        problems.extend(seed::judge(&seed).err().map(|unusable| unusable.to_string()));
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
 }
 
 /// Removes an operating system. Runs that were started from it continue, because they have all they need.

@@ -251,7 +251,7 @@ fn user_data_may_be_compressed() {
     assert!(start(&much).starts_with(&reading(&much, "line 1, column 1: it has more than 16 MiB")));
     assert_eq!(start(&foreign), reading(&foreign, "line 2, column 4: the text is not UTF-8 from here on"));
     assert!(start("/nonexistent").starts_with(&reading("/nonexistent", "No such file")));
-    let refused = "slipway-server: phone_home cannot be added to the user-data: line 1, column 1: ";
+    let refused = "slipway-server: step \"seed-cloud-init\": the user-data cannot be used: line 1, column 1: ";
     assert!(
         start(&plain).starts_with(refused) && start(&file("plain.gz", &compressed("hello\n"))).starts_with(refused)
     );

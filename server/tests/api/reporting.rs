@@ -73,7 +73,9 @@ async fn with_the_flag_off_blocks_of_this_server_go_and_nothing_else() {
     assert_eq!(composed(off, with_user_data(&format!("#cloud-config\n{old}"))).await, "");
     let metadata = "#cloud-config\n{phone_home: {url: 'https://server.test:8443/latest/meta-data/phone_home'}}\n";
     assert_eq!(composed(off, with_user_data(metadata)).await, "");
-    for kept in ["no YAML: [\n", "#cloud-config\nphone_home: {url: 'https://other.test/v1/phone-home/old'}\n", "\0"] {
+    for kept in
+        ["#!/bin/sh\n# no YAML: [\n", "#cloud-config\nphone_home: {url: 'https://other.test/v1/phone-home/old'}\n"]
+    {
         assert_eq!(composed(off, with_user_data(kept)).await, kept);
     }
 }
@@ -93,10 +95,17 @@ async fn what_is_refused_is_refused_when_it_is_said() {
     let no_tries = NewRun { phone_home_tries: Some(0), ..debian() };
     let no_seed = NewRun { phone_home: Some(true), ..new_run("steps: [{name: a, action: {reboot: {}}}]") };
     for (new, expect) in [
-        (with_user_data("#cloud-config\na: [b\n"), "phone_home cannot be added to the user-data: line 2, column 4: "),
         (
-            with_user_data("hello\n"),
-            "phone_home cannot be added to the user-data: line 1, column 1: cloud-init does not recognise the text",
+            with_user_data("#cloud-config\na: [b\n"),
+            "step \"seed-cloud-init\": the user-data cannot be used: line 2, column 4: ",
+        ),
+        (
+            without(with_user_data("hello\n")),
+            "step \"seed-cloud-init\": the user-data cannot be used: line 1, column 1: cloud-init does not recognise",
+        ),
+        (
+            without(with_user_data("{\"ignition\": {}}")),
+            "step \"seed-cloud-init\": the Ignition config cannot be used: line 1, column 1: the config has no",
         ),
         (
             without(with_user_data(anchored)),
@@ -109,13 +118,63 @@ async fn what_is_refused_is_refused_when_it_is_said() {
         assert_eq!(refused.body().code, ErrorCode::InvalidRequest);
         assert!(refused.to_string().starts_with(expect), "{refused}");
     }
-    let bad = |system: &mut System| system.user_data = Some("#cloud-config\n- a\n".to_owned());
-    let refused = add_system(&server, bad).await.expect_err("a list");
-    assert!(
-        refused.to_string().starts_with("phone_home cannot be added to the user-data: line 2, column 1"),
-        "{refused}"
-    );
     add_system(&server, |system| system.phone_home_tries = Some(0)).await.expect_err("no tries");
+}
+
+/// The judgement does not depend on whether the system reports.
+#[tokio::test]
+async fn what_an_installed_system_would_not_understand_is_refused_in_every_way_to_say_it() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let encoded = "I2Nsb3VkLWNvbmZpZwphOiAxCg==\n";
+    for (user_data, vendor_data, expect) in [
+        (
+            "#cloud-config\n- a\n",
+            None,
+            "the user-data cannot be used: line 2, column 1: the root of the document is a list",
+        ),
+        (
+            encoded,
+            None,
+            "the user-data cannot be used: line 1, column 1: cloud-init does not recognise the text: it is in base64",
+        ),
+        (
+            "",
+            Some("packages: [a]\n"),
+            "the vendor-data cannot be used: line 1, column 1: cloud-init does not recognise",
+        ),
+        ("{}", None, "the Ignition config cannot be used: line 1, column 1: the config has no ignition.version"),
+        ("{}", Some("#!/bin/sh\n"), "the operating system has vendor_data or network_config, which Ignition does not"),
+    ] {
+        for phone_home in [true, false] {
+            let change = |system: &mut System| {
+                system.phone_home = phone_home;
+                system.user_data = Some(user_data.to_owned());
+                system.vendor_data = vendor_data.map(str::to_owned);
+            };
+            let refused = add_system(&server, change).await.expect_err(expect);
+            assert_eq!(refused.body().code, ErrorCode::InvalidRequest);
+            assert!(refused.to_string().starts_with(expect), "{refused}");
+        }
+    }
+    let seed = |inputs: &str| new_run(&format!("steps: [{{name: a, action: {{seed-cloud-init: {{{inputs}}}}}}}]\n"));
+    for (inputs, expect) in [
+        (
+            "user_data: \"#cloud-config\\na: [\"",
+            "step \"a\": the user-data cannot be used: line 2, column 4: this is not YAML",
+        ),
+        ("vendor_data: hello", "step \"a\": the vendor-data cannot be used: line 1, column 1: "),
+        (
+            "network_config: \"version: 2\\nethernets: {\"",
+            "step \"a\": the network configuration cannot be used: line 2, column 12: ",
+        ),
+        ("network_config: \"\"", "step \"a\": the network configuration cannot be used: line 1, column 1: "),
+        ("user_data: \"{}\"", "step \"a\": the Ignition config cannot be used: line 1, column 1: "),
+    ] {
+        let refused = start(&server, seed(inputs)).await.expect_err(expect);
+        assert!(refused.to_string().starts_with(expect), "{refused}");
+    }
+    start(&server, seed("network_config: \"version: 2\\n\"")).await.unwrap();
 }
 
 #[tokio::test]

@@ -36,14 +36,8 @@ pub(super) struct Found {
 
 /// Writes the Ignition config of a step.
 pub(super) fn run(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
-    let additions = Additions {
-        hostname: inputs.hostname.as_deref(),
-        ssh_keys: &inputs.ssh_keys,
-        phone_home: inputs.phone_home.as_ref(),
-        ca: inputs.ca.as_deref(),
-        instance_id: &inputs.instance_id,
-    };
-    let config = complete(&inputs.user_data, &additions).map_err(|source| TargetError::Ignition { source })?;
+    let config = complete(&inputs.user_data, &Additions::of(inputs))
+        .map_err(|source| super::unusable("Ignition config", source))?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let places = verity::places(&disk)?;
     machine.cancel().check()?;

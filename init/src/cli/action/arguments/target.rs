@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use slipway_actions::HostOptions;
 use slipway_protocol::{
@@ -24,13 +24,13 @@ pub(super) struct SeedArguments {
     /// local-hostname of the meta-data
     #[arg(long)]
     hostname: Option<String>,
-    /// File with user-data
+    /// File with user-data or an Ignition config, plain or compressed with gzip
     #[arg(long)]
     user_data: Option<PathBuf>,
-    /// File with vendor-data
+    /// File with vendor-data, plain or compressed with gzip
     #[arg(long)]
     vendor_data: Option<PathBuf>,
-    /// File with a network configuration
+    /// File with a network configuration, version 1 or 2
     #[arg(long)]
     network_config: Option<PathBuf>,
     /// Where it is put
@@ -60,14 +60,23 @@ pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
         seed: given.seed,
         instance_id: given.instance_id,
         hostname: given.hostname,
-        user_data: optional(&given.user_data)?.unwrap_or_default(),
-        vendor_data: optional(&given.vendor_data)?,
+        user_data: user_data(&given.user_data)?.unwrap_or_default(),
+        vendor_data: user_data(&given.vendor_data)?,
         network_config: optional(&given.network_config)?,
         ssh_keys: given.ssh_key,
         phone_home: given.phone_home_url.map(|url| PhoneHome { url, tries: None }),
         ca: optional(&given.ca)?,
     };
     Ok(Action::SeedCloudInit(seed).into())
+}
+
+/// User-data or vendor-data in a file, unpacked if it is compressed.
+fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
+    let read = |file: &PathBuf| {
+        let unpacked = crate::cli::user_data::read(file).map(|bytes| slipway_user_data::unpacked(&bytes));
+        unpacked.and_then(|text| text.with_context(|| format!("reading {}", file.display())))
+    };
+    file.as_ref().map(read).transpose()
 }
 
 #[derive(Args)]
