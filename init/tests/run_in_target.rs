@@ -207,6 +207,9 @@ fn nothing_outlives_the_command_or_slipway() {
 const FILE: &str = "nameserver 192.0.2.1\n";
 const STUB: &str = "-> ../run/systemd/resolve/stub-resolv.conf";
 
+/// Files below /etc with their content, or where they lead.
+type Contents<'a> = &'a [(&'a str, &'a str)];
+
 /// What package scripts do to the file, and what is there afterwards under its own name and under others.
 #[test]
 fn what_a_script_makes_of_resolv_conf_stays() {
@@ -221,7 +224,7 @@ fn what_a_script_makes_of_resolv_conf_stays() {
     let copy = "cp -a /etc/resolv.conf /etc/resolv.conf.old\n";
     let through = "echo nameserver 192.0.2.7 > /etc/new; cp --remove-destination /etc/new /etc/resolv.conf\n";
     let edit = "echo nameserver 192.0.2.7 > /etc/resolv.conf; sed -i s/2.7/2.8/ /etc/resolv.conf\n";
-    let cases: &[(&str, &str, &[(&str, &str)])] = &[
+    let cases: &[(&str, &str, Contents<'_>)] = &[
         (FILE, stub, &[("resolv.conf", STUB)]),
         ("", stub, &[("resolv.conf", STUB)]),
         ("-> /run/NetworkManager/resolv.conf", stub, &[("resolv.conf", STUB)]),
