@@ -1,5 +1,5 @@
-//! What uses a disk: swap, mounts, mappings, arrays, caches, loop devices, and whatever is built on these. Takes it down
-//! before the disk is overwritten or captured.
+//! What uses a disk: swap, mounts, mappings, arrays, caches, loop devices, and whatever is built on these. Takes it
+//! down before the disk is overwritten or captured.
 
 mod plan;
 

@@ -2,8 +2,8 @@
 //!
 //! Nothing is mounted on /etc/resolv.conf, because the packages that manage the file replace it, and a mount point
 //! cannot be replaced. If it leads into /run, which is in memory, the file is made there. Otherwise a link takes its
-//! place. The link leads to the file itself, which has another name meanwhile, and the machine's own is mounted on that.
-//! So a power cut at any moment leaves a system that reads the file it had.
+//! place. The link leads to the file itself, which has another name meanwhile, and the machine's own is mounted on
+//! that. So a power cut at any moment leaves a system that reads the file it had.
 
 use std::fs;
 use std::io;
@@ -108,7 +108,8 @@ fn mount(place: &str) -> io::Result<()> {
 }
 
 impl Given<'_> {
-    /// Keeps what was written into the machine's file by the name /etc/resolv.conf, in the file of the installed system.
+    /// Keeps what was written into the machine's file by the name /etc/resolv.conf, in the file of the installed
+    /// system.
     pub(super) fn keep(&self) -> Result<(), Error> {
         let failed = |source| target_file("keeping", RESOLV_CONF, source);
         let now = fs::read(format!("/{MACHINES}")).map_err(failed)?;
