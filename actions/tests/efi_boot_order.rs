@@ -277,3 +277,22 @@ fn a_loader_that_is_named_must_be_there() {
     assert!(error.contains("partition 1 (esp)") && error.contains("has no /EFI/debian/none.efi"), "{error}");
     assert_eq!(order(&bench), [2, 3, 0, 1]);
 }
+
+#[test]
+fn an_entry_with_arguments_of_an_earlier_system_stays_and_is_told() {
+    let true = can_mount() else { return };
+    let bench = installed();
+    succeeds(&bench, EfiBootOrder::default());
+    let arguments: Vec<u8> = "root=/dev/mapper/oldvg-root ro\0".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let old = [get(&bench, "Boot0002").unwrap(), arguments].concat();
+    set(&bench, "Boot0002", &old);
+    for number in [4, 4] {
+        let done = run(&bench, EfiBootOrder::default()).unwrap();
+        assert!(done.outcome.summary.starts_with(&format!("Boot{number:04X} ")), "{:?}", done.outcome);
+        assert_eq!(order(&bench)[..2], [number, 2]);
+        assert_eq!(get(&bench, "Boot0002").as_ref(), Some(&old));
+        let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
+        let expect = "Boot0002 (Debian GNU/Linux) starts the same boot loader with \"root=/dev/mapper/oldvg-root ro\"";
+        assert!(warning.starts_with(expect), "{warning}");
+    }
+}

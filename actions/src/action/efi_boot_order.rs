@@ -185,10 +185,18 @@ impl Order<'_> {
         let has = self.variables.entries()?;
         let plan = self.plan(&has, &loader, inputs, &gone)?;
         let old = has.options.get(&plan.number).and_then(Option::as_ref);
-        if old.is_none() && was_noted {
+        if old.is_none() && was_noted && plan.passed_over.is_empty() {
             warnings
                 .push("the firmware has forgotten the entry that was made before, or somebody removed it".to_owned());
         }
+        warnings.extend(plan.passed_over.iter().filter_map(|number| {
+            let option = has.options.get(number)?.as_ref()?;
+            let (called, arguments) = (option.description(), option.arguments()?);
+            Some(format!(
+                "Boot{number:04X} ({called}) starts the same boot loader with {arguments:?}; it stays as it is and \
+                 is not used: if it is of an earlier system, remove it in the firmware's setup"
+            ))
+        }));
         self.write(&has, &plan, inputs.position, warnings)?;
         self.remember(&note, identity.as_deref(), &gone);
         Ok(self.summary(&plan, &loader, inputs.position))

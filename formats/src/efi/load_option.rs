@@ -6,6 +6,12 @@ pub use super::device_path::LoaderPath;
 
 /// Firmware tries the entry automatically.
 const ACTIVE: u32 = 1;
+/// Menus do not show the entry.
+const HIDDEN: u32 = 8;
+/// The kind of entry. Only those of kind 0 are for booting; firmware does not try the others automatically.
+const CATEGORY: u32 = 0x1F00;
+/// Data that Windows appends to its entries.
+const WINDOWS: &[u8] = b"WINDOWS\0";
 /// Bytes before the description: attributes and length of the device path.
 const HEADER: usize = 6;
 
@@ -65,16 +71,38 @@ impl LoadOption {
         text.starts_with('\\') || text.to_ascii_lowercase().contains(".efi")
     }
 
-    /// The same entry, made active, with the current place of its loader.
+    /// What the entry passes to its program, as text, or the bytes in hexadecimal if it is no text. None if it passes
+    /// nothing that a program would take for arguments: no data, an empty text with a mark of the firmware after it, or
+    /// the mark of Windows.
+    pub fn arguments(&self) -> Option<String> {
+        let data = &self.data;
+        if data.is_empty() || data.starts_with(&[0, 0]) || data.starts_with(WINDOWS) {
+            return None;
+        }
+        let wide: Vec<u16> = utf16_units(data).take_while(|unit| *unit != 0).collect();
+        // efibootmgr writes one byte for each character unless told otherwise.
+        let narrow = String::from_utf8_lossy(data.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let wide = String::from_utf16(&wide).ok().filter(|_| data.get(1) == Some(&0));
+        let text = wide.unwrap_or(narrow);
+        let is_text = !text.is_empty() && text.chars().all(|c| !c.is_control() && c != char::REPLACEMENT_CHARACTER);
+        let bytes = || data.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(if is_text { text } else { bytes() })
+    }
+
+    /// Whether the firmware may start the entry by itself, once it is active.
+    pub fn is_for_booting(&self) -> bool {
+        self.attributes & CATEGORY == 0
+    }
+
+    /// The same entry, made active and visible, with the current place of its loader.
     pub fn renewed(&self, description: Option<&str>, loader: &LoaderPath) -> Self {
         let mut renewed = self.clone();
-        renewed.attributes |= ACTIVE;
+        renewed.attributes = (renewed.attributes | ACTIVE) & !HIDDEN;
         if let Some(description) = description {
             renewed.description = description.encode_utf16().collect();
         }
-        if self.loader().is_none_or(|found| found.drive != loader.drive) {
-            renewed.path = device_path::encode(loader);
-        }
+        // A full path also names controller and port, which may have changed.
+        renewed.path = device_path::encode(loader);
         renewed
     }
 }
@@ -114,16 +142,38 @@ mod tests {
     #[test]
     fn an_entry_is_renewed_without_losing_what_is_somebody_elses() {
         let mut old = LoadOption::new("mine", &loader());
-        old.attributes = 0x0000_0100;
-        old.data = b"options".to_vec();
+        old.attributes = 0x0000_000A;
+        old.data = b"\0\0BO".to_vec();
         let same = old.renewed(None, &loader());
         assert_eq!(
             (same.attributes, same.description(), &same.path, &same.data),
-            (0x101, "mine".into(), &old.path, &old.data)
+            (3, "mine".into(), &old.path, &old.data)
         );
         let mut moved = loader();
         moved.drive.start = 4096;
         assert_eq!(old.renewed(Some("new"), &moved).loader(), Some(moved));
         assert_eq!(old.renewed(Some("new"), &loader()).description(), "new");
+        // With PciRoot(0x0) before it.
+        old.path = [&[2, 1, 12, 0, 0xD0, 0x41, 3, 10, 0, 0, 0, 0], old.path.as_slice()].concat();
+        assert_eq!(old.renewed(None, &loader()).path, device_path::encode(&loader()));
+    }
+
+    #[test]
+    fn what_a_program_is_passed_is_told_from_marks_of_firmware() {
+        let check = |data: &[u8], expect: Option<&str>| {
+            let option = LoadOption { data: data.to_vec(), ..LoadOption::new("x", &loader()) };
+            assert_eq!(option.arguments().as_deref(), expect, "{data:?}");
+        };
+        let wide = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        for none in [&b""[..], b"\0\0BO", b"\0\0", b"WINDOWS\0\x01\0\0\0"] {
+            check(none, None);
+        }
+        check(&wide("root=/dev/mapper/oldvg-root ro\0"), Some("root=/dev/mapper/oldvg-root ro"));
+        check(b"root=/dev/mapper/oldvg-root", Some("root=/dev/mapper/oldvg-root"));
+        check(b"root=x\0", Some("root=x"));
+        check(b"x", Some("x"));
+        check(&wide("q"), Some("q"));
+        check(&[0x4E, 0xAC, 0x08, 0x81], Some("4eac0881"));
+        check(&[1], Some("01"));
     }
 }

@@ -27,6 +27,8 @@ pub struct Plan {
     pub order: Vec<u16>,
     /// Entries to remove.
     pub removed: Vec<u16>,
+    /// Entries that start the same loader, but pass it arguments, such as those of an earlier system. They stay.
+    pub passed_over: Vec<u16>,
 }
 
 /// Name of an entry.
@@ -48,9 +50,9 @@ pub fn encode(order: &[u16]) -> Vec<u8> {
     order.iter().copied().flat_map(u16::to_le_bytes).collect()
 }
 
-/// Plans an entry for a loader at its position. An entry that already leads there is reused, unless it names another
-/// program. The other entries and their order stay, except that entries on partitions known to be gone are removed.
-/// None if every number is in use.
+/// Plans an entry for a loader at its position. An entry that already leads there is reused if it starts just that: it
+/// passes no arguments, names no other program, and is for booting. The other entries and their order stay, except that
+/// entries on partitions known to be gone are removed. None if every number is in use.
 pub fn plan(
     has: &Entries,
     loader: &LoaderPath,
@@ -58,12 +60,13 @@ pub fn plan(
     position: BootPosition,
     gone: &[Signature],
 ) -> Option<Plan> {
-    let leads_there = |number: &u16| {
-        let option = has.options.get(number)?.as_ref().filter(|option| !option.names_a_program())?;
-        option.loader().filter(|found| found.is_same(loader)).map(|_| (*number, option))
+    let leads_there = |option: &&LoadOption| option.loader().is_some_and(|found| found.is_same(loader));
+    let starts_it = |number: &u16| {
+        let option = has.options.get(number)?.as_ref().filter(leads_there)?;
+        (option.is_for_booting() && option.arguments().is_none()).then_some((*number, option))
     };
     // The first of several in the boot order.
-    let taken = has.order.iter().chain(has.options.keys()).find_map(leads_there);
+    let taken = has.order.iter().chain(has.options.keys()).find_map(starts_it);
     let (number, option) = match taken {
         Some((number, option)) => (number, option.renewed(name.given, loader)),
         None => {
@@ -75,6 +78,11 @@ pub fn plan(
     let options = has.options.iter().filter(|(other, _)| **other != number);
     let removed: Vec<u16> =
         options.filter(|(_, option)| option.as_ref().is_some_and(is_gone)).map(|(number, _)| *number).collect();
+    let is_passed_over = |(number, option): (&u16, &Option<LoadOption>)| {
+        let option = option.as_ref().filter(leads_there).filter(|option| !option.names_a_program())?;
+        option.arguments().filter(|_| !removed.contains(number)).map(|_| *number)
+    };
+    let passed_over = has.options.iter().filter_map(is_passed_over).collect();
     let mut order: Vec<u16> = Vec::with_capacity(has.order.len() + 1);
     order.extend(Some(number).filter(|_| position == BootPosition::First));
     // Firmware may delete an entry that is not in the order. So the entry is added at the end if it is not wanted
@@ -84,7 +92,7 @@ pub fn plan(
             order.push(*other);
         }
     }
-    Some(Plan { number, option, order, removed })
+    Some(Plan { number, option, order, removed, passed_over })
 }
 
 #[cfg(test)]
@@ -104,6 +112,10 @@ mod tests {
     /// An entry for a network card: its path ends at once.
     fn network() -> Option<LoadOption> {
         LoadOption::decode(&[1, 0, 0, 0, 4, 0, b'P', 0, 0, 0, 0x7F, 0xFF, 4, 0])
+    }
+
+    fn utf16(text: &str) -> Vec<u8> {
+        text.encode_utf16().flat_map(u16::to_le_bytes).collect()
     }
 
     const NAME: Name<'_> = Name { given: None, otherwise: "Debian" };
@@ -137,14 +149,33 @@ mod tests {
     #[test]
     fn an_entry_that_has_the_loader_start_something_else_is_not_taken() {
         let with = |data: &[u8]| LoadOption::decode(&[&disk(7).unwrap().encode(), data].concat());
-        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
         for data in [utf16("\\fwupdx64.efi\0"), utf16("shimx64.EFI \\a"), utf16("\\a")] {
             check(&[(0, with(&data))], &[0], BootPosition::First, (1, &[1, 0], &[]));
         }
         // Data that mainboards and Windows append to their entries.
-        for data in [&b"\0\0BO"[..], b"WINDOWS\0\x01\0\0\0", b"x"] {
+        for data in [&b"\0\0BO"[..], b"WINDOWS\0\x01\0\0\0"] {
             check(&[(0, with(data))], &[0], BootPosition::First, (0, &[0], &[]));
         }
+    }
+
+    #[test]
+    fn an_entry_with_arguments_of_an_earlier_system_is_passed_over() {
+        let with = |data: &[u8]| LoadOption::decode(&[&disk(7).unwrap().encode(), data].concat());
+        let old = utf16("root=/dev/mapper/oldvg-root\0");
+        let passed_over = |options: &[(u16, Option<LoadOption>)]| {
+            let has = Entries { options: options.iter().cloned().collect(), order: vec![0] };
+            plan(&has, &loader(7), NAME, BootPosition::First, &[]).unwrap().passed_over
+        };
+        for data in [old.as_slice(), b"root=/dev/mapper/oldvg-root", b"x"] {
+            check(&[(0, with(data))], &[0], BootPosition::First, (1, &[1, 0], &[]));
+            check(&[(0, with(data)), (1, disk(7))], &[0, 1], BootPosition::First, (1, &[1, 0], &[]));
+            assert_eq!(passed_over(&[(0, with(data)), (1, disk(7)), (2, disk(1))]), [0]);
+        }
+        assert_eq!(passed_over(&[(0, with(&utf16("\\fwupdx64.efi\0")))]), [0; 0]);
+        // An application, which firmware does not start by itself.
+        let mut application = disk(7).unwrap().encode();
+        application[1] = 1;
+        check(&[(0, LoadOption::decode(&application))], &[0], BootPosition::First, (1, &[1, 0], &[]));
     }
 
     #[test]
