@@ -391,3 +391,41 @@ fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
         assert!(chain(&error).contains(&refusal), "{}", chain(&error));
     }
 }
+
+#[test]
+fn linux_below_xen_gets_the_arguments_by_grub_and_by_xens_own_program() {
+    let true = can_mount() else { return };
+    let menu = |extra: &str| {
+        format!(
+            "menuentry 'Debian' {{\n\tlinux /vmlinuz-6.1 root=x ro{extra}\n}}\nmenuentry 'Debian, with Xen' {{\n\
+             \tmultiboot2 /xen-4.17.gz placeholder ${{xen_rm_opts}}\n\
+             \tmodule2 /vmlinuz-6.1 placeholder root=x ro{extra}\n\tmodule2 --nounzip /initrd.img-6.1\n}}\n"
+        )
+    };
+    let xen = |extra: &str| format!("[global]\ndefault=a\n[a]\noptions=b\nkernel=vmlinuz root=x ro{extra}\n");
+    let defaults = |extra: &str| {
+        format!("GRUB_CMDLINE_LINUX_DEFAULT=\"quiet{extra}\"\nGRUB_CMDLINE_LINUX_XEN_REPLACE_DEFAULT=\"c{extra}\"\n")
+    };
+    let bench = installed(
+        &[
+            ("boot/grub/grub.cfg", &menu("")),
+            ("boot/grub/custom.cfg", "menuentry 'own' {\n\tlinux /bzImage rw\n}\n"),
+            ("etc/default/grub", &defaults("")),
+        ],
+        &[("EFI/xen/xen.cfg", &xen("")), ("EFI/xen/xen.efi", "")],
+    );
+    assert_eq!(run_twice(&bench, &append(&["a=1"])).0, "added a=1 to 4 files");
+    assert_eq!(content(&bench, ROOT_AT, "/boot/grub/grub.cfg"), menu(" a=1"));
+    assert_eq!(content(&bench, ROOT_AT, "/boot/grub/custom.cfg"), "menuentry 'own' {\n\tlinux /bzImage rw a=1\n}\n");
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/grub"), defaults(" a=1"));
+    assert_eq!(content(&bench, ESP_AT, "/EFI/xen/xen.cfg"), xen(" a=1"));
+}
+
+#[test]
+fn what_no_entry_would_get_is_not_said_to_be_added() {
+    let true = can_mount() else { return };
+    let menu = "menuentry 'recovery' {\n\tlinux /vmlinuz root=x ro single\n}\n";
+    let bench = installed(&[("boot/grub/grub.cfg", menu), ("etc/default/grub", "GRUB_TIMEOUT=5\n")], &[]);
+    let message = refusal(&bench, append(&["a=1"]), &[(ROOT_AT, "/etc/default/grub")]);
+    assert!(message.starts_with("adding kernel argument \"a=1\": there are only entries for recovery"), "{message}");
+}

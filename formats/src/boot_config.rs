@@ -11,6 +11,7 @@ pub use grub_config::{grub_config, kernelopts_of_config};
 pub use grub_defaults::grub_defaults;
 pub use grub_env::grub_env;
 pub use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
+pub use xen::xen_config;
 
 mod bls;
 mod command_line;
@@ -21,6 +22,7 @@ mod grub_env;
 mod kernel_cmdline;
 mod shell;
 pub mod uki;
+mod xen;
 
 /// The argument with which a kernel started by the firmware loads an initramfs (kernel documentation, "The EFI Boot
 /// Stub").
@@ -57,8 +59,11 @@ pub enum EntryScope {
 
 /// Whether a command that starts a kernel starts Linux, rather than a memory test.
 fn is_linux(path: &str, arguments: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    !name.contains("memtest") && (name.contains("vmlinu") || has_argument(arguments, "root="))
+    let name = path.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    let is_named = ["vmlinu", "zimage"].iter().any(|part| name.contains(part))
+        || ["image", "kernel", "linux"].iter().any(|start| name.starts_with(start));
+    let has = |start| has_argument(arguments, start);
+    !name.contains("memtest") && (is_named || has("root=") || has("init="))
 }
 
 /// Whether an EFI program that an entry starts is Linux, rather than a shell or memory test. This is judged by its

@@ -88,7 +88,12 @@ fn finish(
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
         let reason = "no boot entry has it; to add an argument, use append";
-        return Err(BootError::KernelArgument { argument: missing.old.clone(), reason }.into());
+        return Err(BootError::KernelArgument { operation: "replacing", argument: missing.old.clone(), reason }.into());
+    }
+    if let Some(argument) = inputs.added().find(|argument| !plan.has(argument)) {
+        let reason = "there are only entries for recovery, which get no added arguments";
+        let argument = argument.to_owned();
+        return Err(BootError::KernelArgument { operation: "adding", argument, reason }.into());
     }
     plan.carry_out(volumes)?;
     let mut warnings = looked_at.refusals;

@@ -13,9 +13,11 @@ pub enum BootError {
         /// What was found, on which line, and what would be right.
         reason: String,
     },
-    /// A kernel argument cannot be replaced.
-    #[error("replacing kernel argument {argument:?}: {reason}")]
+    /// A kernel argument cannot be replaced or added.
+    #[error("{operation} kernel argument {argument:?}: {reason}")]
     KernelArgument {
+        /// What was to be done: "replacing", "adding".
+        operation: &'static str,
         /// The argument as given.
         argument: String,
         /// Why not, and what to do.

@@ -82,6 +82,17 @@ impl Volume {
         Ok(self.in_boot(GRUB).chain(self.vendors()?.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
     }
 
+    /// Paths of the configurations of Xen's EFI program, which stand beside it.
+    pub(crate) fn xen_configs(&self) -> Result<Vec<String>, Error> {
+        let mut paths = Vec::new();
+        for vendor in self.vendors()? {
+            let folder = format!("{VENDORS}/{vendor}");
+            let names = self.files(&folder, ".cfg")?.into_iter().filter(|name| name.starts_with("xen"));
+            paths.extend(names.map(|name| format!("{folder}/{name}")));
+        }
+        Ok(paths)
+    }
+
     /// Names of the vendor folders on an ESP, sorted.
     pub(crate) fn vendors(&self) -> Result<Vec<String>, Error> {
         bounded(VENDORS, self.root.directories(VENDORS)?)

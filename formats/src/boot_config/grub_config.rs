@@ -25,14 +25,22 @@ pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit
     if found || matches!(edit, Edit::Refused(_)) { edit } else { Edit::NoCommandLine }
 }
 
-/// A line that starts a kernel: the text up to the arguments, the kernel's path, and the arguments.
+/// Commands that load a kernel. Below a hypervisor such as Xen, Linux is a module (GRUB, util/grub.d/20_linux_xen.in).
+const LINUX: &[&str] = &["linux", "linux16", "linuxefi", "module", "module2", "xen_module"];
+/// Options that may stand before the path of a module.
+const OPTION: &str = "--";
+
+/// A line that loads a kernel: the text up to the arguments, the kernel's path, and the arguments.
 fn linux_command(line: &str) -> Option<(&str, &str, &str)> {
     let content = line.trim_start();
     let command = content.split_whitespace().next()?;
-    if !matches!(command, "linux" | "linux16" | "linuxefi") {
+    if !LINUX.contains(&command) {
         return None;
     }
-    let after = content[command.len()..].trim_start();
+    let mut after = content[command.len()..].trim_start();
+    while let Some(option) = after.split_whitespace().next().filter(|word| word.starts_with(OPTION)) {
+        after = after[option.len()..].trim_start();
+    }
     let path = after.split_whitespace().next()?;
     let arguments = after[path.len()..].trim();
     let start = line.trim_end().len() - arguments.len();
@@ -102,6 +110,32 @@ mod tests {
         check("linux /vmlinuz-6.1\n", &append(&["a"]), "linux /vmlinuz-6.1 a\n");
         check("linux /vmlinuz root=x \n", &append(&[]), "linux /vmlinuz root=x \n");
         check("linux /vmlinuz root=x\n", &delete(&["/vmlinuz", "root"]), "linux /vmlinuz\n");
+    }
+
+    #[test]
+    fn linux_below_a_hypervisor_gets_the_arguments_and_nothing_else_does() {
+        let config = "menuentry 'Xen' {\n\tmultiboot2\t/boot/xen-4.17.gz placeholder dom0_mem=1G ${xen_rm_opts}\n\
+                      \tmodule2\t/boot/vmlinuz-6.1 placeholder root=UUID=x ro\n\
+                      \tmodule2\t--nounzip   /boot/initrd.img-6.1\n}\n\
+                      menuentry 'Xen' {\n\tmodule2\t/boot/vmlinuz-6.1 placeholder root=UUID=x ro single\n}\n";
+        check(config, &append(&["a"]), &config.replace("root=UUID=x ro\n", "root=UUID=x ro a\n"));
+        check(config, &delete(&["ro"]), &config.replace("x ro", "x"));
+        let old = "multiboot /xen.gz a\nmodule /vmlinuz-xen root=x\nmodule /initrd-xen\n";
+        check(old, &append(&["b"]), "multiboot /xen.gz a\nmodule /vmlinuz-xen root=x b\nmodule /initrd-xen\n");
+        let arm = "xen_hypervisor /xen a\nxen_module /vmlinuz placeholder root=x\n\
+                   xen_module --nounzip /initramfs-linux.img\n";
+        check(arm, &append(&["b"]), &arm.replace("root=x", "root=x b"));
+        for text in ["multiboot2 /xen.gz root=x\n", "module2 --nounzip\n", "module /hurd/ext2fs.static ext2fs a=b\n"] {
+            assert_eq!(normal(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn kernels_of_any_usual_name_are_linux() {
+        for name in ["bzImage", "kernel-genkernel-x86_64-6.1", "3x-linux-6.6-bzImage", "Image", "zImage-5.4", "linux"] {
+            check(&format!("linux /{name} quiet\n"), &append(&["a"]), &format!("linux /{name} quiet a\n"));
+        }
+        check("linux /x init=/sbin/init\n", &append(&["a"]), "linux /x init=/sbin/init a\n");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use super::shell::{Assignment, assignments, with_assignment, with_lines};
 const EVERY: &str = "GRUB_CMDLINE_LINUX";
 /// Arguments of entries that are not for recovery, after those of every entry.
 const NORMAL: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
+/// What takes the place of the two for Linux below Xen, unless empty (GRUB, util/grub.d/20_linux_xen.in).
+const XEN_EVERY: &str = "GRUB_CMDLINE_LINUX_XEN_REPLACE";
+const XEN_NORMAL: &str = "GRUB_CMDLINE_LINUX_XEN_REPLACE_DEFAULT";
 /// Whether entries are Boot Loader Specification files, as in Fedora. They get only the arguments of every entry.
 const BLS: &str = "GRUB_ENABLE_BLSCFG";
 
@@ -23,11 +26,34 @@ struct Part {
 /// are not for recovery, or in all entries. They are replaced and deleted wherever they are. The error is the index of
 /// a file and what in it is not understood.
 pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: EntryScope) -> Result<Vec<String>, (usize, String)> {
+    let edited = of_variables(files, EVERY, NORMAL, wanted, entries)?;
+    let texts: Vec<&str> = edited.iter().map(String::as_str).collect();
+    let is_set = |variable| -> Result<bool, (usize, String)> {
+        Ok(in_effect(&texts, variable)?.iter().any(|part| !part.assignment.value.trim().is_empty()))
+    };
+    let (every, normal) = (is_set(XEN_EVERY)?, is_set(XEN_NORMAL)?);
+    if !(every || normal) {
+        return Ok(edited);
+    }
+    let (every, normal) = (if every { XEN_EVERY } else { EVERY }, if normal { XEN_NORMAL } else { NORMAL });
+    of_variables(&texts, every, normal, wanted, entries)
+}
+
+/// Changes the command line that the two variables make up.
+fn of_variables(
+    files: &[&str],
+    every_entry: &'static str,
+    normal_entry: &'static str,
+    wanted: &KernelArgs,
+    entries: EntryScope,
+) -> Result<Vec<String>, (usize, String)> {
     let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
-    let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
+    let (every, normal) = (in_effect(files, every_entry)?, in_effect(files, normal_entry)?);
     // Arguments are appended to the second.
-    let (mut parts, others, variable) =
-        if is_bls || entries == EntryScope::All { (normal, every, EVERY) } else { (every, normal, NORMAL) };
+    let (mut parts, others, variable) = match is_bls || entries == EntryScope::All {
+        true => (normal, every, every_entry),
+        false => (every, normal, normal_entry),
+    };
     let first = parts.len();
     parts.extend(others);
     let mut before = Vec::new();
@@ -179,6 +205,20 @@ mod tests {
         let expect: &[&str] = &[&format!("GRUB_CMDLINE_LINUX=\"rhgb a\"\n{bls}")];
         check(&[&format!("GRUB_CMDLINE_LINUX=\"rhgb\"\n{bls}")], &append(&["a"]), expect);
         check(&[bls], &append(&["a"]), &[&format!("{bls}GRUB_CMDLINE_LINUX=\"a\"\n")]);
+    }
+
+    #[test]
+    fn what_replaces_them_below_xen_is_changed_too() {
+        let check = |text: &str, wanted: &KernelArgs, expect: &str| {
+            let full = |text: &str| text.replace("XEN", "GRUB_CMDLINE_LINUX_XEN_REPLACE");
+            check_one(&full(text), wanted, &full(expect));
+        };
+        check("NORMAL=\"q\"\nXEN_DEFAULT=\"c\"\n", &append(&["a"]), "NORMAL=\"q a\"\nXEN_DEFAULT=\"c a\"\n");
+        check("NORMAL=\"q\"\nXEN=\"c\"\n", &append(&["a"]), "NORMAL=\"q a\"\nXEN=\"c\"\n");
+        check("NORMAL=\"q\"\nXEN=\"c\"\n", &delete(&["c"]), "NORMAL=\"q\"\nXEN=\"\"\n");
+        check("NORMAL=\"q\"\nXEN_DEFAULT=\"\"\n", &append(&["a"]), "NORMAL=\"q a\"\nXEN_DEFAULT=\"\"\n");
+        let of_xen = "GRUB_CMDLINE_XEN=\"dom0_mem=1G\"\nGRUB_CMDLINE_XEN_DEFAULT=\"x\"\nNORMAL=\"q\"\n";
+        check_one(of_xen, &append(&["a"]), &of_xen.replace("\"q\"", "\"q a\""));
     }
 
     #[test]

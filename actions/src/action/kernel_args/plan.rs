@@ -68,6 +68,7 @@ impl Plan {
         for (index, volume) in volumes.iter().enumerate() {
             plan.bls_entries(index, volume, wanted)?;
             plan.menus(index, volume, wanted)?;
+            plan.xen_configs(index, volume, wanted)?;
             plan.unified_images(index, volume, wanted)?;
         }
         for (index, volume) in volumes.iter().enumerate() {
@@ -88,7 +89,7 @@ impl Plan {
 
     /// Whether some boot entry will have an argument, ignoring quotes.
     pub(super) fn has(&self, argument: &str) -> bool {
-        let plain = |text: &str| text.replace(['"', '\''], "");
+        let plain = |text: &str| text.replace(['"', '\'', '\\'], "");
         let argument = plain(argument);
         let has = |text: &String| match argument.contains(char::is_whitespace) {
             true => plain(text).contains(&argument),

@@ -22,6 +22,18 @@ impl Plan {
             self.grub.entries += usize::from(starts_linux);
             self.has_kernelopts |= has_kernelopts;
             self.note(index, path, Some(text), menu, starts_linux || has_kernelopts)?;
+            // The menu includes it (GRUB, util/grub.d/41_custom.in).
+            let (custom, to) = (format!("{dir}/custom.cfg"), self.to);
+            self.grub.entries +=
+                self.edit(index, volume, &custom, &|text| boot_config::grub_config(text, wanted, to))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn xen_configs(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        let to = self.to;
+        for path in volume.xen_configs()? {
+            self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::xen_config(text, wanted, to))?;
         }
         Ok(())
     }
