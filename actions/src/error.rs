@@ -1,5 +1,6 @@
 //! Errors of actions.
 
+mod advice;
 mod boot;
 mod capture;
 mod encrypt;
@@ -12,6 +13,7 @@ mod target;
 
 use std::io;
 
+pub(crate) use self::advice::{Tried, advised};
 pub(crate) use self::fetch::{is_cut_off, refused_certificate};
 pub use boot::BootError;
 pub use capture::CaptureError;
@@ -167,9 +169,7 @@ pub enum Error {
 /// wrong digest, a missing disk, a damaged image, and a disk that fails or disappears.
 pub fn is_transient(error: &Error) -> bool {
     match error {
-        Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
-            source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
-        }
+        Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => source.kind() == io::ErrorKind::ResourceBusy,
         Error::Source(error) => error.is_transient(),
         Error::Target(error) => error.is_transient(),
         Error::Encrypt(EncryptError::Escrow { is_transient, .. }) => *is_transient,

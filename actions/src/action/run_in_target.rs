@@ -19,7 +19,7 @@ use slipway_protocol::RunInTarget;
 use crate::action::Done;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::{choose, partitions};
-use crate::error::{Error, TargetError};
+use crate::error::{Error, TargetError, Tried, advised};
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::sys;
@@ -124,7 +124,8 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<(), E
     let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
     let (mut control, theirs) = UnixStream::pair().map_err(failed)?;
     let (reader, writer) = io::pipe().map_err(failed)?;
-    let mut child = Guard(start(theirs.into(), writer.into()).map_err(failed)?);
+    let started = start(theirs.into(), writer.into()).map_err(|source| advised(Tried::Namespace, source));
+    let mut child = Guard(started.map_err(failed)?);
     let text = serde_json::to_string(orders).map_err(|error| failed(error.into()))?;
     // If the process is already gone, its answer or the lack of one says why.
     _ = control.write_all(text.as_bytes()).and_then(|()| control.write_all(b"\n"));

@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, OFlags, major, makedev, minor};
 use rustix::io::Errno;
 
 use crate::disk::Buffer;
-use crate::error::Error;
+use crate::error::{Error, Tried, advised};
 use crate::sys;
 
 mod presence;
@@ -54,7 +54,7 @@ const ZERO_CHUNK: usize = 1 << 20;
 impl OpenDisk {
     /// Opens a disk. The kernel is asked for its size.
     pub(crate) fn open(path: &str, access: Access) -> Result<Self, Error> {
-        let failed = |source| Error::OpenDisk { disk: path.to_owned(), source };
+        let failed = |source| Error::OpenDisk { disk: path.to_owned(), source: advised(Tried::OpenDisk, source) };
         let is_block_device = fs::metadata(path).map_err(failed)?.file_type().is_block_device();
         let writing = matches!(access, Access::Write | Access::WriteBeside);
         // O_EXCL without O_CREAT fails on a block device that is mounted or held (open(2)).

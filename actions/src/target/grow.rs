@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::mount::{self, MountError};
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::{Grown, Partition};
-use crate::error::Error;
+use crate::error::{Error, Tried, advised};
 use crate::{sys, text};
 
 /// Why a file system was not grown.
@@ -56,7 +56,7 @@ fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Re
     let root = mount::mount(&disk, partition, kind)?;
     let len = partition.bytes.end - partition.bytes.start;
     let grow = || resize(&root.directory()?, kind, len);
-    grow().map_err(|errno| GrowError::Refused { kind, source: errno.into() })?;
+    grow().map_err(|errno| GrowError::Refused { kind, source: advised(Tried::Grow(kind), errno.into()) })?;
     Ok(root.sync()?)
 }
 

@@ -18,7 +18,7 @@ use crate::disk::node;
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
 use crate::disk::probe::{self, FileSystem};
-use crate::error::{Error, TargetError};
+use crate::error::{Error, TargetError, Tried, advised};
 use crate::target::os_release;
 use crate::target::root::TargetRoot;
 use crate::{sys, text};
@@ -143,7 +143,7 @@ pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<Target
     let refused = |errno: Errno| MountError::Refused {
         kind,
         source_path: source.path.display().to_string(),
-        source: errno.into(),
+        source: advised(Tried::Mount(driver(kind)), errno.into()),
     };
     let attached = |subvolume| attach(&source.path, kind, subvolume).map(TargetRoot::new);
     let root = attached(None).map_err(refused)?;
@@ -176,13 +176,13 @@ fn attach(node: &Path, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, E
 
 /// Binds a free loop device to a part of a file. It is freed once the returned file and the mount are both gone.
 fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountError> {
-    let failed = |source| MountError::Loop { source };
+    let failed = |source| MountError::Loop { source: advised(Tried::Loop, source) };
     let read_write = |path: &Path| File::options().read(true).write(true).open(path);
     let backing = read_write(Path::new(path)).map_err(failed)?;
     let control = match read_write(Path::new("/dev/loop-control")) {
         Ok(control) => control,
         // Without the loop driver, the kernel's partition node was the only way.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.starts_with("/dev/") => {
             return Err(MountError::NoNode { offset: bytes.start });
         }
         Err(error) => return Err(failed(error)),

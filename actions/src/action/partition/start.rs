@@ -11,7 +11,7 @@ use rustix::fs::{major, minor};
 
 use super::lvm::Group;
 use super::raid::Array;
-use crate::error::{Error, PartitionError};
+use crate::error::{Error, PartitionError, Tried, advised};
 use crate::sys::device_mapper::{self, LinearTarget};
 use crate::sys::md;
 
@@ -77,7 +77,8 @@ fn device_name(array: &Array) -> String {
 pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf, Error> {
     let name = device_name(array);
     let doing = |what: &str| format!("starting array {}: {what}", array.name);
-    fs::write(NEW_ARRAY, &name).map_err(|source| failed(doing("making its device"), source))?;
+    fs::write(NEW_ARRAY, &name)
+        .map_err(|source| failed(doing("making its device"), advised(Tried::Assemble, source)))?;
     let node = Path::new("/dev").join(&name);
     let open = File::options().read(true).write(true).open(&node);
     let device = open.map_err(|source| failed(doing(&format!("opening {}", node.display())), source))?;
@@ -105,7 +106,7 @@ fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Err
 pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), Error> {
     let doing = |what: &str| format!("starting volume group {}: {what}", group.name);
     let open = File::options().read(true).write(true).open(DEVICE_MAPPER);
-    let control = open.map_err(|source| failed(doing("opening the device mapper"), source))?;
+    let control = open.map_err(|source| failed(doing("opening the device mapper"), advised(Tried::Map, source)))?;
     for volume in &group.volumes {
         let mut start = 0;
         let mut targets = Vec::new();

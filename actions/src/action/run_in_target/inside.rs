@@ -18,6 +18,7 @@ use rustix::thread::UnshareFlags;
 use slipway_protocol::RunInTarget;
 
 use super::{Answer, Orders, resolver};
+use crate::error::{Tried, advised};
 use crate::target::mount;
 use crate::{sys, text};
 
@@ -89,13 +90,16 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
 
 /// Mounts the file systems of the disk, the root first, and changes the root to it.
 fn enter(mounts: &[super::Mount]) -> Result<(), String> {
-    let failed = |what: &str, errno: Errno| format!("{what}: {}", io::Error::from(errno));
+    let failed = |what: &str, errno: Errno| format!("{what}: {}", advised(Tried::Namespace, errno.into()));
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| failed("keeping mounts private to this process", errno))?;
     let mut mounted = Vec::new();
     for (source, kind, place) in mounts {
-        let root = of_disk(source, kind).map_err(|errno| failed(&format!("mounting {kind} from {source}"), errno))?;
+        let root = of_disk(source, kind).map_err(|errno| {
+            let reason = advised(Tried::Mount(mount::driver(kind)), errno.into());
+            format!("mounting {kind} from {source}: {reason}")
+        })?;
         mounted.push((root, format!("/{place}")));
     }
     for (root, place) in &mounted {
