@@ -14,6 +14,7 @@ mod partition;
 mod reboot;
 mod run_in_target;
 mod seed_cloud_init;
+mod stopped;
 mod stream_image;
 #[cfg(not(feature = "fuzzing"))]
 mod unpack_archive;
@@ -29,6 +30,7 @@ use crate::report::Tell;
 
 pub use foresee::foresee;
 pub use run_in_target::in_target;
+pub use stopped::if_stopped;
 
 /// The result of an action that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]

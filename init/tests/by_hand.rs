@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -135,4 +137,76 @@ fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
         let (_, help, _) = slipway(folder.path(), &format!("action {action} --help"));
         assert_eq!(help.contains("--yes"), asking.contains(&action), "{action}: {help}");
     }
+}
+
+/// Starts a command line in a folder, and sends it a signal once `is_ready`. Returns its exit status and standard
+/// error.
+fn stopped(folder: &Path, line: &str, signal: &str, is_ready: &dyn Fn() -> bool) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+    command.args(line.split_whitespace()).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    while !is_ready() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_signal_stops_an_image_in_order_and_tells_what_is_left() {
+    let folder = folder();
+    let disk = || fs::read(folder.path().join("disk")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/image", listener.local_addr().unwrap());
+    // Sends the first half of an image, and then nothing.
+    std::thread::spawn(move || {
+        let mut streams = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            _ = stream.read(&mut [0; 4096]);
+            _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 8388608\r\n\r\n");
+            _ = stream.write_all(&vec![0xAA; 4 << 20]);
+            streams.push(stream);
+        }
+    });
+    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        fs::write(folder.path().join("disk"), vec![0x55; DISK as usize]).unwrap();
+        let has_begun = || disk().get(2 << 20) == Some(&0xAA);
+        let digest = "0".repeat(64);
+        let line = format!("action stream-image --url {url} --sha256 {digest} --disk disk --yes");
+        let (found, err) = stopped(folder.path(), &line, signal, &has_begun);
+        assert_eq!(found, Some(status), "{err}");
+        let last = err.lines().last().unwrap_or_default();
+        let expect = format!("slipway: running stream-image: stopped by SIG{}; ", signal.trim_start_matches('-'));
+        assert!(last.starts_with(&expect) && last.ends_with("write the image again"), "{err}");
+        assert!(err.contains("has no partition table now and will not boot"), "{err}");
+        assert!(disk().iter().take(1 << 20).all(|byte| *byte == 0), "the head is cleared");
+    }
+}
+
+#[test]
+fn a_capture_that_is_stopped_leaves_no_file() {
+    let folder = folder();
+    File::options().write(true).open(folder.path().join("disk")).unwrap().set_len(64 << 30).unwrap();
+    let part = folder.path().join("image.zst.part");
+    let line = "action capture-disk --disk disk --to image.zst";
+    for _ in 0..2 {
+        let (found, err) = stopped(folder.path(), line, "-INT", &|| part.exists());
+        assert_eq!(found, Some(130), "{err}");
+        assert!(err.trim_end().ends_with("the disk was only read, and there is no image"), "{err}");
+        assert!(!part.exists() && !folder.path().join("image.zst").exists());
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), vec![0xAA; 1 << 20]).unwrap();
+    let line = format!(
+        "trap '' HUP; {} action stream-image --url image --disk disk --yes & kill -HUP $!; wait $!",
+        env!("CARGO_BIN_EXE_slipway")
+    );
+    let output = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

@@ -285,3 +285,21 @@ fn a_directory_in_place_of_resolv_conf_is_refused() {
     let reason = told(&bench.run("echo one\n")).1["failed"]["reason"].as_str().unwrap().to_owned();
     assert!(reason.starts_with("replacing /etc/resolv.conf of the installed system"), "{reason}");
 }
+
+#[test]
+fn a_signal_ends_the_command_and_puts_everything_back() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(FILE);
+    let mut child = bench.action("echo begun\nwhile :; do :; done\n").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("begun")));
+    run(Command::new("kill").args(["-TERM", &child.id().to_string()]));
+    let last = lines.last().unwrap().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let expect = "running run-in-target: stopped by SIGTERM; everything that was started has ended";
+    assert!(last.contains(expect), "{last}");
+    bench.wait_until_unmounted();
+    assert_eq!([bench.in_etc("resolv.conf"), bench.in_etc(".slipway-resolv.conf")], [FILE, ""]);
+}

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use slipway_actions::{Done, Host, Next};
-use slipway_protocol::{Failure, printable};
+use slipway_protocol::{Action, Failure, printable};
 
 pub use arguments::ActionArguments;
 use arguments::{ByHand, Overwritten};
@@ -14,6 +14,7 @@ use display::Display;
 mod arguments;
 mod confirm;
 mod display;
+mod signals;
 
 /// Runs the action and prints the result. Exit status 0 only if it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
@@ -29,14 +30,24 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
 }
 
 fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitCode> {
+    let cancel = host.cancel.clone();
     let machine = Host::new(host);
     if let Some(Overwritten { disk, what }) = overwritten {
         confirm(&machine, &disk, &what)?;
     }
+    // Only now, because a signal ends the question at once.
+    let stopped = signals::stop_on_signal(cancel);
     let mut display = Display::new(json);
     let result = slipway_actions::run(&action, &machine, &mut |report| display.report(&report));
     display.finish();
-    let Done { outcome, next } = result?;
+    let Done { outcome, next } = match (result, stopped.by()) {
+        (Ok(done), _) => done,
+        (Err(error), None) => return Err(error.into()),
+        (Err(error), Some((signal, status))) => {
+            report_stop(&action, signal, error, json);
+            return Ok(status);
+        }
+    };
     if json {
         display::print_json(&serde_json::json!({ "succeeded": outcome }));
         return Ok(ExitCode::SUCCESS);
@@ -51,4 +62,18 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitC
         Next::Kexec => super::print("start it with systemctl kexec, or with kexec -e after a sync\n")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells that a signal stopped the action, and what that means for the disk. What the action said of it may be true
+/// too: Ctrl-C also reaches the programs that it started.
+fn report_stop(action: &Action, signal: &str, error: slipway_actions::Error, json: bool) {
+    let what = format!("running {}: stopped by {signal}; {}", action.name(), slipway_actions::if_stopped(action));
+    let error = match error {
+        slipway_actions::Error::Cancelled => anyhow::Error::msg(what),
+        error => anyhow::Error::from(error).context(what),
+    };
+    match json {
+        true => display::print_json(&serde_json::json!({ "failed": Failure::of(&*error) })),
+        false => super::log::fatal(&error),
+    }
 }
