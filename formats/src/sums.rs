@@ -1,7 +1,11 @@
 //! Finds the digest of a file in a list of checksums, as written by `sha256sum` and the similar programs of coreutils
-//! (GNU coreutils manual, "md5sum: Print or check MD5 digests"). Both line formats are supported.
+//! (GNU coreutils manual, "md5sum: Print or check MD5 digests") and `openssl dgst`. A line counts where `sha256sum --check`
+//! takes it (coreutils, digest.c: split_3, bsd_split_3). In addition, a byte order mark, names of algorithms in small
+//! letters, OpenSSL's `SHA2-256`, and spaces at the end of a line are accepted.
 //!
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
+
+use std::collections::BTreeMap;
 
 use slipway_protocol::digest::DigestError;
 use slipway_protocol::workflow::Location;
@@ -11,6 +15,8 @@ use slipway_protocol::{Algorithm, Digest};
 pub const MAX_TEXT: usize = 1 << 20;
 /// Number of other file names shown when the wanted one is missing.
 const SHOWN_NAMES: usize = 5;
+/// The characters that coreutils takes for a blank.
+const BLANK: [char; 2] = [' ', '\t'];
 
 /// Why a list gives no digest for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,11 +95,13 @@ pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
     if text.len() > MAX_TEXT {
         return Err(Error::TooLong { size: text.len() });
     }
-    let text = String::from_utf8_lossy(text);
+    let decoded = String::from_utf8_lossy(text);
     let mut found: Vec<(usize, Digest)> = Vec::new();
     let mut unsupported = None;
     let mut others = Vec::new();
-    for (line, entry) in signed_lines(&text).filter_map(|(line, text)| Some((line, entry(text)?))) {
+    let mut separators = BTreeMap::new();
+    let lines = signed_lines(decoded.strip_prefix('\u{FEFF}').unwrap_or(&decoded));
+    for (line, entry) in lines.filter_map(|(line, text)| Some((line, entry(text, &mut separators)?))) {
         if entry.name != name && entry.name.strip_prefix("./") != Some(name) {
             if others.len() < SHOWN_NAMES {
                 others.push(format!("{:?}", entry.name));
@@ -117,11 +125,23 @@ pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
     let name = name.to_owned();
     Err(match unsupported {
         Some((line, algorithm)) => Error::Unsupported { name, line, algorithm },
-        None if others.is_empty() => {
-            Error::Missing { name, there: "it has no line with a digest and a name".to_owned() }
-        }
+        None if others.is_empty() => Error::Missing { name, there: without_entries(text, &decoded).to_owned() },
         None => Error::Missing { name, there: format!("it has {}", others.join(", ")) },
     })
+}
+
+/// What a list without any entry is instead.
+fn without_entries(text: &[u8], decoded: &str) -> &'static str {
+    let mut lines = signed_lines(decoded).map(|(_, line)| line.trim()).filter(|line| !line.is_empty());
+    match (lines.next(), lines.next()) {
+        _ if text.starts_with(&[0xFF, 0xFE]) || text.starts_with(&[0xFE, 0xFF]) => {
+            "it is UTF-16 text; save it as UTF-8"
+        }
+        (Some(only), None) if is_digest(only) => {
+            "it has one digest without a name, which could be that of any file; give it as the digest instead of the list"
+        }
+        _ => "it has no line with a digest and a name",
+    }
 }
 
 /// A line that gives a digest for a name.
@@ -149,42 +169,68 @@ fn signed_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn entry(line: &str) -> Option<Entry<'_>> {
+fn entry<'a>(line: &'a str, separators: &mut BTreeMap<usize, Separator>) -> Option<Entry<'a>> {
+    let line = line.trim_start_matches(BLANK);
     let (escaped, line) = match line.strip_prefix('\\') {
         Some(line) => (true, line),
         None => (false, line),
     };
-    let (algorithm, hex, name) = tagged(line).or_else(|| untagged(line))?;
+    let (algorithm, hex, name) = tagged(line).or_else(|| untagged(line, separators))?;
     let name = if escaped { unescaped(name) } else { name.to_owned() };
     Some(Entry { algorithm, hex, name })
 }
 
-/// `ALGORITHM (NAME) = HEX`, as in BSD and with `--tag`.
+/// `ALGORITHM (NAME) = HEX`, as in BSD and with `--tag`, or `ALGORITHM(NAME)= HEX`, as by OpenSSL.
 fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
-    let (tag, rest) = line.split_once(" (")?;
-    let (name, hex) = rest.rsplit_once(") = ")?;
-    let algorithm = match tag {
-        "SHA256" => Ok(Algorithm::Sha256),
-        "SHA384" => Ok(Algorithm::Sha384),
-        "SHA512" => Ok(Algorithm::Sha512),
+    let (tag, rest) = line.split_once('(')?;
+    let tag = tag.strip_suffix(' ').unwrap_or(tag);
+    let (name, value) = rest.rsplit_once(')')?;
+    let hex = value.trim_start_matches(BLANK).strip_prefix('=')?.trim_matches(BLANK);
+    let algorithm = match tag.to_ascii_uppercase().as_str() {
+        "SHA256" | "SHA2-256" => Ok(Algorithm::Sha256),
+        "SHA384" | "SHA2-384" => Ok(Algorithm::Sha384),
+        "SHA512" | "SHA2-512" => Ok(Algorithm::Sha512),
         _ if is_word(tag) => Err(tag.to_owned()),
         _ => return None,
     };
-    Some((algorithm, hex.trim_end(), name))
+    Some((algorithm, hex, name))
 }
 
-/// `HEX  NAME`, or `HEX *NAME` for a file read in binary mode.
-fn untagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
-    /// Digits of MD5, the shortest digest of any coreutils program.
-    const SHORTEST: usize = 32;
-    let (hex, rest) = line.split_once(' ')?;
-    let name = rest.strip_prefix([' ', '*'])?;
+/// What stands between digest and name in the lines of a list with digests of one length. It is the same in all of
+/// them: a name could otherwise begin with a space or an asterisk in some.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Separator {
+    /// A blank, then a space, or an asterisk for a file read in binary mode.
+    Marked,
+    /// One blank, as with `-r` in BSD.
+    Blank,
+}
+
+/// `HEX  NAME`, `HEX *NAME`, or `HEX NAME`. The blank after the digits may be a tab.
+fn untagged<'a>(
+    line: &'a str,
+    separators: &mut BTreeMap<usize, Separator>,
+) -> Option<(Result<Algorithm, String>, &'a str, &'a str)> {
+    let (hex, rest) = line.split_once(BLANK)?;
+    if !is_digest(hex) || rest.is_empty() {
+        return None;
+    }
+    let marked = rest.strip_prefix([' ', '*']).filter(|name| !name.is_empty());
+    let here = if marked.is_some() { Separator::Marked } else { Separator::Blank };
+    let name = match (*separators.entry(hex.len()).or_insert(here), marked) {
+        (Separator::Marked, marked) => marked?,
+        (Separator::Blank, _) => rest,
+    };
     let known = [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512]
         .into_iter()
         .find(|known| known.hex_len() == hex.len());
-    let is_digest = hex.len() >= SHORTEST && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let algorithm = known.ok_or_else(|| format!("a digest of {} digits", hex.len()));
-    (is_digest && !name.is_empty()).then_some((algorithm, hex, name))
+    Some((known.ok_or_else(|| format!("a digest of {} digits", hex.len())), hex, name))
+}
+
+/// Whether a text may be the digits of a digest. The shortest of any coreutils program is MD5.
+fn is_digest(text: &str) -> bool {
+    const SHORTEST: usize = 32;
+    text.len() >= SHORTEST && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn is_word(tag: &str) -> bool {
@@ -252,6 +298,81 @@ mod tests {
         check(&format!("{A}  image.raw\n{A} *image.raw\n"), Ok(&sha256));
         check(&format!("{A}  image.raw\n{A}{B}  image.raw\n"), Ok(&format!("sha512:{A}{B}")));
         check(&format!("SHA512 (image.raw) = {A}{B}\nMD5 (image.raw) = 00\n"), Ok(&format!("sha512:{A}{B}")));
+    }
+
+    #[test]
+    fn a_list_is_read_as_by_sha256sum() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("image.raw");
+        std::fs::write(&file, "an image").unwrap();
+        let output = Command::new("sha256sum").arg(&file).output().unwrap();
+        let digest = String::from_utf8(output.stdout).unwrap()[..64].to_owned();
+        let upper = digest.to_uppercase();
+        for list in [
+            "{h}  image.raw",
+            "{h} *image.raw",
+            "{h} image.raw",
+            "{h}\timage.raw",
+            "{h}\t image.raw",
+            "{h}\t*image.raw",
+            "{h}\t\timage.raw",
+            "{h}   image.raw",
+            "{h}  ./image.raw\r",
+            "{upper} image.raw\r",
+            " \t {h} image.raw",
+            "\\{h} image.raw",
+            "SHA256 (image.raw) = {h}",
+            "SHA256(image.raw)= {h}",
+            "SHA256 (image.raw)={upper}",
+            "SHA256(image.raw)\t=\t{h}\r",
+            "  SHA256 (image.raw) = {h}",
+            "SHA256  (image.raw) = {h}",
+            "SHA256 (image.raw) {h}",
+            "# a comment\n\n{h} image.raw",
+            "{other} other\n{h} image.raw",
+            "{other}  other\n{h} image.raw",
+            "{other} other\n{h}  image.raw",
+            "{other} *other\n{h}  image.raw",
+            "SHA256 (other) = {other}\n{h} image.raw",
+            "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{h}  image.raw",
+            "d41d8cd98f00b204e9800998ecf8427e other\n{h}  image.raw",
+            "{h}",
+            "{h} ",
+            "{h},image.raw",
+            "image.raw: {h}",
+            "image.raw {h}",
+        ] {
+            let list = list.replace("{h}", &digest).replace("{upper}", &upper).replace("{other}", B);
+            let args = ["--check", "--ignore-missing", "--status", "-"];
+            let mut check = Command::new("sha256sum");
+            let check = check.current_dir(dir.path()).args(args).stdin(std::process::Stdio::piped()).spawn();
+            let mut check = check.unwrap();
+            std::io::Write::write_all(&mut check.stdin.take().unwrap(), list.as_bytes()).unwrap();
+            let expect = check.wait().unwrap().success();
+            let found = find(list.as_bytes(), "image.raw").is_ok_and(|found| found.hex() == digest);
+            assert_eq!(found, expect, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn lists_of_other_programs_are_read() {
+        let sha256 = format!("sha256:{A}");
+        check(&format!("SHA2-256(image.raw)= {A}\n"), Ok(&sha256));
+        check(&format!("sha256 (image.raw) = {A}\n"), Ok(&sha256));
+        check(&format!("\u{FEFF}{A}  image.raw\r\n"), Ok(&sha256));
+        check(&format!("\u{FEFF}SHA256 (image.raw) = {A}  \r\n"), Ok(&sha256));
+        check(&format!("BLAKE2b (image.raw) = {A}{B}\nSHA2-512(image.raw)= {A}{B}"), Ok(&format!("sha512:{A}{B}")));
+        check(&format!("{A} image.raw\n{B} image.raw\n"), Err("lines 1 and 2 give different digests"));
+        check(&format!("SHA2-512/256(image.raw)= {A}"), Err("line 1 gives SHA2-512/256;"));
+        check(&format!("HMAC-SHA256(image.raw)= {A}"), Err("line 1 gives HMAC-SHA256;"));
+        check(&format!("MD5(image.raw)= {}", &A[..32]), Err("line 1 gives MD5;"));
+        check(&format!("{} image.raw", &A[..32]), Err("line 1 gives a digest of 32 digits"));
+        check("SHA256 (image.raw) = qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqo=", Err("line 1"));
+        check(&format!("{A}\n"), Err("one digest without a name, which could be that of any file; give it"));
+        check("\u{FF}\u{FE}", Err("no line"));
+        let utf16: Vec<u8> = [0xFF, 0xFE].into_iter().chain(A.bytes().flat_map(|byte| [byte, 0])).collect();
+        let error = find(&utf16, "image.raw").unwrap_err().to_string();
+        assert!(error.contains("it is UTF-16 text; save it as UTF-8"), "{error}");
     }
 
     #[test]
