@@ -107,6 +107,54 @@ fn inputs_that_cannot_be_right_are_refused_before_the_disk_is_touched() {
 }
 
 #[test]
+fn options_and_files_have_values() {
+    let folder = folder();
+    let before = vec![0x55; 1 << 20];
+    fs::write(folder.path().join("disk"), &before).unwrap();
+    fs::write(folder.path().join("empty"), " \n").unwrap();
+    let run = |line: &str, blank: &str| {
+        let words = line.split_whitespace().map(|word| if word == "BLANK" { blank } else { word });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+        let output = command.args(words).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(fs::read(folder.path().join("disk")).unwrap() == before, "{line}: the disk is as it was");
+        (output.status.success(), said)
+    };
+    for (line, option) in [
+        ("action erase-disk --disk BLANK --yes", "--disk"),
+        ("action make-filesystem --disk disk --kind ext4 --label BLANK --yes", "--label"),
+        ("action make-filesystem --disk disk --kind ext4 --partition BLANK --yes", "--partition"),
+        ("action seed-cloud-init --disk disk --instance-id BLANK", "--instance-id"),
+        ("action seed-cloud-init --disk disk --instance-id i --ssh-key BLANK", "--ssh-key"),
+        ("action kexec --disk disk --kernel /v --cmdline BLANK", "--cmdline"),
+        ("action efi-boot-order --disk disk --loader BLANK", "--loader"),
+        ("action write-file --disk disk --path BLANK --content a", "--path"),
+        ("action kernel-args --disk disk --append BLANK", "--append"),
+        ("install --server BLANK --ca empty", "--server"),
+    ] {
+        for blank in ["", " ", "\u{a0}"] {
+            let (is_ok, said) = run(line, blank);
+            assert!(!is_ok && said.contains(&format!("{option} has no value: leave the option out")), "{line}: {said}");
+        }
+    }
+    for line in [
+        "action seed-cloud-init --disk disk --instance-id i --user-data empty",
+        "action seed-cloud-init --disk disk --instance-id i --network-config empty",
+        "action run-in-target --disk disk --script empty",
+        "action stream-image --disk disk --url https://localhost/x --ca empty --yes",
+        "install --server https://localhost --ca empty",
+    ] {
+        let (is_ok, said) = run(line, "");
+        assert!(!is_ok && said.contains("reading empty: it is empty"), "{line}: {said}");
+    }
+    let (is_ok, said) = run("action partition --disk disk --new esp:1MiB: --yes", "");
+    assert!(!is_ok && said.contains("the label has no value"), "{said}");
+    // What is written to a file may be nothing.
+    let (_, said) = run("action write-file --disk disk --path /x --content BLANK", "");
+    assert!(!said.contains("has no value"), "{said}");
+}
+
+#[test]
 fn options_of_a_download_are_refused_without_one() {
     let folder = folder();
     fs::write(folder.path().join("ca.pem"), "").unwrap();

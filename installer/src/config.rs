@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
+use slipway_protocol::given::{self, Rule, is_blank};
 use slipway_protocol::{Network, Proof, Proxy, Secret, boot_settings, network};
 use slipway_user_data::Refusal;
 
@@ -102,6 +103,14 @@ pub enum ConfigError {
         /// What requires it.
         place: String,
     },
+    /// A key has no value.
+    #[error("{key} from {place} has no value: leave the key out, or give it one")]
+    NoValue {
+        /// The key.
+        key: String,
+        /// Where it was set.
+        place: String,
+    },
     /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
     Value {
@@ -183,7 +192,9 @@ pub fn from_command_line(text: &str) -> Source {
 }
 
 fn key_and_value(word: &str) -> Option<(String, String)> {
-    let (key, value) = word.strip_prefix("slipway.")?.split_once('=')?;
+    let word = word.strip_prefix("slipway.")?;
+    // Without "=", the key has no value.
+    let (key, value) = word.split_once('=').unwrap_or((word, ""));
     Some((key.to_owned(), value.to_owned()))
 }
 
@@ -229,6 +240,9 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             if let Some(why) = why_ignored {
                 warnings.push(format!("{} sets {key:?}, which is ignored: {why}", source.place));
                 continue;
+            }
+            if is_blank(value) {
+                return Err(ConfigError::NoValue { key: key.clone(), place: source.place.clone() });
             }
             if key == "token" && source.place == COMMAND_LINE {
                 warnings.push(format!(
@@ -279,8 +293,10 @@ fn parse_network(place: &str, value: &str) -> Result<Network, ConfigError> {
         value: value.chars().take(60).collect(),
         wrong,
     };
-    let network: Network =
-        serde_json::from_str(value).map_err(|error| wrong(format!("is not a network in JSON ({error})")))?;
+    let mut reader = serde_json::Deserializer::from_str(value);
+    let read = given::read::<Network, _>(Rule::Settings, &mut reader);
+    let read = read.and_then(|network| reader.end().map(|()| network));
+    let network = read.map_err(|error| wrong(format!("is not a network in JSON ({error})")))?;
     let problems = network::boot_problems(&network);
     if problems.is_empty() { Ok(network) } else { Err(wrong(format!("is not valid: {}", problems.join("; ")))) }
 }
@@ -333,6 +349,32 @@ mod tests {
         assert_eq!(config.server.as_str(), "https://b.example:8443/");
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
         assert!(!format!("{config:?}").contains("\"t\""), "a token must not be printed");
+    }
+
+    #[test]
+    fn a_key_without_a_value_is_refused_from_any_source() {
+        let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("token", "t")]);
+        let check = |source: Source, key: &str| {
+            let place = source.place.clone();
+            let error = merge(&[baked.clone(), source], false).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{key} from {place} has no value")), "{error}");
+        };
+        for key in ["token", "network", "proxy", "no_proxy"] {
+            for place in [OF_MACHINE, "the SMBIOS OEM strings", "fw_cfg opt/slipway"] {
+                for none in ["", "  ", "\u{a0}", "\0"] {
+                    check(source(place, &[(key, none)]), key);
+                }
+            }
+            for word in [format!("slipway.{key}="), format!("slipway.{key}"), format!("slipway.{key}=\"\"")] {
+                check(from_command_line(&word), key);
+            }
+        }
+        for key in ["server", "ca", "require"] {
+            check(from_command_line(&format!("slipway.{key}=")), key);
+        }
+        check(from_yaml(OF_MACHINE, "token: ''\n").unwrap(), "token");
+        let (_, warnings) = merge(&[baked, from_command_line("slipway.colour slipway.boot_medium=")], false).unwrap();
+        assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
     }
 
     #[test]
@@ -439,6 +481,9 @@ mod tests {
         for (value, expect) in [
             ("any", "which is not a network in JSON"),
             (r#"{"interfaces": [{"name": "a", "dhcp": true}]}"#, "unknown field `dhcp`"),
+            (r#"{"interfaces": [{"name": "a", "mac": null}]}"#, "(interfaces[0].mac has no value"),
+            (r#"{"interfaces": [{"name": ""}]}"#, "(interfaces[0].name has no value"),
+            (r#"{"interfaces": [{"name": "any"}]} {}"#, "trailing characters"),
             (r#"{"interfaces": [{"name": "a", "bond": {"of": ["b", "c"]}}]}"#, "\"a\" is a bond, which"),
         ] {
             let error = network(value).unwrap_err().to_string();

@@ -18,7 +18,7 @@ pub const UPLOAD_OFFSET: &str = "upload-offset";
 #[serde(deny_unknown_fields)]
 pub struct CaptureDisk {
     /// Selects the disk.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The name of the image, such as `web1.raw.zst`. It has letters, digits, dots, hyphens and underscores. An
     /// existing image of that name is never replaced.

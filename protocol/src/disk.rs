@@ -102,16 +102,23 @@ impl DiskHints {
             problems.push("takes one disk: it cannot choose all".to_owned());
         }
         problems.extend(self.name_problem());
+        problems.extend(self.placeholder_problem());
         for skip in &self.skip {
-            if *skip == Self::default() {
+            if skip.is_empty() {
                 problems.push("skips every disk: a hint in skip is empty".to_owned());
             }
             if skip.device.is_some() || skip.choose != DiskChoice::Only || !skip.skip.is_empty() {
                 problems.push("has device, choose or skip in a hint in skip; to skip a path, use name".to_owned());
             }
             problems.extend(skip.name_problem());
+            problems.extend(skip.placeholder_problem());
         }
         problems
+    }
+
+    /// Returns whether there is no hint.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Returns whether the hints may select several disks.
@@ -126,4 +133,35 @@ impl DiskHints {
         let link = values.iter().find(|value| value.starts_with("/dev/disk/") && !value.starts_with(BY_PATH))?;
         Some(format!("names a disk with {link:?}: name accepts kernel paths and links under {BY_PATH}"))
     }
+
+    /// Returns the problem of a value that is still the variable of a template. No disk has it, so a hint in `skip`
+    /// would leave out nothing, and `s!=` would match every disk.
+    fn placeholder_problem(&self) -> Option<String> {
+        let hints = [
+            ("name", &self.name),
+            ("serial", &self.serial),
+            ("wwn", &self.wwn),
+            ("wwn_with_extension", &self.wwn_with_extension),
+            ("wwn_vendor_extension", &self.wwn_vendor_extension),
+            ("model", &self.model),
+            ("vendor", &self.vendor),
+            ("hctl", &self.hctl),
+            ("by_path", &self.by_path),
+            ("tran", &self.tran),
+        ];
+        let values = hints
+            .into_iter()
+            .flat_map(|(key, hint)| hint.iter().flat_map(TextHint::values).map(move |value| (key, value.as_str())));
+        let mut all = values.chain(self.device.iter().map(|device| ("device", device.as_str())));
+        let (key, value) = all.find(|(_, value)| is_placeholder(value))?;
+        Some(format!("has {value:?} as its {key}: this is a variable of a template that was not filled in"))
+    }
+}
+
+/// Whether a text has a variable in the form of common templates: Jinja and Go (`{{ x }}`, `{% x %}`), the shell and
+/// Terraform (`${x}`, `$(x)`, `$x`), or ERB (`<%= x %>`).
+fn is_placeholder(text: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphabetic() || c == '_';
+    ["{{", "{%", "${", "$(", "<%"].iter().any(|start| text.contains(start))
+        || text.strip_prefix('$').is_some_and(|rest| rest.starts_with(is_name))
 }

@@ -254,6 +254,18 @@ mod tests {
             "names a disk with \"/dev/disk/by-id/x\": name accepts kernel paths and links under /dev/disk/by-path/";
         check(args(read(r#"{"name": "<or> /dev/sda <or> /dev/disk/by-id/X"}"#)), &[link]);
         check(erase(read(r#"{"skip": [{"name": "s== /dev/disk/by-id/x"}]}"#)), &[link]);
+        for text in ["{{ x }}", "{{x", "{% x %}", "${X}", "a-${X}", "$(x)", "$X", "<%= x %>"] {
+            let left = |value: &str, key: &str| {
+                format!("has {value:?} as its {key}: this is a variable of a template that was not filled in")
+            };
+            let lower = text.to_lowercase();
+            check(erase(read(&format!(r#"{{"serial": "s!= {text}"}}"#))), &[&left(&lower, "serial")]);
+            check(erase(read(&format!(r#"{{"skip": [{{"model": "{text}"}}]}}"#))), &[&left(&lower, "model")]);
+            check(erase(read(&format!(r#"{{"device": "{text}"}}"#))), &[&left(text, "device")]);
+        }
+        for text in ["a$b", "{x}", "$1", "%x%", "<in> a"] {
+            check(erase(read(&format!(r#"{{"serial": "{text}"}}"#))), &[]);
+        }
     }
 
     #[test]

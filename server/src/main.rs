@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use rustix::fs::Mode;
 use slipway_protocol::printable;
 use tracing_subscriber::EnvFilter;
@@ -18,7 +17,7 @@ const LAST_WORK: Duration = Duration::from_secs(10);
 fn main() -> ExitCode {
     // The data folder holds keys. Whoever made the folder, files made in it are for their owner alone.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let arguments = cli::Arguments::parse();
+    let arguments = cli::arguments();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
     log::start(filter, arguments.command.log_format());
     let done = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {

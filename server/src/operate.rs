@@ -16,6 +16,7 @@ mod system;
 mod token;
 mod tpm;
 mod workflow_file;
+mod yaml;
 
 use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
 

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
+use slipway_protocol::given::{self, Rule};
 use slipway_protocol::printable::line;
 
 use indicatif::HumanBytes;
@@ -39,7 +40,7 @@ pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
 
 /// Hints from `KEY=VALUE`; numbers, booleans and lists as in JSON.
 fn hints(given: &[String]) -> Result<DiskHints> {
-    let read = |hints: Map<String, Value>| serde_json::from_value::<DiskHints>(hints.into());
+    let read = |hints: Map<String, Value>| given::read::<DiskHints, _>(Rule::Settings, Value::from(hints));
     let mut all = Map::new();
     for text in given {
         let (key, value) =
@@ -191,6 +192,11 @@ PATH          SIZE       MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE   
             (&["size=>> 5"], "\">>\", which is not an operator"),
             (&["serial=a", "serial=b"], "is given twice"),
             (&["skip=[{}]"], "skips every disk"),
+            (&["serial="], "reading --hint \"serial=\": serial has no value"),
+            (&["device= "], "device has no value"),
+            (&["rotational=null"], "rotational has no value"),
+            (&["skip=[]"], "skip has no value"),
+            (&["serial={{ serial }}"], "a variable of a template that was not filled in"),
         ] {
             let error = format!("{:#}", read(given).expect_err("no hints"));
             assert!(error.contains(part), "{error}");

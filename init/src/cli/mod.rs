@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use slipway_installer::{config, discover, tls, tpm};
+use slipway_protocol::given::is_blank;
 use slipway_protocol::{Proof, printable};
 
 mod action;
 mod disks;
+mod given;
 mod install;
 mod log;
 #[cfg(feature = "manual")]
@@ -77,7 +79,7 @@ struct Supervised {
 
 /// Runs the command. Prints an error once, with its causes.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = given::parse::<Arguments>();
     tls::install_provider();
     let result = match arguments.command {
         Command::Network(child) => network(child),
@@ -173,7 +175,9 @@ fn print_stderr(line: &str) {
 fn read_file(path: &PathBuf) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8", path.display());
-    String::from_utf8(bytes).map_err(no_text)
+    let text = String::from_utf8(bytes).map_err(no_text)?;
+    ensure!(!is_blank(&text), "reading {}: it is empty", path.display());
+    Ok(text)
 }
 
 /// A value of an option: its name, the value, and its help.

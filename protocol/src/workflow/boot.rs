@@ -22,7 +22,7 @@ pub struct Reboot {}
 #[serde(deny_unknown_fields)]
 pub struct EfiBootOrder {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The place of the entry in the firmware's boot order. Default: `first`.
     #[serde(default)]
@@ -87,7 +87,7 @@ impl EfiBootOrder {
 #[serde(deny_unknown_fields)]
 pub struct Kexec {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The path of the kernel in the installed system, in place of the default entry. /boot may be a partition of its
     /// own.

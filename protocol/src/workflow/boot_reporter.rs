@@ -18,7 +18,7 @@ const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
 #[serde(deny_unknown_fields)]
 pub struct BootReporter {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The base URL of the server, beginning with `https://`. In a run, the server fills it in.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -16,7 +16,7 @@ const SECURE_BOOT: u32 = 7;
 #[serde(deny_unknown_fields)]
 pub struct EncryptRoot {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The TPM's platform configuration registers that the key is bound to, from 0 to 23. The installed system gets the
     /// key only if they have the values they have now. They are those of the SHA-256 bank.

@@ -10,7 +10,7 @@ use crate::DiskHints;
 #[serde(deny_unknown_fields)]
 pub struct EraseDisk {
     /// Selects the disk. With `choose: all`, every matching disk is erased.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// How thoroughly the disk is erased. See the table of modes. Default: `metadata`.
     #[serde(default)]

@@ -49,7 +49,7 @@ pub struct StreamImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
     /// Selects the disk.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// Whether the last partition of the image and its file system grow to the end of the disk. With `false`, the disk
     /// has the image byte for byte, except for the place of the backup partition table.

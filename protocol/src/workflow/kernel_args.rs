@@ -11,7 +11,7 @@ use crate::DiskHints;
 #[serde(deny_unknown_fields)]
 pub struct KernelArgs {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// Deletes arguments. `key=value` deletes that argument. `key` deletes the key with any value or none. Default:
     /// none.

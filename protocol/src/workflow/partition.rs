@@ -15,7 +15,7 @@ pub const MAX_PARTITIONS: usize = 128;
 #[serde(deny_unknown_fields)]
 pub struct Partition {
     /// Selects the disk. With `choose: all`, every matching disk gets the same table.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The partitions, in their order on the disk. They are numbered from 1.
     pub partitions: Vec<NewPartition>,
@@ -61,7 +61,7 @@ impl Partition {
 #[serde(deny_unknown_fields)]
 pub struct MakeFileSystem {
     /// Selects the disk.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// Selects the partition, by number or by label in the partition table. Without it, the file system takes the whole
     /// device that `disk.device` names, such as an array or a volume. That device must not have partitions.

@@ -11,7 +11,7 @@ use crate::{DiskHints, ssh_key};
 #[serde(deny_unknown_fields)]
 pub struct SeedCloudInit {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The place of the seed. Default: `auto`.
     #[serde(default, skip_serializing_if = "SeedPlace::is_auto")]

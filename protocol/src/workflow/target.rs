@@ -58,7 +58,7 @@ impl std::fmt::Display for NumberOrName {
 #[serde(deny_unknown_fields)]
 pub struct WriteFile {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// Selects the partition, by its number, its name in the partition table, or the label of its file system. Without
     /// it, the root file system is used.
@@ -180,7 +180,7 @@ fn is_base64(text: &str) -> bool {
 #[serde(deny_unknown_fields)]
 pub struct UnpackArchive {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// Selects the partition, by its number, its name in the partition table, or the label of its file system. Without
     /// it, the root file system is used.
@@ -253,7 +253,7 @@ impl UnpackArchive {
 #[serde(deny_unknown_fields)]
 pub struct RunInTarget {
     /// Selects the disk that carries the image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
     /// The program and its arguments, one word each. No shell is involved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

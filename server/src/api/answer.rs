@@ -10,6 +10,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
+use slipway_protocol::given::{self, Rule};
 use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 
 use crate::api::body::Unread;
@@ -69,24 +70,39 @@ impl<const MAX: usize> FromRequest<Arc<App>> for Raw<MAX> {
     }
 }
 
-/// A JSON request body. A body that cannot be parsed is refused with line and column.
-pub struct JsonBody<T, const MAX: usize = MAX_REQUEST_BYTES>(pub T);
+/// Defines a JSON request body that is read by a rule. One that cannot be parsed is refused with line and column.
+macro_rules! json_bodies {
+    ($($(#[$doc:meta])* $name:ident $rule:ident;)*) => {$(
+        $(#[$doc])*
+        pub struct $name<T, const MAX: usize = MAX_REQUEST_BYTES>(pub T);
 
-impl<T: DeserializeOwned, const MAX: usize> FromRequest<Arc<App>> for JsonBody<T, MAX> {
-    type Rejection = ApiError;
+        impl<T: DeserializeOwned, const MAX: usize> FromRequest<Arc<App>> for $name<T, MAX> {
+            type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let Raw::<MAX>(bytes) = Raw::from_request(request, app).await?;
-        Ok(Self(from_json(&bytes)?))
-    }
+            async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+                let Raw::<MAX>(bytes) = Raw::from_request(request, app).await?;
+                Ok(Self(from_json(&bytes, Rule::$rule)?))
+            }
+        }
+    )*};
+}
+
+json_bodies! {
+    /// What an operator gives, in JSON.
+    JsonBody Settings;
+    /// A change that an operator makes, in JSON: an empty mapping or list at its top removes what was set.
+    JsonChange Change;
+    /// What a machine reports, in JSON.
+    JsonReport Report;
 }
 
 /// Largest body of a request that holds a few texts.
 pub const SMALL: usize = 64 << 10;
 
 /// Parses a JSON body.
-pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(|error| {
+pub fn from_json<T: DeserializeOwned>(text: &[u8], rule: Rule) -> Result<T, Error> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    given::read(rule, &mut reader).and_then(|value| reader.end().map(|()| value)).map_err(|error| {
         let message = format!("the body is not valid: {}", fault::of_json(&error));
         Error::refused(ErrorCode::InvalidRequest, message)
     })
@@ -106,7 +122,23 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     }
 }
 
-/// The query of a URL.
+/// The query of an operator's URL. A parameter without a value is refused.
+pub struct OperatorQuery<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for OperatorQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let mut all = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        if let Some((name, _)) = all.find(|(_, value)| given::is_blank(value)) {
+            let message = format!("the query of the URL is not valid: {}", fault::of_blank(&name));
+            return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
+        }
+        UrlQuery::from_request_parts(parts, state).await.map(|UrlQuery(value)| Self(value))
+    }
+}
+
+/// The query of a URL. Boot loaders send parameters without a value for what a machine has not.
 pub struct UrlQuery<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for UrlQuery<T> {

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
+use slipway_protocol::given::Rule;
 use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::api::App;
@@ -42,7 +43,7 @@ pub async fn report(
 ) -> Result<Json<BootKnown>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
     let body = app.stranger_bodies.read(unread, SMALL).await?;
-    let report: BootReport = from_json(&body)?;
+    let report: BootReport = from_json(&body, Rule::Report)?;
     let _turn = app.turn().await?;
     Ok(Json(boot::store(&app.store, &token, report, now()).await?))
 }

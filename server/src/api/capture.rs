@@ -11,7 +11,7 @@ use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, Raw, SMALL, UrlPath, UrlQuery};
+use crate::api::answer::{ApiError, JsonReport, Raw, SMALL, UrlPath, UrlQuery};
 use crate::api::auth::NodeCaller;
 use crate::capture::{Appended, Capture};
 use crate::error::Error;
@@ -81,7 +81,7 @@ pub async fn commit(
     State(app): State<Arc<App>>,
     NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath(run): UrlPath<String>,
-    JsonBody(image): JsonBody<CapturedImage, SMALL>,
+    JsonReport(image): JsonReport<CapturedImage, SMALL>,
 ) -> Result<Response, ApiError> {
     let capture = Capture { node, run, name: image.name.clone() };
     Ok(match app.captures.commit(capture, image).await? {

@@ -8,10 +8,11 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use slipway_protocol::attestation::CHALLENGE_TYPE;
+use slipway_protocol::given::Rule;
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, TpmChallenge, Wait};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, SMALL, from_json};
+use crate::api::answer::{ApiError, JsonReport, SMALL, from_json};
 use crate::api::auth::{NodeCaller, Peer};
 use crate::api::body::Unread;
 use crate::ca::NodeRequest;
@@ -44,7 +45,7 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> R
         _ => error,
     })?;
     let _turn = app.turn().await?;
-    let request: EnrolRequest = from_json(&body)?;
+    let request: EnrolRequest = from_json(&body, Rule::Report)?;
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
     Ok(
         match enrol::enrol(&app.store, &credentials, app.policy, &app.tpms, &request, peer.address.ip(), now()).await? {
@@ -64,7 +65,7 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> R
 pub async fn renew(
     State(app): State<Arc<App>>,
     NodeCaller(subject): NodeCaller,
-    JsonBody(request): JsonBody<RenewRequest, SMALL>,
+    JsonReport(request): JsonReport<RenewRequest, SMALL>,
 ) -> Result<Json<Enrolment>, ApiError> {
     let csr = NodeRequest::from_pem(&request.csr)?;
     if csr.fingerprint() != subject.key {

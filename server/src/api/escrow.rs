@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, RecoveryKey};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, SMALL, UrlPath};
+use crate::api::answer::{ApiError, JsonReport, SMALL, UrlPath};
 use crate::api::auth::NodeCaller;
 use crate::escrow;
 use crate::jwt::Subject;
@@ -24,7 +24,7 @@ pub async fn store(
     State(app): State<Arc<App>>,
     NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath(run): UrlPath<String>,
-    JsonBody(key): JsonBody<RecoveryKey, SMALL>,
+    JsonReport(key): JsonReport<RecoveryKey, SMALL>,
 ) -> Result<StatusCode, ApiError> {
     escrow::store_key(&app.store, &node, &run, &key).await?;
     Ok(StatusCode::NO_CONTENT)

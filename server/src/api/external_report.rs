@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use slipway_protocol::external_step::MAX_REPORT_BYTES;
+use slipway_protocol::given::Rule;
 use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 
 use crate::api::App;
@@ -37,7 +38,7 @@ pub async fn report(
     let body = app.stranger_bodies.read(unread, MAX_REPORT_BYTES).await?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
-    let report = if is_json { from_json(&body)? } else { from_form(&body)? };
+    let report = if is_json { from_json(&body, Rule::Settings)? } else { from_form(&body)? };
     let _turn = app.turn().await?;
     Ok(Json(external_steps::store(&app.store, &token, report, now()).await?))
 }

@@ -2,6 +2,7 @@
 //! or meant for whoever reads the log.
 
 use serde_json::error::Category;
+use slipway_protocol::given;
 
 /// What is wrong with a JSON body, and where.
 pub fn of_json(error: &serde_json::Error) -> String {
@@ -18,18 +19,26 @@ pub fn of_json(error: &serde_json::Error) -> String {
 pub fn of_query(said: &str) -> String {
     let said = said.strip_prefix("Failed to deserialize query string: ").unwrap_or(said);
     // Our own field, if its value is wrong.
-    let is_name = |text: &str| text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     match said.split_once(": ").filter(|(name, _)| is_name(name)) {
         Some((name, said)) => format!("{name}: {}", without_values(said)),
         None => without_values(said),
     }
 }
 
+/// What is wrong with a parameter of a query that has no value.
+pub fn of_blank(name: &str) -> String {
+    format!("{}{}", if is_name(name) { name } else { "a parameter" }, given::NO_VALUE)
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
 /// A sentence of serde (its `Error` trait) without what was submitted. What would be right comes from our types and is
 /// kept.
 fn without_values(said: &str) -> String {
     // Only our fields can be missing or be there twice.
-    if said.starts_with("missing field `") || said.starts_with("duplicate field `") {
+    if said.starts_with("missing field `") || said.starts_with("duplicate field `") || given::is_own(said) {
         return said.to_owned();
     }
     let kinds = [
@@ -67,7 +76,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_without_what_was_submitted() {
         let check = |body: &str, expect: &str| {
-            let error = serde_json::from_str::<Body>(body).expect_err(body);
+            let mut reader = serde_json::Deserializer::from_str(body);
+            let error = given::read::<Body, _>(given::Rule::Settings, &mut reader).expect_err(body);
             assert_eq!(of_json(&error), expect, "{body}");
         };
         let fields = "one of `_count`, `_state`, `_digest`";
@@ -80,11 +90,20 @@ mod tests {
         check("{\"_count\": 1, \"_count\": 1}", "duplicate field `_count` at line 1 column 22");
         let states = "one of `pending`, `running`, `succeeded`, `failed`";
         let body = "{\"_count\": 1, \"_state\": \"X\"}";
-        check(body, &format!("a name is not known, expected {states} at line 1 column 27"));
+        check(body, &format!("a name is not known, expected {states} at line 1 column 28"));
         let digest = "{\"_count\": 1, \"_digest\": \"X\"}";
         check(digest, "a value is not possible at line 1 column 29");
+        let none = "_digest has no value: leave the key out, or give it one";
+        check("{\"_count\": 1, \"_digest\": null}", &format!("{none} at line 1 column 30"));
+        check("{\"_count\": 1, \"_digest\": \" \"}", &format!("{none} at line 1 column 29"));
         check("{\"_count\": X}", "expected value at line 1 column 12");
         check("{", "EOF while parsing an object at line 1 column 1");
+    }
+
+    #[test]
+    fn a_parameter_without_a_value_is_named_if_it_can_be_ours() {
+        assert!(of_blank("name").starts_with("name has no value"));
+        assert!(of_blank("N").starts_with("a parameter has no value"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_B
 use tokio::time::Instant;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery};
+use crate::api::answer::{ApiError, JsonReport, Raw, UrlQuery};
 use crate::api::auth::NodeCaller;
 use crate::api::body::too_large;
 use crate::error::Error;
@@ -74,7 +74,7 @@ pub async fn workflow(
 pub async fn events(
     State(app): State<Arc<App>>,
     NodeCaller(Subject { node, .. }): NodeCaller,
-    JsonBody(batch): JsonBody<EventBatch>,
+    JsonReport(batch): JsonReport<EventBatch>,
 ) -> Result<Json<EventAck>, ApiError> {
     Ok(Json(run_events::store_events(&app.store, &node, &batch, app.limits.run_bytes, now()).await?))
 }

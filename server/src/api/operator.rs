@@ -11,7 +11,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
 use tokio::task::spawn_blocking;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
+use crate::api::answer::{ApiError, JsonBody, JsonChange, OperatorQuery, UrlPath};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
@@ -87,7 +87,7 @@ pub async fn change_node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-    JsonBody(change): JsonBody<NodeChange>,
+    JsonChange(change): JsonChange<NodeChange>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::change_node(&app.store, &node, change).await?))
 }
@@ -95,6 +95,7 @@ pub async fn change_node(
 /// Parameters of a release.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct Release {
     /// New name of the node.
     name: Option<String>,
@@ -109,7 +110,7 @@ pub async fn release(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-    UrlQuery(release): UrlQuery<Release>,
+    OperatorQuery(release): OperatorQuery<Release>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::release_node(&app.store, &node, release.name).await?))
 }
@@ -177,6 +178,7 @@ pub async fn start_run(
 /// Which log.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct WhichLog {
     /// The log to read. Default: `installer`.
     #[serde(default)]
@@ -191,7 +193,7 @@ pub async fn log(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-    UrlQuery(which): UrlQuery<WhichLog>,
+    OperatorQuery(which): OperatorQuery<WhichLog>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     let log = operate::node_log(&app.store, &node, which.r#type).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
@@ -409,6 +411,7 @@ pub async fn remove_operator(
 /// Parameters of a rotation.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// Seconds for which the old token goes on working. Default: 0.
     #[serde(default)]
@@ -425,7 +428,7 @@ pub async fn rotate_operator(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(operator): UrlPath<String>,
-    UrlQuery(rotation): UrlQuery<Rotation>,
+    OperatorQuery(rotation): OperatorQuery<Rotation>,
 ) -> Result<Json<IssuedOperator>, ApiError> {
     let keep = rotation.keep.saturating_mul(1000);
     Ok(Json(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))

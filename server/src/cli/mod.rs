@@ -6,6 +6,7 @@ mod ca;
 mod claims;
 mod disk;
 mod escrow;
+mod given;
 mod host_keys;
 mod image_add;
 mod keys;
@@ -27,8 +28,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
+use slipway_protocol::given::is_blank;
 use slipway_protocol::{Digest, printable};
 use slipway_server::data::DataDir;
 use slipway_server::store::Store;
@@ -160,10 +162,22 @@ Examples:
     },
 }
 
+/// The arguments of this program. If one is wrong, says so and ends the program.
+pub fn arguments() -> Arguments {
+    given::parse()
+}
+
 /// Runs the command.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let from_environment = || std::env::var_os("SLIPWAY_DATA").filter(|data| !data.is_empty()).map(PathBuf::from);
-    let data = arguments.data.or_else(from_environment).unwrap_or_else(|| PathBuf::from("/var/lib/slipway"));
+    let data = match (arguments.data, std::env::var_os("SLIPWAY_DATA")) {
+        (Some(data), _) => data,
+        // Another folder than was meant would be used.
+        (None, Some(data)) if data.is_empty() => {
+            bail!("SLIPWAY_DATA is set but has no value: unset it, or give it one")
+        }
+        (None, Some(data)) => PathBuf::from(data),
+        (None, None) => PathBuf::from("/var/lib/slipway"),
+    };
     let command = match arguments.command {
         Command::Serve(options) => return serve::run(data, options).await,
         Command::Restore(options) => return backup::restore(&data, options).await,
@@ -234,13 +248,22 @@ fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let read = |file: &Path| -> anyhow::Result<String> {
         let mut bytes = Vec::new();
         File::open(file)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(slipway_user_data::unpacked(&bytes)?)
+        let text = slipway_user_data::unpacked(&bytes)?;
+        // What was meant to be written to it is missing, and nobody could log in.
+        ensure!(
+            !is_blank(&text),
+            "it is empty: leave the option out, or write \"#cloud-config\" for data without settings"
+        );
+        Ok(text)
     };
     file.map(|file| read(file).with_context(|| format!("reading {file:?}"))).transpose()
 }
 
+/// Reads a file that an option names.
 fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("reading {file:?}"))
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file:?}"))?;
+    ensure!(!is_blank(&text), "reading {file:?}: it is empty");
+    Ok(text)
 }
 
 fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use slipway_media::{BuildError, Config, ConfigError, Kind, Manifest};
 use slipway_parts::Arch;
 use slipway_protocol::{ErrorCode, Network, Proof, Proxy, Secret};
@@ -23,7 +23,7 @@ use crate::store::Store;
 const KERNEL: &str = "generic";
 
 /// Boot files to make. What is left out is as for `slipway-server media build`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewMedia {
     /// HTTPS URL of the server, as machines reach it. Default: that of this server.

@@ -2,6 +2,7 @@
 
 use slipway_protocol::{ErrorCode, Network, network};
 
+use super::yaml;
 use crate::error::Error;
 
 /// Checks the network. `None` if it is empty.
@@ -17,10 +18,7 @@ pub(super) fn valid_network(network: Network) -> Result<Option<Network>, Error> 
 }
 
 /// Reads the network of a node from an operator's YAML file. Errors name line and column.
-pub fn parse_network(yaml: &str) -> Result<Network, Error> {
-    serde_saphyr::from_str(yaml).map_err(|error| {
-        // The error ends with line and column.
-        let reason = error.without_snippet();
-        Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}"))
-    })
+pub fn parse_network(text: &str) -> Result<Network, Error> {
+    yaml::read(text)
+        .map_err(|reason| Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}")))
 }

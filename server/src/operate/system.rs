@@ -3,7 +3,7 @@
 use slipway_protocol::{ErrorCode, PhoneHome, SeedCloudInit, workflow};
 use slipway_user_data::seed;
 
-use super::{check_keys, check_name};
+use super::{check_disk, check_keys, check_name};
 use crate::error::Error;
 use crate::reports::external_steps::check_known;
 use crate::store::systems::{self, System};
@@ -34,6 +34,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
     }
+    check_disk(&system.disk)?;
     system.reporting().check()?;
     check_keys(&system.ssh_keys)?;
     check_seed(&system)?;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Step};
 
+use super::yaml;
 use crate::error::Error;
 use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
 use serde_saphyr::Spanned;
@@ -42,10 +43,9 @@ impl WorkflowFile {
 }
 
 /// Reads a workflow file. Errors name line and column.
-pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
-    serde_saphyr::from_str(yaml).map_err(|error| {
-        // The error ends with line and column.
-        let reason = action_without_inputs(yaml).unwrap_or_else(|| error.without_snippet().to_string());
+pub fn parse_workflow(text: &str) -> Result<WorkflowFile, Error> {
+    yaml::read(text).map_err(|reason| {
+        let reason = action_without_inputs(text).unwrap_or(reason);
         Error::refused(ErrorCode::InvalidRequest, format!("the workflow is not valid: {reason}"))
     })
 }

@@ -63,7 +63,7 @@ pub struct System {
     #[serde(default)]
     pub require: Proof,
     /// Hints for the disk to install on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
 }
 

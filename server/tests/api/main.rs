@@ -29,6 +29,7 @@ mod media;
 mod media_over_https;
 mod metadata;
 mod network;
+mod no_values;
 mod openapi;
 mod operator;
 mod operators;

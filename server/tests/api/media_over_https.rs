@@ -129,7 +129,7 @@ async fn a_wrong_value_is_named_by_its_key_and_not_repeated() {
         (json!({ "arguments": ["open sesame"] }), "arguments must be one word"),
         (json!({ "arguments": [long] }), "arguments makes a command line of 2048 bytes or more"),
         (json!({ "kernel": "generic/../../sesame" }), "kernel must be a name such as generic or cloud"),
-        (json!({ "kernel": "" }), "kernel must be a name"),
+        (json!({ "kernel": "" }), "kernel has no value"),
         (json!({ "kinds": ["sesame"] }), "a name is not known, expected one of `network`, `stick`, `disc`"),
         (json!({ "archs": ["sesame"] }), "a name is not known, expected `x86_64` or `aarch64`"),
         // Folders are the server's own.

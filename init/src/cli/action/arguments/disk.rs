@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use slipway_actions::HostOptions;
+use slipway_protocol::given::is_blank;
 use slipway_protocol::{
     Action, Algorithm, CaptureDisk, Digest, EraseDisk, EraseMode, FileSystemKind, MakeFileSystem, NewPartition,
     Partition, PartitionChoice, PartitionSize, StreamImage, Verify,
@@ -142,7 +143,11 @@ fn new_partition(text: &str) -> Result<NewPartition, String> {
     let (Some(r#type), Some(size)) = (parts.next(), parts.next()) else {
         return Err("give TYPE:SIZE or TYPE:SIZE:LABEL".to_owned());
     };
-    Ok(NewPartition { r#type, size: PartitionSize::Text(size), label: parts.next(), uuid: None })
+    let label = parts.next();
+    if label.as_deref().is_some_and(is_blank) {
+        return Err("the label has no value: give TYPE:SIZE without the second colon, or a label".to_owned());
+    }
+    Ok(NewPartition { r#type, size: PartitionSize::Text(size), label, uuid: None })
 }
 
 #[derive(Args)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use slipway_actions::HostOptions;
+use slipway_protocol::given::is_blank;
 use slipway_protocol::{DetachedSignature, RegistryAuth, Secret};
 
 use super::optional;
@@ -38,6 +39,7 @@ impl SourceArguments {
         let Some(path) = &self.registry_auth else { return Ok(None) };
         let text = read_file(path)?;
         let login = text.trim_end_matches(['\r', '\n']).split_once(':');
+        let login = login.filter(|(username, password)| !is_blank(username) && !is_blank(password));
         let (username, password) = login.with_context(|| format!("{} is not USERNAME:PASSWORD", path.display()))?;
         Ok(Some(RegistryAuth { username: username.to_owned(), password: Secret::from(password.to_owned()) }))
     }

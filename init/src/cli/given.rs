@@ -1,0 +1,44 @@
+//! Options and arguments that were given without a value, such as an empty variable of a script.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use slipway_protocol::given::is_blank;
+
+/// Arguments that may be blank: what is written to a file as it is, and words of a command.
+const VERBATIM: [&str; 2] = ["content", "command"];
+
+/// The arguments of this program. If one is wrong or has no value, says so and ends the program.
+pub fn parse<T: CommandFactory + FromArgMatches>() -> T {
+    let mut command = T::command();
+    let matches = command.get_matches_mut();
+    if let Some(reason) = problem(&command, &matches) {
+        command.error(ErrorKind::InvalidValue, reason).exit();
+    }
+    T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// What is wrong with the first argument that has no value.
+fn problem(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let own = command.get_arguments().find_map(|argument| problem_of(argument, matches));
+    own.or_else(|| {
+        let (name, below) = matches.subcommand()?;
+        problem(command.find_subcommand(name)?, below)
+    })
+}
+
+fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
+    let id = argument.get_id().as_str();
+    if VERBATIM.contains(&id) {
+        return None;
+    }
+    let mut values = matches.try_get_raw(id).ok().flatten()?;
+    values.find(|value| value.to_str().is_some_and(is_blank))?;
+    if matches.value_source(id)? == ValueSource::DefaultValue {
+        return None;
+    }
+    Some(match argument.get_long() {
+        Some(name) => format!("--{name} has no value: leave the option out, or give it one"),
+        None => format!("<{}> has no value", id.to_uppercase()),
+    })
+}

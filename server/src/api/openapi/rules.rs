@@ -1,0 +1,118 @@
+//! What is true of every operation, and so is not written at each: a key that is present has a value, and any request may
+//! meet a server that is stopping.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+use slipway_protocol::given;
+
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+
+/// Writes the rules into the document.
+pub fn apply(document: &mut Value) {
+    forbid_null(document);
+    for name in given_by_operators(document) {
+        if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
+            forbid_blank(schema);
+        }
+    }
+    let Some(paths) = document["paths"].as_object_mut() else { return };
+    for (path, item) in paths {
+        for method in METHODS {
+            let Some(operation) = item.get_mut(method).and_then(Value::as_object_mut) else { continue };
+            if path.starts_with("/v1/operator/") {
+                operation.get_mut("parameters").into_iter().for_each(forbid_blank);
+            }
+            add_statuses(operation);
+        }
+    }
+}
+
+/// Optional fields are left out, and never `null`.
+fn forbid_null(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(forbid_null),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(forbid_null);
+            fields.retain(|key, value| key != "default" || !value.is_null());
+            if let Some(Value::Array(types)) = fields.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    fields.insert("type".to_owned(), only);
+                }
+            }
+            if let Some(Value::Array(choices)) = fields.get_mut("oneOf") {
+                choices.retain(|choice| choice.get("type") != Some(&json!("null")));
+                if let [Value::Object(only)] = choices.as_slice() {
+                    let only = only.clone();
+                    fields.remove("oneOf");
+                    fields.extend(only);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The names of the schemas of what operators and scripts give.
+fn given_by_operators(document: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let paths = document["paths"].as_object().into_iter().flatten();
+    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/") || *path == "/v1/report") {
+        let bodies = METHODS.iter().filter_map(|method| item.get(method)?.get("requestBody"));
+        bodies.for_each(|body| add_references(document, body, &mut found));
+    }
+    found
+}
+
+fn add_references(document: &Value, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| add_references(document, item, found)),
+        Value::Object(fields) => {
+            let reference = fields.get("$ref").and_then(Value::as_str);
+            if let Some(name) = reference.and_then(|reference| reference.strip_prefix("#/components/schemas/"))
+                && found.insert(name.to_owned())
+            {
+                add_references(document, &document["components"]["schemas"][name], found);
+            }
+            fields.values().for_each(|field| add_references(document, field, found));
+        }
+        _ => {}
+    }
+}
+
+/// Texts are not blank, unless their key says otherwise.
+fn forbid_blank(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(forbid_blank),
+        Value::Object(fields) => {
+            let is_open = ["pattern", "enum", "const", "format"].iter().all(|key| !fields.contains_key(*key));
+            if fields.get("type") == Some(&json!("string")) && is_open {
+                fields.insert("pattern".to_owned(), json!(given::VISIBLE));
+            }
+            let below = fields.iter_mut().filter(|(key, _)| !given::may_be_blank(key));
+            below.for_each(|(_, field)| forbid_blank(field));
+        }
+        _ => {}
+    }
+}
+
+/// Adds what any such request may be answered with.
+fn add_statuses(operation: &mut Map<String, Value>) {
+    let (has_body, has_parameters) = (operation.contains_key("requestBody"), operation.contains_key("parameters"));
+    let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
+    let content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/ErrorBody" } } });
+    let mut add = |status: &str, description: &str| {
+        let response = json!({ "description": description, "content": content });
+        responses.entry(status).or_insert(response);
+    };
+    if has_body || has_parameters {
+        add("400", "The request cannot be read, or makes no sense.");
+    }
+    if has_body {
+        add("413", "The body is larger than the server reads.");
+    }
+    add("500", "The server has a fault.");
+    add("503", "The server is stopping or overloaded. Try again.");
+}
