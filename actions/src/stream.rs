@@ -97,8 +97,8 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
-    /// The partition, in words, that ends furthest beyond the end of the image; none if no partition does.
-    pub(crate) beyond: Option<String>,
+    /// What an operator should know of its partition table.
+    pub(crate) remarks: Vec<String>,
 }
 
 /// Writes an image to a disk. The head of the disk is written last, after everything was written and checked and the
@@ -114,8 +114,8 @@ pub(crate) fn run(
 ) -> Result<(Written, Relocation), Error> {
     let target = Target::new(disk, raw.map.as_ref());
     let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
-        let beyond = target.beyond(written.raw_size)?;
-        Ok((Written { beyond, ..written }, target.commit(image.grow, image.verify)?))
+        let (relocation, remarks) = target.commit(written.raw_size, image.grow, image.verify)?;
+        Ok((Written { remarks, ..written }, relocation))
     });
     if written.is_err() {
         match target.wipe_partial_write() {
@@ -160,5 +160,5 @@ fn stages(
     let sinks = Sinks { threads: WRITERS, each: &write, beside };
     let passed = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
     let (format, raw_size) = passed.image.ok_or(Error::Cancelled)?;
-    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner(), beyond: None })
+    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner(), remarks: Vec::new() })
 }

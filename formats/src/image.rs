@@ -9,9 +9,6 @@ pub const XZ_MAGIC: [u8; 6] = [0xFD, b'7', b'z', b'X', b'Z', 0];
 /// A disk that begins with this much text is unusable: its first blocks should hold boot code, a partition table, or
 /// the superblock of a file system.
 const TEXT: usize = 4096;
-/// Offsets of LBA 1 for the block sizes of disks.
-const GPT_HEADERS: [usize; 2] = [512, 4096];
-
 /// Formats that can be written to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -92,14 +89,6 @@ pub fn check_raw(head: &[u8]) -> Result<(), &'static str> {
     if is_text(head) { Err("a text file") } else { Ok(()) }
 }
 
-/// Whether a raw image that begins with these bytes has a partition table, or the boot signature that a BIOS looks for.
-pub fn has_partition_table(head: &[u8]) -> bool {
-    let has_boot_signature = head.get(510..512) == Some(&[0x55, 0xAA]);
-    // UEFI specification, 5.3.2.
-    has_boot_signature
-        || GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|block| block.starts_with(b"EFI PART")))
-}
-
 /// Whether the first bytes are only UTF-8 text.
 fn is_text(head: &[u8]) -> bool {
     let head = head.get(..TEXT).unwrap_or(head);
@@ -156,13 +145,5 @@ mod tests {
         // Text with a single byte that is not text.
         let label = [&b"text"[..], &[0], b"text"].concat();
         assert_eq!(check_raw(&label), Ok(()));
-    }
-
-    #[test]
-    fn a_partition_table_is_an_mbr_or_a_gpt_for_either_block_size() {
-        for (at, bytes) in [(510, &[0x55, 0xAA][..]), (512, b"EFI PART"), (4096, b"EFI PART")] {
-            assert!(has_partition_table(&block(at, bytes)), "{at}");
-        }
-        assert!(!has_partition_table(&block(0, &[])) && !has_partition_table(&[]));
     }
 }

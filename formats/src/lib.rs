@@ -13,6 +13,7 @@ pub mod fat;
 pub mod http;
 pub mod image;
 pub mod oci;
+pub mod partition_table;
 pub mod pe;
 pub mod qcow2;
 pub mod signature;

@@ -2,6 +2,7 @@
 
 mod raw;
 pub mod stored;
+mod table;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -50,7 +51,7 @@ pub struct Added {
     /// Its record.
     pub image: Image,
     /// What the operator should know before it is installed.
-    pub warning: Option<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Copies a file into the folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is refused
@@ -67,17 +68,13 @@ pub async fn add(
     let taken = tokio::task::spawn_blocking(move || take_in(&folder, &source, known, &mut progress)).await;
     let (digest, size, raw) = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let warning = raw.as_ref().is_some_and(|raw| raw.has_partition_table == Some(false)).then(|| {
-        format!(
-            "the image {file:?} has no partition table, so no machine will start from it; is it the image of a disk?"
-        )
-    });
-    let (raw_size, raw_digest) = raw.map_or((None, None), |raw| (Some(raw.size), raw.digest));
+    let (raw_size, raw_digest, warnings) =
+        raw.map_or((None, None, Vec::new()), |raw| (Some(raw.size), raw.digest, raw.warnings));
     let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now(), captured: false };
     let mut transaction = store.write().await?;
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;
-    Ok(Added { image, warning })
+    Ok(Added { image, warnings })
 }
 
 fn take_in(

@@ -38,12 +38,11 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: Tell) -> 
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
     warnings.extend(source.mirrors.warning());
-    if let Some(partition) = &written.beyond {
-        warnings.push(format!("{partition} ends after the end of the image, which may be truncated"));
-    }
-    if moved == Moved::NotPossible {
-        warnings
-            .push("the backup partition table stays at the end of the image, not at the end of the disk".to_owned());
+    warnings.extend(written.remarks);
+    if let Moved::NotPossible(reason) = moved {
+        warnings.push(format!(
+            "the backup partition table stays at the end of the image, not at the end of the disk: {reason}"
+        ));
     }
     if let Err(errno) = disk.reread_partitions() {
         warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
@@ -129,6 +128,7 @@ fn is_another_image(error: &Error, is_verified: bool) -> bool {
                 | ImageError::Empty
                 | ImageError::Format { .. }
                 | ImageError::NotRaw { .. }
+                | ImageError::TableDamaged { .. }
                 | ImageError::Decode { .. }
                 | ImageError::Qcow2 { .. }
         ),

@@ -3,6 +3,7 @@
 mod add;
 mod create;
 mod grow;
+mod judged;
 mod relocate;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ use crate::text;
 pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
 pub(crate) use grow::{Grown, Growth};
-pub(crate) use relocate::{Backup, Moved, Relocation, check, in_head, relocate_backup_gpt};
+pub(crate) use judged::{Content, of_first, of_image, partitions as of_table};
+pub(crate) use relocate::{Backup, Moved, Relocation, fit, relocate_backup_gpt};
 
 /// A partition, or a whole disk without partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -42,10 +42,18 @@ pub enum ImageError {
         /// The format, according to its first bytes.
         format: &'static str,
     },
+    /// The image's partition table, or that by which it is found, is damaged. No kernel accepts it.
+    #[error("checking the partition table of the image: {reason}; {remedy}")]
+    TableDamaged {
+        /// What is damaged.
+        reason: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(
-        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, but {disk} has \
-         {size}; use a larger disk, or another image"
+        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, because {what} \
+         ends there, but {disk} has {size}; use a larger disk, or another image"
     )]
     TableTooLarge {
         /// Path of the disk.
@@ -54,6 +62,8 @@ pub enum ImageError {
         size: u64,
         /// Where the area that the table uses ends, in bytes.
         needed: u64,
+        /// What ends there, such as a partition.
+        what: String,
     },
     /// A qcow2 image cannot be read.
     #[error("decoding the qcow2 image")]

@@ -12,6 +12,9 @@ use super::progress::Counters;
 use crate::error::{Error, ImageError};
 use crate::fetch::download::Download;
 
+/// Most runs of zeros that wait for the beginning of the image.
+const MAX_WAITING: usize = 1 << 16;
+
 impl From<qcow2::Error> for Halt {
     fn from(source: qcow2::Error) -> Self {
         Halt::Failed(Error::Image(ImageError::Qcow2 { source }))
@@ -26,8 +29,25 @@ pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Ha
         return Err(Halt::Failed(Error::Image(ImageError::Qcow2Order)));
     }
     output.limits.check(size)?;
-    image.run(|at, block| send(at, block, output))?;
+    let mut waiting = Some(Vec::new());
+    image.run(|at, block| {
+        match (&mut waiting, &block) {
+            (Some(zeros), Block::Zero(len)) if at > 0 && zeros.len() < MAX_WAITING => {
+                zeros.push((at, *len));
+                return Ok(());
+            }
+            _ => send(at, block, output)?,
+        }
+        if at == 0 { send_zeros(waiting.take(), output) } else { Ok(()) }
+    })?;
+    send_zeros(waiting, output)?;
     Ok(size)
+}
+
+/// Sends zeros that waited for the beginning of the image, by which the image is judged before anything is written. In
+/// the file, the tables that tell of zeros come before the data.
+fn send_zeros(waiting: Option<Vec<(u64, u64)>>, output: &Output) -> Result<(), Halt> {
+    waiting.into_iter().flatten().try_for_each(|(at, len)| send(at, Block::Zero(len), output))
 }
 
 /// Sends the blocks of an image in the order of the raw image, with random access to the file. Returns the format and

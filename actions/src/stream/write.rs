@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
+use slipway_formats::partition_table::Table;
 use slipway_protocol::Verify;
 
 use super::buffers::Queue;
@@ -15,7 +16,7 @@ use super::pipeline::RAW;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::{self, Backup, Growth, Relocation};
+use crate::disk::partitions::{self, Backup, Content, Growth, Partition, Relocation};
 use crate::disk::{Buffer, is_zero};
 use crate::error::{Error, ImageError};
 
@@ -98,7 +99,7 @@ impl<'a> Target<'a> {
             match start.waiting.iter().find(|block| block.offset() == 0) {
                 Some(first) => {
                     check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
-                    partitions::check(first.filled(), self.disk)?;
+                    partitions::of_first(first.filled(), self.map.map(|map| map.image_size), self.disk)?;
                 }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
                 None => {}
@@ -145,29 +146,22 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// The partition that ends furthest beyond the end of an image of this size in bytes, if one does. Such an image
-    /// was truncated, or leaves out unused space.
-    pub(crate) fn beyond(&self, raw_size: u64) -> Result<Option<String>, Error> {
-        let mut partitions = partitions::in_head(&lock(&self.held).head, self.disk)?;
-        partitions.retain(|partition| partition.bytes.end > raw_size);
-        let furthest = partitions.iter().max_by_key(|partition| partition.bytes.end);
-        Ok(furthest.map(|partition| partition.describe(self.disk)))
-    }
-
     /// Writes the parts that were held back. If it is interrupted at any point, the disk has either no partition table,
     /// or a complete one and everything that it refers to. A disk may tear a write at any block and reorder writes
     /// between two flushes. So the head and the tail are written after everything else. Once they are on the disk, the
     /// two headers of a GPT follow, and last the MBR, which firmware and kernels read first. The table is adapted to
     /// the disk in memory, and errors in it are found before any header is written. With `grow` its last partition is
-    /// extended.
-    pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Relocation, Error> {
+    /// extended. `raw_size` is the size of the image in bytes. Also returns what an operator should know of the table.
+    pub(crate) fn commit(&self, raw_size: u64, grow: bool, verify: Verify) -> Result<(Relocation, Vec<String>), Error> {
         let check = |bytes: &[u8], offset: u64| match verify {
             Verify::Readback => self.disk.verify_at(bytes, offset),
             Verify::None => Ok(()),
         };
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
-        self.edges(head, |edge| self.disk.zero(edge))?;
+        let table = self.judge(head, tail, raw_size)?;
+        let partitions = partitions::of_table(&table);
+        self.edges(&partitions, |edge| self.disk.zero(edge))?;
         let block = u64::from(self.disk.logical_block());
         let header_end = (2 * block as usize).min(head.len());
         let header_start = (block as usize).min(head.len());
@@ -176,9 +170,9 @@ impl<'a> Target<'a> {
         self.disk.flush()?;
         self.disk.write_at(tail, self.tail_start)?;
         if verify == Verify::Readback {
-            self.verify_ends(head, tail)?;
+            self.verify_ends(&partitions, head, tail)?;
         }
-        let (relocation, backup) = partitions::relocate_backup_gpt(head, self.disk, grow)?;
+        let (relocation, backup) = partitions::fit(&table, head, self.disk, grow)?;
         let mut emptied = Vec::new();
         if let Growth::Grown(grown) = &relocation.growth {
             self.disk.zero(grown.stale())?;
@@ -205,14 +199,29 @@ impl<'a> Target<'a> {
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
-        Ok(relocation)
+        Ok((relocation, self.remarks(&table, raw_size)))
+    }
+
+    /// Judges the table of the image, of which all but the ends is on the disk.
+    fn judge(&self, head: &[u8], tail: &[u8], raw_size: u64) -> Result<Table, Error> {
+        partitions::of_image(&Content { head, tail: (tail, self.tail_start), size: raw_size }, self.disk)
+    }
+
+    /// What an operator should know of the table of an image of this size in bytes.
+    fn remarks(&self, table: &Table, raw_size: u64) -> Vec<String> {
+        let of_table = table.remarks.iter().map(|remark| format!("the partition table of the image: {remark}"));
+        let beyond = table.beyond(raw_size).map(|partition| {
+            let name = partition.describe();
+            format!("{name} of {} ends after the end of the image, which may be truncated", self.disk.path())
+        });
+        of_table.chain(beyond).collect()
     }
 
     /// Reads back the ends of the disk before a moved table covers a part of them: the tail, and zeros around it,
     /// after the head and at the edges of partitions.
-    fn verify_ends(&self, head: &[u8], tail: &[u8]) -> Result<(), Error> {
+    fn verify_ends(&self, partitions: &[Partition], head: &[u8], tail: &[u8]) -> Result<(), Error> {
         self.disk.flush()?;
-        self.edges(head, |edge| self.verify_zero(edge))?;
+        self.edges(partitions, |edge| self.verify_zero(edge))?;
         self.disk.verify_at(tail, self.tail_start)?;
         self.verify_zero(self.tail_start + tail.len() as u64..self.disk.size())?;
         self.verify_zero(head.len() as u64..self.head_end)
@@ -225,10 +234,14 @@ impl<'a> Target<'a> {
 
     /// Passes to `each` the ranges outside of the map at either end of each partition, which have to be zeroed. A
     /// former system may have left a signature of a file system or an array there.
-    fn edges(&self, head: &[u8], mut each: impl FnMut(Range<u64>) -> Result<(), Error>) -> Result<(), Error> {
+    fn edges(
+        &self,
+        partitions: &[Partition],
+        mut each: impl FnMut(Range<u64>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let Some(map) = self.map else { return Ok(()) };
         let within = |at: u64| at.clamp(self.head_end, self.tail_start);
-        for Range { start, end } in partitions::in_head(head, self.disk)?.into_iter().map(|partition| partition.bytes) {
+        for Range { start, end } in partitions.iter().map(|partition| partition.bytes.clone()) {
             let (head_end, tail_start) = (start.saturating_add(HELD_BACK), end.saturating_sub(HELD_BACK));
             for edge in [start..head_end.min(end), tail_start.max(start)..end] {
                 map.unmapped(within(edge.start)..within(edge.end)).try_for_each(&mut each)?;

@@ -147,6 +147,23 @@ pub(super) fn utf16_units(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit))
 }
 
+/// A GUID as text, in lower case.
+pub fn guid_text(bytes: &[u8; 16]) -> String {
+    let mut bytes = *bytes;
+    bytes[..4].reverse();
+    bytes[4..6].reverse();
+    bytes[6..8].reverse();
+    let digits = format!("{:032x}", u128::from_be_bytes(bytes));
+    let mut text = String::with_capacity(36);
+    for (index, digit) in digits.chars().enumerate() {
+        if matches!(index, 8 | 12 | 16 | 20) {
+            text.push('-');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The bytes of a GUID. Its first three fields are little-endian (UEFI specification 2.10, appendix A).
 pub fn guid_bytes(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();

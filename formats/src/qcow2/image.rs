@@ -70,12 +70,25 @@ impl Image {
         read_at: &mut ReadAt<'_>,
         write: impl FnMut(u64, Block<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.read_range(0..self.header.size, read_at, write)
+    }
+
+    /// Yields all clusters that have bytes of a range of the raw image, in order.
+    pub fn read_range<E: From<Error>>(
+        &self,
+        range: Range<u64>,
+        read_at: &mut ReadAt<'_>,
+        write: impl FnMut(u64, Block<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let header = &self.header;
         let mut out = Out::new(write);
         let mut buffers = Buffers::new(header)?;
         let mut table = vec![0; header.cluster() as usize];
         for (l1_index, at) in self.l2.iter().enumerate() {
             let guest = l1_index as u64 * header.l2_span();
+            if guest >= range.end || guest + header.l2_span() <= range.start {
+                continue;
+            }
             if *at == 0 {
                 out.zero(guest, header.l2_span().min(header.size - guest))?;
                 continue;
@@ -83,16 +96,17 @@ impl Image {
             let table = first_mut(&mut table, header.l2_entries(l1_index) * 8);
             self.within_file("an L2 table", *at + table.len() as u64)?;
             read(read_at, *at, table)?;
-            self.read_mapped(l1_index, table, &mut buffers, read_at, &mut out)?;
+            self.read_mapped(l1_index, table, &range, &mut buffers, read_at, &mut out)?;
         }
         out.flush()
     }
 
-    /// Yields the part of the raw image that one L2 table maps.
+    /// Yields the part of a range of the raw image that one L2 table maps.
     fn read_mapped<E: From<Error>>(
         &self,
         l1_index: usize,
         table: &[u8],
+        range: &Range<u64>,
         buffers: &mut Buffers,
         read_at: &mut ReadAt<'_>,
         out: &mut Out<impl FnMut(u64, Block<'_>) -> Result<(), E>>,
@@ -102,6 +116,9 @@ impl Image {
         let guests = (l1_index as u64 * header.l2_span()..).step_by(header.cluster() as usize);
         for ((index, entry), guest) in entries(table).enumerate().zip(guests) {
             let len = header.len_at(guest);
+            if guest >= range.end || guest + len <= range.start {
+                continue;
+            }
             match l2_entry(header, l1_index, index, entry)? {
                 Cluster::Plain(host) => {
                     self.within_file("a cluster", host + len)?;

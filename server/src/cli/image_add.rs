@@ -30,7 +30,7 @@ pub async fn run(store: &Store, data: &DataDir, file: &Path, known: Known) -> an
         tell("\r\x1B[K");
     }
     let added = added?;
-    if let Some(warning) = added.warning {
+    for warning in added.warnings {
         tell(&format!("warning: {warning}\n"));
     }
     super::print_line(&added.image.digest.to_string())

@@ -1,16 +1,18 @@
 //! Decodes a file once when it is added, so that an image that would fail on a machine, after its disk was erased,
-//! fails here. Of qcow2 only the header is read.
+//! fails here. Of qcow2 only the tables and what the partition table needs are read.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use liblzma::stream::{CONCATENATED, Stream};
 use sha2::{Digest as _, Sha256};
-use slipway_formats::image::{Format, check_raw, has_partition_table};
-use slipway_formats::qcow2::{HEADER_LEN, Header};
+use slipway_formats::image::{Format, check_raw};
+use slipway_formats::qcow2::{HEADER_LEN, Header, Image};
 use slipway_protocol::{Digest, ErrorCode};
 
+use super::table::{self, Ends};
 use super::{CHUNK_BYTES, sha256};
 use crate::error::Error;
 
@@ -22,24 +24,25 @@ const XZ_MEMORY: u64 = 80 << 20;
 pub(super) struct Raw {
     /// Size in bytes.
     pub(super) size: u64,
-    /// SHA-256; none for qcow2, of which only the header is read.
+    /// SHA-256; none for qcow2, which is not read as a whole.
     pub(super) digest: Option<Digest>,
-    /// Whether it has a partition table; not known for qcow2.
-    pub(super) has_partition_table: Option<bool>,
+    /// What the operator should know of its partition table.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
-/// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, or has
-/// data after its end.
+/// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, has
+/// data after its end, or has a damaged partition table.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
     let len = open.metadata().map_err(failed("reading the size of"))?.len();
+    let random = open.try_clone().map_err(failed("opening the copy of"))?;
     let mut input = BufReader::with_capacity(CHUNK_BYTES, Counted { file: open, read: 0, progress });
     let head = input.fill_buf().map_err(failed("reading the copy of"))?;
     let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}")))?;
     let decoder: Box<dyn Read + '_> = match format {
-        Format::Qcow2 => return of_qcow2(head, len, name),
+        Format::Qcow2 => return of_qcow2(&random, head, len, name),
         Format::Raw => Box::new(input),
         Format::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed("decoding"))?),
         Format::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
@@ -50,11 +53,17 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
         }
         Format::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(input)),
     };
-    read(decoder, format, name)
+    let (raw, ends) = read(decoder, format, name)?;
+    let warnings = table::judge(name, raw.size, &mut |offset, len| match format {
+        Format::Raw => table::of_file(&random, offset, len),
+        _ => ends.read(offset, len),
+    })?;
+    Ok(Raw { warnings, ..raw })
 }
 
-fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<Raw, Error> {
-    let (mut hash, mut size, mut has_table) = (Sha256::new(), 0, false);
+/// Decodes to the end. Also returns the ends of the raw image.
+fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<(Raw, Ends), Error> {
+    let (mut hash, mut size, mut ends) = (Sha256::new(), 0, Ends::default());
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     loop {
         chunk.clear();
@@ -63,7 +72,6 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         if size == 0 {
             let verb = if format == Format::Raw { "is" } else { "contains" };
             check_raw(&chunk).map_err(|found| no_image(name, &format!("{verb} {found}")))?;
-            has_table = has_partition_table(&chunk);
         }
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
@@ -79,16 +87,17 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
             break;
         }
         hash.update(&chunk);
+        ends.push(&chunk);
         size += chunk.len() as u64;
     }
     if size == 0 {
         return Err(super::empty(name));
     }
-    Ok(Raw { size, digest: Some(sha256(hash)), has_partition_table: Some(has_table) })
+    Ok((Raw { size, digest: Some(sha256(hash)), warnings: Vec::new() }, ends))
 }
 
-/// Reads only the header. What the tables point to is checked when the image is written.
-fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
+/// Reads the header, and the clusters that the partition table needs. The others are checked when the image is written.
+fn of_qcow2(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
     let refused = |reason: &str| {
         let message = format!("the image {name:?} cannot be installed: {reason}");
         Error::refused(ErrorCode::InvalidRequest, message)
@@ -100,7 +109,16 @@ fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
             format!("the file ends at byte {len}, but its tables end at byte {needed}; download or create it again");
         return Err(refused(&reason));
     }
-    Ok(Raw { size: header.size, digest: None, has_partition_table: None })
+    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    let image = Image::open(len, &mut read_at).map_err(|error| refused(&error.to_string()))?;
+    let mut failure = None;
+    let warnings = table::judge(name, header.size, &mut |offset, len| {
+        table::of_qcow2(&image, file, offset, len).map_err(|error| failure = Some(error)).ok()
+    });
+    match failure {
+        Some(error) => Err(refused(&error.to_string())),
+        None => Ok(Raw { size: header.size, digest: None, warnings: warnings? }),
+    }
 }
 
 fn no_image(name: &Path, what: &str) -> Error {

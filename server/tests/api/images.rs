@@ -85,13 +85,14 @@ async fn size_and_digest_of_the_raw_image_are_found_in_every_format() {
     let halves = |encode: fn(&[u8]) -> Vec<u8>| [encode(&raw[..MIB / 3]), encode(&raw[MIB / 3..])].concat();
     let streams = COMPRESSIONS.into_iter().flat_map(|encode| [encode(&raw), halves(encode)]);
     for stream in streams.chain([raw.clone()]) {
-        let Added { image, warning } = add(&server, &stream, Known::default()).await.unwrap();
+        let Added { image, warnings } = add(&server, &stream, Known::default()).await.unwrap();
         assert_eq!((image.digest, image.size), (sha256(&stream), stream.len() as u64));
         assert_eq!((image.raw_size, image.raw_digest), (Some(raw.len() as u64), Some(sha256(&raw))));
-        assert_eq!(warning, None);
+        assert_eq!(warnings, [""; 0]);
     }
-    let Added { image, warning } = add(&server, &qcow2(10 << 30), Known::default()).await.unwrap();
-    assert_eq!((image.raw_size, image.raw_digest, warning), (Some(10 << 30), None, None));
+    let Added { image, warnings } = add(&server, &qcow2(10 << 30), Known::default()).await.unwrap();
+    assert_eq!((image.raw_size, image.raw_digest), (Some(10 << 30), None));
+    assert!(warnings[0].contains("has no partition table"), "it is all zeros");
 }
 
 #[tokio::test]
@@ -191,7 +192,7 @@ async fn a_record_that_cannot_be_read_is_named_and_its_cause_stays_in_the_log() 
 async fn an_image_without_a_partition_table_is_added_with_a_warning() {
     let server = TestServer::start().await;
     let added = add(&server, &zstd(&[0xFA; 8192]), Known::default()).await.unwrap();
-    assert!(added.warning.unwrap().contains("has no partition table, so no machine will start from it"));
+    assert!(added.warnings[0].contains("has no partition table, so no machine will start from it"));
 }
 
 #[tokio::test]
@@ -208,8 +209,8 @@ async fn an_operating_system_takes_its_size_from_its_image() {
 async fn a_file_for_other_actions_is_taken_as_it_is() {
     let server = TestServer::start().await;
     let other = Known { is_other: true, ..Known::default() };
-    let Added { image, warning } = add(&server, b"<bmap/>", other).await.unwrap();
-    assert_eq!((image.digest, image.raw_size, warning), (sha256(b"<bmap/>"), None, None));
+    let Added { image, warnings } = add(&server, b"<bmap/>", other).await.unwrap();
+    assert_eq!((image.digest, image.raw_size, warnings), (sha256(b"<bmap/>"), None, Vec::new()));
 }
 
 #[tokio::test]
@@ -227,4 +228,81 @@ async fn what_a_stopped_command_left_is_removed() {
     drop((make(&left, 3600), make(&new, 0)));
     server.data().remove_leftovers();
     assert_eq!([&left, &locked, &new].map(|path| path.exists()), [false, true, false]);
+}
+
+const DISK: usize = 8 * MIB;
+
+/// An image with a GPT of one partition, as `sgdisk` makes it; none without that program.
+fn gpt() -> Option<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(DISK as u64).unwrap();
+    let made =
+        std::process::Command::new("sgdisk").args(["--new=1:2048:8191", "--change-name=1:root"]).arg(&image).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("not checked: sgdisk is missing");
+        return None;
+    }
+    Some(std::fs::read(image).unwrap())
+}
+
+/// The raw image in a qcow2 image, by qemu-img; none without that program.
+fn as_qcow2(raw: &[u8]) -> Option<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["raw", "qcow2"].map(|name| folder.path().join(name));
+    std::fs::write(&from, raw).unwrap();
+    let mut convert = std::process::Command::new("qemu-img");
+    let made = convert.args(["convert", "-f", "raw", "-O", "qcow2", "-c"]).arg(from).arg(&to).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("not checked: qemu-img is missing");
+        return None;
+    }
+    Some(std::fs::read(to).unwrap())
+}
+
+#[tokio::test]
+async fn a_damaged_partition_table_is_refused_in_every_format() {
+    let (server, Some(sound)) = (TestServer::start().await, gpt()) else { return };
+    for (at, expect) in [
+        (None, ""),
+        (
+            Some(528),
+            "the header of its GPT is damaged: its checksum is wrong; its backup at the end of the image is whole",
+        ),
+        (Some(1024 + 40), "the entries of its GPT have a wrong checksum; its backup at the end of the image is whole"),
+        (Some(510), "its GPT has no protective record"),
+    ] {
+        let mut raw = sound.clone();
+        at.into_iter().for_each(|at: usize| raw[at] ^= 0x10);
+        for stream in COMPRESSIONS.iter().map(|encode| encode(&raw)).chain([raw.clone()]).chain(as_qcow2(&raw)) {
+            if expect.is_empty() {
+                let warnings = add(&server, &stream, Known::default()).await.unwrap().warnings;
+                assert_eq!(warnings, [""; 0]);
+                continue;
+            }
+            let message = refused(&server, &stream, Known::default()).await;
+            assert!(
+                message.starts_with("the image \"") && message.contains(&format!(" cannot be installed: {expect}")),
+                "{message}"
+            );
+            add(&server, &stream, Known { is_other: true, ..Known::default() }).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cut_off_image_and_a_damaged_backup_are_added_with_a_warning() {
+    let (server, Some(sound)) = (TestServer::start().await, gpt()) else { return };
+    let mut damaged = sound.clone();
+    damaged[DISK - 512 + 16] ^= 1;
+    for (raw, expect) in [
+        (&sound[..2 * MIB], "partition 1 (root) of the image "),
+        (&damaged, "the backup of its GPT is damaged"),
+        (&sound[..DISK - MIB], "the backup of its GPT is missing"),
+    ] {
+        for stream in [zstd(raw), raw.to_vec()].into_iter().chain(as_qcow2(raw)) {
+            let warnings = add(&server, &stream, Known::default()).await.unwrap().warnings;
+            assert!(warnings.len() == 1 && warnings[0].contains(expect), "{warnings:?}");
+        }
+    }
 }

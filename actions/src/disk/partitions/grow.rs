@@ -81,6 +81,15 @@ pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Resu
     })
 }
 
+/// Leaves the partition with the highest end as it is, for a reason that lies in the table.
+pub(crate) fn left(disk: &OpenDisk, partitions: &[Partition], room: u64, reason: &str) -> Growth {
+    let last = partitions.iter().max_by_key(|partition| partition.bytes.end);
+    match last.filter(|last| room - room % ALIGNMENT > last.bytes.end) {
+        Some(last) => Growth::Left { partition: last.describe(disk), reason: reason.to_owned() },
+        None => Growth::NotNeeded,
+    }
+}
+
 /// Why a partition must not be changed, whatever file system it has. `seals`: the table has a partition with hashes of
 /// another.
 fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&'static str> {
@@ -89,7 +98,11 @@ fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&
         other.number != last.number && other.type_guid == last.type_guid && len(other) == len(last)
     };
     let is_unsealed = last.type_guid.as_deref().is_some_and(|guid| UNSEALED_TYPES.contains(&guid));
-    if last.read_only {
+    let overlaps =
+        |other: &Partition| other.number != last.number && other.bytes.end > last.bytes.start && len(other) > 0;
+    if partitions.iter().any(overlaps) {
+        Some("another partition overlaps it")
+    } else if last.read_only {
         Some("it is marked as read-only")
     } else if seals && !is_unsealed {
         Some("it may be sealed by dm-verity")
@@ -122,6 +135,7 @@ mod tests {
         check(last.clone(), &[partition(1, UNSEALED_TYPES[0], 10..20)], false, None);
         let in_turn = "another partition is its twin, and the two are updated in turn";
         check(last.clone(), std::slice::from_ref(&twin), false, Some(in_turn));
+        check(last.clone(), &[partition(1, ROOT, 10..21)], false, Some("another partition overlaps it"));
         check(last.clone(), &[], true, Some("it may be sealed by dm-verity"));
         check(partition(2, UNSEALED_TYPES[2], 20..30), &[], true, None);
         check(Partition { read_only: true, ..last.clone() }, &[], false, Some("it is marked as read-only"));

@@ -1,0 +1,138 @@
+//! The table of an image as [`slipway_formats::partition_table`] judges it, with the disk that the image is for.
+
+use slipway_formats::efi::device_path::guid_text;
+use slipway_formats::partition_table::{self, Fault, Kind, Known, Table};
+
+use super::{Partition, READ_ONLY};
+use crate::disk::open::OpenDisk;
+use crate::disk::probe;
+use crate::error::{Error, ImageError, PartitionError};
+
+/// Block sizes of disks, in bytes.
+const BLOCK_SIZES: [u64; 2] = [512, 4096];
+
+/// An image that was written to a disk but for its ends, which are held in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content<'a> {
+    pub(crate) head: &'a [u8],
+    /// The tail, and its byte offset.
+    pub(crate) tail: (&'a [u8], u64),
+    /// Size of the image in bytes.
+    pub(crate) size: u64,
+}
+
+impl Content<'_> {
+    /// Bytes of the image; none beyond the disk.
+    fn read(&self, disk: &OpenDisk, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Error> {
+        let end = offset.saturating_add(len as u64);
+        if end > disk.size() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        disk.read_at(&mut bytes, offset)?;
+        for (held, at) in [(self.head, 0), self.tail] {
+            let common = offset.max(at)..end.min(at + held.len() as u64);
+            if !common.is_empty() {
+                let from = &held[(common.start - at) as usize..(common.end - at) as usize];
+                bytes[(common.start - offset) as usize..][..from.len()].copy_from_slice(from);
+            }
+        }
+        Ok(Some(bytes))
+    }
+}
+
+/// Judges what the first bytes of an image show of its table. `size` is the size of the image, if it is known. Fails if
+/// the image must not be written to this disk.
+pub(crate) fn of_first(first: &[u8], size: Option<u64>, disk: &OpenDisk) -> Result<Table, Error> {
+    let mut read = |offset: u64, len: usize| {
+        let start = usize::try_from(offset).ok()?;
+        first.get(start..start.checked_add(len)?).map(<[u8]>::to_vec)
+    };
+    let known = Known { image: size, ..known(disk) };
+    partition_table::judge(&known, &mut read).map_err(|fault| refused(fault, disk))
+}
+
+/// Judges the table of a whole image. Fails if its partitions cannot be found on this disk.
+pub(crate) fn of_image(content: &Content<'_>, disk: &OpenDisk) -> Result<Table, Error> {
+    let table = of_content(content, disk)?.map_err(|fault| refused(fault, disk))?;
+    check_block_size(&table, content.size, disk)?;
+    Ok(table)
+}
+
+/// Judges the table of a disk with this head.
+pub(super) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
+    let content = Content { head, tail: (&[], 0), size: disk.size() };
+    of_content(&content, disk)?.map_err(|fault| {
+        let (operation, disk) = ("fitting", disk.path().to_owned());
+        Error::Partitions(PartitionError::Table { operation, disk, reason: fault.to_string() })
+    })
+}
+
+fn of_content(content: &Content<'_>, disk: &OpenDisk) -> Result<Result<Table, Fault>, Error> {
+    let mut failure = None;
+    let known = Known { image: Some(content.size), ..known(disk) };
+    let judged = partition_table::judge(&known, &mut |offset, len| {
+        let read = content.read(disk, offset, len);
+        read.unwrap_or_else(|error| {
+            failure.get_or_insert(error);
+            None
+        })
+    });
+    failure.map_or(Ok(judged), Err)
+}
+
+fn known(disk: &OpenDisk) -> Known {
+    Known { block: Some(disk.logical_block().into()), disk: Some(disk.size()), image: None }
+}
+
+/// An MBR does not say for which block size it is made. Fails if no partition has a file system where this disk has the
+/// partition, but one has where a disk with other blocks has it.
+fn check_block_size(table: &Table, image: u64, disk: &OpenDisk) -> Result<(), Error> {
+    let holds = |bytes: std::ops::Range<u64>| {
+        let is_there = bytes.start > 0 && bytes.start < image && bytes.end <= disk.size();
+        let partition = Partition { number: 1, bytes, ..Partition::default() };
+        Ok::<bool, Error>(is_there && probe::file_system(disk, &partition)?.is_some())
+    };
+    let any = |block: u64| {
+        let blocks = |at: u64| (at / table.block).saturating_mul(block);
+        table.partitions.iter().try_fold(false, |found, partition| {
+            Ok::<bool, Error>(found || holds(blocks(partition.bytes.start)..blocks(partition.bytes.end))?)
+        })
+    };
+    if table.kind != Kind::Mbr || any(table.block)? {
+        return Ok(());
+    }
+    for found in BLOCK_SIZES.into_iter().filter(|size| *size != table.block) {
+        if any(found)? {
+            return Err(refused(Fault::BlockSize { expected: table.block, found }, disk));
+        }
+    }
+    Ok(())
+}
+
+/// The partitions of a table, as those of a disk.
+pub(crate) fn partitions(table: &Table) -> Vec<Partition> {
+    table.partitions.iter().map(partition).collect()
+}
+
+pub(super) fn partition(found: &partition_table::Partition) -> Partition {
+    let guids = found.guids.as_ref();
+    Partition {
+        number: found.number,
+        bytes: found.bytes.clone(),
+        type_guid: guids.map(|(kind, _)| guid_text(kind)),
+        guid: guids.map(|(_, guid)| guid_text(guid)),
+        name: found.name.clone(),
+        read_only: found.attributes & READ_ONLY != 0,
+    }
+}
+
+fn refused(fault: Fault, disk: &OpenDisk) -> Error {
+    let path = disk.path().to_owned();
+    let error = match fault {
+        Fault::Damaged { reason, remedy } => ImageError::TableDamaged { reason, remedy },
+        Fault::BlockSize { expected, found } => ImageError::BlockSize { disk: path, expected, found },
+        Fault::TooLarge { what, needed } => ImageError::TableTooLarge { disk: path, size: disk.size(), needed, what },
+    };
+    error.into()
+}

@@ -1,0 +1,235 @@
+//! The partition table of a disk image, judged as Linux and UEFI firmware read it: a GPT (UEFI specification, 5.3) or
+//! an MBR (5.2.1). What makes Linux ignore a table is from block/partitions/efi.c and msdos.c.
+//!
+//! The judgement can be asked with a part of the image. What is not known yet is not judged, so it is asked again when
+//! more is known.
+
+mod gpt;
+mod mbr;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use self::mbr::BootRecord;
+
+pub use self::gpt::{Backup, Fitted, Gpt};
+pub use self::mbr::is_extended;
+
+/// Block sizes of disks. A table is made for one of them.
+const BLOCK_SIZES: [u64; 2] = [512, 4096];
+/// Size of a boot record in bytes, whatever the block size.
+const BOOT_RECORD: usize = 512;
+
+/// Reads this many bytes of the image at an offset. None if they are not known.
+pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
+
+/// What is known of an image and of the disk it is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// Logical block size of the disk in bytes. If it is not known, a table may be made for any.
+    pub block: Option<u64>,
+    /// Size of the disk in bytes.
+    pub disk: Option<u64>,
+    /// Size of the image in bytes.
+    pub image: Option<u64>,
+}
+
+/// Which table an image has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// None, and no boot sector.
+    None,
+    /// A boot sector without partitions, such as that of a FAT file system on a whole disk.
+    BootSector,
+    /// An MBR with partitions.
+    Mbr,
+    /// A GPT whose primary copy is intact, as far as it is known.
+    Gpt(Box<Gpt>),
+    /// Too little of the image is known.
+    Unknown,
+}
+
+/// A table that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its kind.
+    pub kind: Kind,
+    /// Size in bytes of the blocks that it counts in.
+    pub block: u64,
+    /// Its partitions in the order of their numbers, as far as they are known.
+    pub partitions: Vec<Partition>,
+    /// What an operator should know of it: complete clauses, such as "partitions 1 and 2 overlap".
+    pub remarks: Vec<String>,
+}
+
+impl Table {
+    fn without_partitions(kind: Kind, block: u64) -> Self {
+        Self { kind, block, partitions: Vec::new(), remarks: Vec::new() }
+    }
+
+    /// The partition that ends furthest beyond the end of an image of this size in bytes, if one does. Such an image
+    /// was truncated, or leaves out unused space.
+    pub fn beyond(&self, image: u64) -> Option<&Partition> {
+        let beyond = self.partitions.iter().filter(|partition| partition.bytes.end > image);
+        beyond.max_by_key(|partition| partition.bytes.end)
+    }
+}
+
+/// A partition of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partition {
+    /// Number in the table, from 1. Logical partitions of an MBR begin at 5.
+    pub number: u32,
+    /// Range of bytes.
+    pub bytes: Range<u64>,
+    /// Type and identity in a GPT, as they are stored; none in an MBR.
+    pub guids: Option<([u8; 16], [u8; 16])>,
+    /// Type in an MBR; 0 in a GPT.
+    pub mbr_type: u8,
+    /// Name in a GPT.
+    pub name: String,
+    /// Attributes in a GPT (UEFI specification, table 5-8).
+    pub attributes: u64,
+}
+
+impl Partition {
+    /// The partition in words.
+    pub fn describe(&self) -> String {
+        let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
+        format!("partition {}{name}", self.number)
+    }
+}
+
+/// Why an image with this table must not be written to a disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The table, or that by which Linux and firmware find it, is damaged.
+    #[error("{reason}; {remedy}")]
+    Damaged {
+        /// What is damaged.
+        reason: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The table is made for another block size than that of the disk.
+    #[error("it is made for blocks of {found} bytes, and not of {expected} bytes")]
+    BlockSize {
+        /// Block size of the disk in bytes.
+        expected: u64,
+        /// Block size of the table in bytes.
+        found: u64,
+    },
+    /// The table uses blocks beyond the end of the disk.
+    #[error("it is made for a disk of {needed} bytes or more: {what} ends there")]
+    TooLarge {
+        /// The part of the table that ends furthest.
+        what: String,
+        /// Its end in bytes.
+        needed: u64,
+    },
+}
+
+impl Fault {
+    fn damaged(reason: impl Into<String>, remedy: &'static str) -> Self {
+        Self::Damaged { reason: reason.into(), remedy }
+    }
+}
+
+/// Remedies for damage that another copy does not mend, and for a sound GPT that nothing leads to.
+const MAKE_AGAIN: &str = "download or create the image again";
+const REPAIR: &str = "repair the raw image with `sgdisk --move-second-header IMAGE`, or create it again";
+
+/// Judges the table of an image. Reads its first blocks, the entries of a GPT, its backup, and the logical partitions
+/// of an MBR.
+pub fn judge(known: &Known, read: &mut ReadAt<'_>) -> Result<Table, Fault> {
+    let mut image = Image { known: *known, read };
+    let own = known.block.unwrap_or(512);
+    let boot = match image.get(0, BOOT_RECORD) {
+        Found::Bytes(bytes) => BootRecord::parse(&bytes),
+        Found::Absent => return Ok(Table::without_partitions(Kind::None, own)),
+        Found::Unknown => return Ok(Table::without_partitions(Kind::Unknown, own)),
+    };
+    let found = gpt::find(&mut image);
+    if let (Some(expected), gpt::Search::Intact(gpt)) = (known.block, &found)
+        && gpt.block() != expected
+    {
+        return Err(Fault::BlockSize { expected, found: gpt.block() });
+    }
+    match (boot, found) {
+        (Some(boot), found) if boot.has_protective() => gpt::judge(&boot, found, own, &mut image),
+        // Linux and firmware look for a GPT only behind a protective record.
+        (Some(boot), _) if boot.has_partitions() => mbr::judge(&boot, own, &mut image),
+        (_, gpt::Search::Intact(_)) => {
+            let reason = "its GPT has no protective record in the first block, so neither Linux nor firmware finds it";
+            Err(Fault::damaged(reason, REPAIR))
+        }
+        (_, gpt::Search::Damaged { block, reason }) => Err(gpt::damaged(&reason, block, &mut image)),
+        (Some(boot), _) => match boot.damaged_indicator(own, &image.known) {
+            Some(number) => Err(Fault::damaged(
+                format!("record {number} of its MBR begins with neither 0x00 nor 0x80, so Linux ignores all of them"),
+                MAKE_AGAIN,
+            )),
+            None => Ok(Table::without_partitions(Kind::BootSector, own)),
+        },
+        (None, _) => Ok(Table::without_partitions(Kind::None, own)),
+    }
+}
+
+/// An image of which a part is known.
+struct Image<'a, 'b> {
+    known: Known,
+    read: &'a mut ReadAt<'b>,
+}
+
+/// Bytes of an image.
+enum Found {
+    Bytes(Vec<u8>),
+    /// The image ends before them.
+    Absent,
+    Unknown,
+}
+
+impl Image<'_, '_> {
+    fn get(&mut self, offset: u64, len: usize) -> Found {
+        let is_absent = |size: u64| offset.checked_add(len as u64).is_none_or(|end| end > size);
+        if self.known.image.is_some_and(is_absent) {
+            return Found::Absent;
+        }
+        (self.read)(offset, len).map_or(Found::Unknown, Found::Bytes)
+    }
+
+    /// Fails if something of the table ends beyond the disk.
+    fn within_disk(&self, what: impl FnOnce() -> String, end: u64) -> Result<(), Fault> {
+        match self.known.disk {
+            Some(disk) if end > disk => Err(Fault::TooLarge { what: what(), needed: end }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Numbers of the first two partitions that overlap. A partition that begins at byte 0 does not count: it is the ISO
+/// 9660 file system of an image that is also for optical discs, which contains the others.
+fn overlapping<'a>(partitions: impl Iterator<Item = &'a Partition>) -> Option<String> {
+    let mut sorted: Vec<&Partition> = partitions.filter(|partition| partition.bytes.start > 0).collect();
+    sorted.sort_by_key(|partition| (partition.bytes.start, partition.bytes.end));
+    let pairs = sorted.iter().zip(sorted.iter().skip(1));
+    let (one, other) = pairs.into_iter().find(|(one, next)| next.bytes.start < one.bytes.end)?;
+    let (first, second) = (one.number.min(other.number), one.number.max(other.number));
+    Some(format!("partitions {first} and {second} overlap"))
+}
+
+fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn le64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Replaces bytes at an offset. Does nothing if they are not all within the buffer.
+fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = buffer.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,316 @@
+//! GPT: a header in the second block, entries, and a backup of both at the end of the disk.
+
+mod fit;
+
+use super::mbr::BootRecord;
+use super::{
+    BLOCK_SIZES, Fault, Found, Image, Kind, MAKE_AGAIN, Partition, REPAIR, Table, le32, le64, overlapping, put,
+};
+use crate::crc32::crc32;
+
+pub use self::fit::Fitted;
+
+/// Offsets of the fields of a header (UEFI specification, table 5-5).
+const SIGNATURE: &[u8] = b"EFI PART";
+const REVISION: usize = 8;
+const HEADER_SIZE: usize = 12;
+const HEADER_SUM: usize = 16;
+const OWN_LBA: usize = 24;
+const OTHER_LBA: usize = 32;
+const FIRST_USABLE: usize = 40;
+const LAST_USABLE: usize = 48;
+const ENTRIES_LBA: usize = 72;
+const ENTRIES_COUNT: usize = 80;
+const ENTRY_SIZE: usize = 84;
+const ENTRIES_SUM: usize = 88;
+const MIN_HEADER: u32 = 92;
+/// The only revision of the format, 1.0.
+const REVISION_1: u32 = 0x0001_0000;
+/// Block of the primary header.
+const PRIMARY: u64 = 1;
+/// Smallest size of an entry in bytes, and the only one that Linux reads. Others are powers of two.
+const USUAL_ENTRY: u32 = 128;
+/// Most bytes of entries that Linux reads (KMALLOC_MAX_SIZE).
+const MAX_ENTRIES: u64 = 4 << 20;
+/// Offsets of the fields of an entry (UEFI specification, table 5-6).
+const ENTRY_FIRST: usize = 32;
+const ENTRY_LAST: usize = 40;
+const ENTRY_ATTRIBUTES: usize = 48;
+const ENTRY_NAME: std::ops::Range<usize> = 56..128;
+
+/// An intact header of a GPT, with what is known of the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpt {
+    /// The block with the header.
+    header: Vec<u8>,
+    other_lba: u64,
+    first_usable: u64,
+    last_usable: u64,
+    entries_lba: u64,
+    count: u32,
+    entry_size: u32,
+    entries_sum: u32,
+    backup: Backup,
+}
+
+/// The backup of a GPT whose primary copy is intact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backup {
+    /// It is whole, and says the same.
+    Whole,
+    /// It is whole, but says something else.
+    Differs,
+    /// Header or entries are damaged.
+    Damaged,
+    /// It is not where the primary header says, or the image ends before it.
+    Missing,
+    /// That part of the image is not known.
+    Unknown,
+}
+
+/// The header found in an image.
+pub(super) enum Search {
+    Intact(Box<Gpt>),
+    Damaged { block: u64, reason: String },
+    Missing,
+    Unknown,
+}
+
+/// Why a block has no header that can be used.
+enum NoHeader {
+    NoSignature,
+    Damaged(String),
+}
+
+impl Gpt {
+    /// Size of the blocks that it counts in, in bytes.
+    pub fn block(&self) -> u64 {
+        self.header.len() as u64
+    }
+
+    /// Block of the backup header.
+    pub fn backup_lba(&self) -> u64 {
+        self.other_lba
+    }
+
+    /// State of its backup.
+    pub fn backup(&self) -> Backup {
+        self.backup
+    }
+
+    /// Bytes of all entries.
+    fn entries_len(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.entry_size)
+    }
+
+    /// Reads the header in block `lba`. Linux ignores a table for each of these reasons (is_gpt_valid()).
+    fn parse(header: Vec<u8>, lba: u64) -> Result<Self, NoHeader> {
+        if !header.starts_with(SIGNATURE) {
+            return Err(NoHeader::NoSignature);
+        }
+        let int = |at| le32(&header, at).unwrap_or_default();
+        let long = |at| le64(&header, at).unwrap_or_default();
+        let len = int(HEADER_SIZE);
+        let checked = header.get(..len as usize).filter(|_| len >= MIN_HEADER);
+        let mut checked = checked.ok_or_else(|| NoHeader::Damaged(format!("it cannot have {len} bytes")))?.to_vec();
+        put(&mut checked, HEADER_SUM, &[0; 4]);
+        let gpt = Self {
+            other_lba: long(OTHER_LBA),
+            first_usable: long(FIRST_USABLE),
+            last_usable: long(LAST_USABLE),
+            entries_lba: long(ENTRIES_LBA),
+            count: int(ENTRIES_COUNT),
+            entry_size: int(ENTRY_SIZE),
+            entries_sum: int(ENTRIES_SUM),
+            backup: Backup::Unknown,
+            header: Vec::new(),
+        };
+        let reason = match () {
+            () if crc32(&checked) != int(HEADER_SUM) => "its checksum is wrong".to_owned(),
+            () if long(OWN_LBA) != lba => format!("it is in block {lba}, but made for block {}", long(OWN_LBA)),
+            () if gpt.first_usable > gpt.last_usable => "it has no blocks for partitions".to_owned(),
+            () if !gpt.entry_size.is_power_of_two() || gpt.entry_size < USUAL_ENTRY => {
+                format!("its entries cannot have {} bytes", gpt.entry_size)
+            }
+            () if gpt.entries_len() > MAX_ENTRIES || gpt.count == 0 => {
+                format!("it cannot have {} entries of {} bytes", gpt.count, gpt.entry_size)
+            }
+            () if gpt.entries_lba <= PRIMARY => format!("its entries cannot be in block {}", gpt.entries_lba),
+            () => return Ok(Self { header, ..gpt }),
+        };
+        Err(NoHeader::Damaged(reason))
+    }
+
+    /// The entries, if their checksum is right.
+    fn entries(&self, image: &mut Image<'_, '_>) -> Result<Found, &'static str> {
+        let offset = self.entries_lba.checked_mul(self.block()).ok_or("lie beyond any disk")?;
+        match image.get(offset, self.entries_len() as usize) {
+            Found::Bytes(bytes) if crc32(&bytes) != self.entries_sum => Err("have a wrong checksum"),
+            Found::Absent => Err("lie after the end of the image"),
+            found => Ok(found),
+        }
+    }
+
+    /// Compares the backup with this primary copy.
+    fn find_backup(&self, image: &mut Image<'_, '_>) -> Backup {
+        let Some(offset) = self.other_lba.checked_mul(self.block()) else { return Backup::Missing };
+        let header = match image.get(offset, self.header.len()) {
+            Found::Bytes(header) => header,
+            Found::Absent => return Backup::Missing,
+            Found::Unknown => return Backup::Unknown,
+        };
+        let backup = match Self::parse(header, self.other_lba) {
+            Ok(backup) => backup,
+            Err(NoHeader::NoSignature) => return Backup::Missing,
+            Err(NoHeader::Damaged(_)) => return Backup::Damaged,
+        };
+        let content = |gpt: &Self| {
+            (
+                gpt.entries_sum,
+                gpt.count,
+                gpt.entry_size,
+                gpt.first_usable,
+                gpt.last_usable,
+                gpt.header.get(56..72).map(<[u8]>::to_vec),
+            )
+        };
+        match backup.entries(image) {
+            Err(_) => Backup::Damaged,
+            Ok(Found::Unknown) => Backup::Unknown,
+            Ok(_) if content(self) != content(&backup) || backup.other_lba != PRIMARY => Backup::Differs,
+            Ok(_) => Backup::Whole,
+        }
+    }
+}
+
+/// Looks for the primary header: for the block size of the disk first, then for the others.
+pub(super) fn find(image: &mut Image<'_, '_>) -> Search {
+    let own = image.known.block;
+    let others = BLOCK_SIZES.into_iter().filter(|size| Some(*size) != own);
+    let mut found = Search::Missing;
+    for block in own.into_iter().chain(others) {
+        let parsed = match image.get(PRIMARY * block, block as usize) {
+            Found::Bytes(header) => Gpt::parse(header, PRIMARY),
+            Found::Absent => continue,
+            Found::Unknown => {
+                found = if matches!(found, Search::Missing) { Search::Unknown } else { found };
+                continue;
+            }
+        };
+        match parsed {
+            Ok(gpt) => return Search::Intact(Box::new(gpt)),
+            Err(NoHeader::Damaged(reason)) if !matches!(found, Search::Damaged { .. }) => {
+                found = Search::Damaged { block, reason: format!("the header of its GPT is damaged: {reason}") };
+            }
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// Judges a GPT that is announced by a protective record.
+pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
+    let mut gpt = match found {
+        Search::Intact(gpt) => gpt,
+        Search::Damaged { block, reason } => return Err(damaged(&reason, block, image)),
+        Search::Missing => return Err(damaged("its first block announces a GPT, but there is no header", own, image)),
+        Search::Unknown => return Ok(Table::without_partitions(Kind::Unknown, own)),
+    };
+    if let Some(start) = boot.misplaced_protective() {
+        let reason = format!("the protective record of its GPT begins at block {start} and not at block 1");
+        return Err(Fault::damaged(format!("{reason}, so neither Linux nor firmware finds the GPT"), REPAIR));
+    }
+    let block = gpt.block();
+    let usable_end = gpt.last_usable.saturating_add(1).saturating_mul(block);
+    let entries = match gpt.entries(image) {
+        Ok(Found::Bytes(entries)) => entries,
+        Ok(_) => Vec::new(),
+        Err(reason) => return Err(damaged(&format!("the entries of its GPT {reason}"), block, image)),
+    };
+    let mut table = Table::without_partitions(Kind::Unknown, block);
+    for (number, entry) in (1..).zip(entries.chunks(gpt.entry_size as usize)) {
+        table.partitions.extend(partition(number, entry, block)?);
+    }
+    // Linux ignores a table that uses blocks beyond the end of the disk.
+    if let Some(last) = table.partitions.iter().max_by_key(|partition| partition.bytes.end)
+        && last.bytes.end >= usable_end
+    {
+        image.within_disk(|| last.describe(), last.bytes.end)?;
+    }
+    image.within_disk(|| "the area for partitions".to_owned(), usable_end)?;
+    gpt.backup = gpt.find_backup(image);
+    table.remarks = remarks(&gpt, &table, image.known.image);
+    table.kind = Kind::Gpt(gpt);
+    Ok(table)
+}
+
+/// The partition of an entry; none if it is not used.
+fn partition(number: u32, entry: &[u8], block: u64) -> Result<Option<Partition>, Fault> {
+    let guid = |at: usize| entry.get(at..).and_then(|rest| rest.first_chunk::<16>().copied());
+    let (Some(kind), Some(guid)) = (guid(0).filter(|kind| *kind != [0; 16]), guid(16)) else { return Ok(None) };
+    let long = |at| le64(entry, at).unwrap_or_default();
+    let units = entry.get(ENTRY_NAME).unwrap_or_default().as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit));
+    let name = String::from_utf16_lossy(&units.take_while(|unit| *unit != 0).collect::<Vec<u16>>());
+    let (first, last) = (long(ENTRY_FIRST), long(ENTRY_LAST));
+    let bytes = first.saturating_mul(block)..last.saturating_add(1).saturating_mul(block);
+    let attributes = long(ENTRY_ATTRIBUTES);
+    let partition = Partition { number, bytes, guids: Some((kind, guid)), mbr_type: 0, name, attributes };
+    match last < first {
+        true => Err(Fault::damaged(format!("{} of its GPT ends before it begins", partition.describe()), MAKE_AGAIN)),
+        false => Ok(Some(partition)),
+    }
+}
+
+fn remarks(gpt: &Gpt, table: &Table, image: Option<u64>) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if gpt.entry_size != USUAL_ENTRY {
+        remarks.push(format!("its entries have {} bytes, and Linux reads only those of 128 bytes", gpt.entry_size));
+    }
+    if let Some(revision) = le32(&gpt.header, REVISION).filter(|revision| *revision != REVISION_1) {
+        remarks.push(format!("its header has revision {}.{}, not 1.0", revision >> 16, revision & 0xFFFF));
+    }
+    let block = gpt.block();
+    let usable = gpt.first_usable.saturating_mul(block)..gpt.last_usable.saturating_add(1).saturating_mul(block);
+    let is_outside = |partition: &&Partition| partition.bytes.start < usable.start || partition.bytes.end > usable.end;
+    if let Some(outside) = table.partitions.iter().find(is_outside) {
+        let name = outside.describe();
+        remarks.push(format!("{name} is not within the area for partitions, so UEFI firmware ignores it"));
+    }
+    remarks.extend(overlapping(table.partitions.iter()));
+    let is_cut = image.is_some_and(|image| table.beyond(image).is_some());
+    match gpt.backup {
+        Backup::Damaged => remarks.push("the backup of its GPT is damaged".to_owned()),
+        Backup::Differs => remarks.push("the backup of its GPT differs from it".to_owned()),
+        // Partitions that end after the image say the same.
+        Backup::Missing if !is_cut => remarks.push("the backup of its GPT is missing".to_owned()),
+        Backup::Missing | Backup::Whole | Backup::Unknown => {}
+    }
+    remarks
+}
+
+/// A fault of the primary copy. What can be done depends on the backup in the last block of the image.
+pub(super) fn damaged(reason: &str, block: u64, image: &mut Image<'_, '_>) -> Fault {
+    let last = image.known.image.and_then(|size| (size / block).checked_sub(1));
+    let header = last.map(|last| (last, image.get(last * block, block as usize)));
+    let is_whole = match header {
+        Some((last, Found::Bytes(header))) => match Gpt::parse(header, last).map(|backup| backup.entries(image)) {
+            Ok(Ok(Found::Bytes(_))) => Some(true),
+            Ok(Ok(_)) => None,
+            Ok(Err(_)) | Err(_) => Some(false),
+        },
+        Some((_, Found::Absent)) => Some(false),
+        Some((_, Found::Unknown)) | None => None,
+    };
+    let remedy = match is_whole {
+        Some(true) => {
+            "its backup at the end of the image is whole: repair the raw image with `sgdisk --move-second-header \
+             IMAGE`, which takes the table from there"
+        }
+        Some(false) => "its backup at the end of the image is not whole, either: download or create the image again",
+        None => {
+            "repair the raw image with `sgdisk --move-second-header IMAGE`, which takes the table from the backup at \
+             the end of the image, or download or create the image again"
+        }
+    };
+    Fault::damaged(reason, remedy)
+}

@@ -1,0 +1,202 @@
+//! MBR: four records, and a chain of further boot records in an extended partition.
+
+use super::{Fault, Found, Image, Kind, Known, MAKE_AGAIN, Partition, Table, le32, overlapping, put};
+
+/// Offset of the records, their size, and the signature of a boot record (UEFI specification, tables 5-1 and 5-2).
+const RECORDS: usize = 446;
+const RECORD_SIZE: usize = 16;
+const SIGNATURE: [u8; 2] = [0x55, 0xAA];
+/// Type of the protective record of a GPT, and where it begins. Linux and firmware accept no other place.
+const PROTECTIVE: u8 = 0xEE;
+const PROTECTIVE_START: u32 = 1;
+/// Number of the first logical partition, as in Linux, whatever the four primary ones are.
+const FIRST_LOGICAL: u32 = 5;
+/// Most links that are followed in an extended partition. Linux follows 100.
+const MAX_LINKS: usize = 128;
+
+/// Whether an MBR partition of this type contains other partitions.
+pub fn is_extended(mbr_type: u8) -> bool {
+    matches!(mbr_type, 0x05 | 0x0F | 0x85)
+}
+
+/// A partition record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// 0x80 if the partition is active, else 0.
+    indicator: u8,
+    kind: u8,
+    pub(super) start: u32,
+    blocks: u32,
+}
+
+impl Record {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let [indicator, kind] = [0, 4].map(|at| bytes.get(at).copied());
+        Some(Self { indicator: indicator?, kind: kind?, start: le32(bytes, 8)?, blocks: le32(bytes, 12)? })
+    }
+
+    /// Whether it is the record of a partition. The protective record is not.
+    fn is_partition(&self) -> bool {
+        self.kind != 0 && self.kind != PROTECTIVE
+    }
+
+    fn has_valid_indicator(&self) -> bool {
+        matches!(self.indicator, 0 | 0x80)
+    }
+
+    /// The partition, with its start counted from block `from`.
+    fn partition(&self, number: u32, from: u64, block: u64) -> Partition {
+        let start = from.saturating_add(self.start.into());
+        let end = start.saturating_add(self.blocks.into());
+        let bytes = start.saturating_mul(block)..end.saturating_mul(block);
+        Partition { number, bytes, mbr_type: self.kind, ..Partition::default() }
+    }
+}
+
+/// A boot record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BootRecord {
+    records: [Record; 4],
+    is_file_system: bool,
+}
+
+impl BootRecord {
+    /// Reads the first 512 bytes of a block. None without the signature of a boot record.
+    pub(super) fn parse(block: &[u8]) -> Option<Self> {
+        if block.get(510..512)? != SIGNATURE {
+            return None;
+        }
+        let mut records = [Record::default(); 4];
+        for (record, bytes) in records.iter_mut().zip(block.get(RECORDS..)?.chunks(RECORD_SIZE)) {
+            *record = Record::parse(bytes)?;
+        }
+        // A jump, and the bytes per sector of a FAT, exFAT (none) or NTFS file system.
+        let is_jump = matches!(block.first(), Some(0xEB | 0xE9));
+        let is_sector = matches!(block.get(11..13), Some([0, 0 | 2 | 4 | 8 | 16]));
+        Some(Self { records, is_file_system: is_jump && is_sector })
+    }
+
+    /// Whether it announces a GPT.
+    pub(super) fn has_protective(&self) -> bool {
+        self.protective().is_some()
+    }
+
+    fn protective(&self) -> Option<&Record> {
+        self.records.iter().find(|record| record.kind == PROTECTIVE)
+    }
+
+    /// Where the protective record begins, if that is not where Linux and firmware expect it.
+    pub(super) fn misplaced_protective(&self) -> Option<u32> {
+        let is_right = |record: &Record| record.kind == PROTECTIVE && record.start == PROTECTIVE_START;
+        let start = self.protective()?.start;
+        (!self.records.iter().any(is_right)).then_some(start)
+    }
+
+    /// Whether it has partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in the place of
+    /// records. Linux uses the same test.
+    pub(super) fn has_partitions(&self) -> bool {
+        self.records.iter().all(Record::has_valid_indicator) && self.records.iter().any(Record::is_partition)
+    }
+
+    /// The number of the first record with an invalid indicator, if otherwise they can only be records: each is empty
+    /// or has a type and a place on the disk.
+    pub(super) fn damaged_indicator(&self, block: u64, known: &Known) -> Option<usize> {
+        let end = known.disk.or(known.image).unwrap_or(u64::MAX) / block;
+        let fits = |record: &Record| {
+            record.start > 0 && record.blocks > 0 && u64::from(record.start) + u64::from(record.blocks) <= end
+        };
+        let is_sound = |record: &Record| *record == Record::default() || record.is_partition() && fits(record);
+        let all_sound = !self.is_file_system && self.records.iter().all(is_sound);
+        let damaged = self.records.iter().position(|record| !record.has_valid_indicator());
+        damaged.filter(|_| all_sound).map(|index| index + 1)
+    }
+}
+
+/// Judges an MBR with partitions.
+pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
+    let mut table = Table::without_partitions(Kind::Mbr, block);
+    let records = (1..).zip(&boot.records).filter(|(_, record)| record.is_partition());
+    let (used, empty): (Vec<_>, Vec<_>) = records.partition(|(_, record)| record.blocks > 0);
+    table.remarks.extend(empty.iter().map(|(number, _)| format!("partition {number} has no blocks")));
+    table.partitions.extend(used.iter().map(|(number, record)| record.partition(*number, 0, block)));
+    within_disk(&table.partitions, block, image)?;
+    table.remarks.extend(overlapping(table.partitions.iter()));
+    let mut logical = Vec::new();
+    for (number, record) in used.iter().filter(|(_, record)| is_extended(record.kind)) {
+        chain(*number, record, block, image, &mut logical, &mut table.remarks)?;
+    }
+    within_disk(&logical, block, image)?;
+    table.remarks.extend(overlapping(logical.iter()));
+    table.partitions.extend(logical);
+    Ok(table)
+}
+
+fn within_disk(partitions: &[Partition], block: u64, image: &Image<'_, '_>) -> Result<(), Fault> {
+    let Some(last) = partitions.iter().max_by_key(|partition| partition.bytes.end) else { return Ok(()) };
+    // An MBR does not say for which block size it is made.
+    let unit = if block == 512 { String::new() } else { format!(", in blocks of {block} bytes,") };
+    image.within_disk(|| format!("{}{unit}", last.describe()), last.bytes.end)
+}
+
+/// Adds the partitions inside an extended one: a chain of boot records. Each has one partition, counted from that
+/// record, and a link to the next record, counted from the extended partition.
+fn chain(
+    number: u32,
+    extended: &Record,
+    block: u64,
+    image: &mut Image<'_, '_>,
+    logical: &mut Vec<Partition>,
+    remarks: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let first = u64::from(extended.start);
+    let mut seen = vec![first];
+    let mut next = Some(first);
+    while let Some(link) = next {
+        let offset = link.saturating_mul(block);
+        let found = match image.get(offset, super::BOOT_RECORD) {
+            Found::Bytes(bytes) => BootRecord::parse(&bytes),
+            // The extended partition itself ends beyond the image, which is a remark of its own.
+            Found::Absent | Found::Unknown => return Ok(()),
+        };
+        let Some(found) = found else {
+            if link != first {
+                let reason =
+                    format!("the chain of logical partitions in partition {number} is broken at byte {offset}");
+                return Err(Fault::damaged(reason, MAKE_AGAIN));
+            }
+            remarks.push(format!("partition {number} is for logical partitions, but has none"));
+            return Ok(());
+        };
+        let inner = |record: &&Record| record.is_partition() && !is_extended(record.kind) && record.blocks > 0;
+        if let Some(record) = found.records.iter().find(inner) {
+            logical.push(record.partition(FIRST_LOGICAL + logical.len() as u32, link, block));
+        }
+        let is_link = |record: &&Record| is_extended(record.kind) && record.blocks > 0;
+        next = found.records.iter().find(is_link).map(|record| first + u64::from(record.start));
+        if next.is_some_and(|next| seen.contains(&next)) || seen.len() > MAX_LINKS {
+            let reason = format!("the chain of logical partitions in partition {number} has no end");
+            return Err(Fault::damaged(reason, MAKE_AGAIN));
+        }
+        seen.extend(next);
+    }
+    Ok(())
+}
+
+/// Gives the protective record at the start of a disk the size of the disk in blocks, if it is the only record and does
+/// not stand for a disk of any size (UEFI specification, table 5-4).
+pub(super) fn fit_protective(head: &mut [u8], blocks: u64) {
+    let Some(boot) = head.get(..super::BOOT_RECORD).and_then(BootRecord::parse) else { return };
+    let index = boot.records.iter().position(|record| record.kind == PROTECTIVE);
+    let is_hybrid = boot.records.iter().any(Record::is_partition);
+    let Some((index, record)) = index.and_then(|index| Some((index, boot.records.get(index)?))) else { return };
+    if is_hybrid || record.start != PROTECTIVE_START || record.blocks == u32::MAX {
+        return;
+    }
+    let size = u32::try_from(blocks.saturating_sub(1)).unwrap_or(u32::MAX);
+    let at = RECORDS + index * RECORD_SIZE;
+    if size != record.blocks {
+        // Cylinder, head and sector of a block that they cannot express.
+        put(head, at + 5, &[0xFF; 3]);
+        put(head, at + 12, &size.to_le_bytes());
+    }
+}

@@ -1,0 +1,92 @@
+//! Judges the partition table of an image when it is added, as a machine does before it writes the image. The disk is
+//! not known here, so tables for any block size and any size of the disk pass.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use slipway_formats::partition_table::{self, Kind, Known};
+use slipway_formats::qcow2::{self, Block, Image};
+use slipway_protocol::ErrorCode;
+
+use super::CHUNK_BYTES;
+use crate::error::Error;
+
+/// Reads a part of a raw image. None if it is not known.
+pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
+
+/// Judges the table of a raw image of `size` bytes. Returns what the operator should know of it. Fails if no machine
+/// can use it.
+pub(super) fn judge(name: &Path, size: u64, read: &mut Read<'_>) -> Result<Vec<String>, Error> {
+    let known = Known { image: Some(size), ..Known::default() };
+    let table = partition_table::judge(&known, read).map_err(|fault| {
+        let message = format!("the image {name:?} cannot be installed: {fault}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })?;
+    let mut warnings = Vec::new();
+    if table.kind == Kind::None {
+        warnings.push(format!(
+            "the image {name:?} has no partition table, so no machine will start from it; is it the image of a disk?"
+        ));
+    }
+    warnings.extend(table.remarks.iter().map(|remark| format!("the partition table of the image {name:?}: {remark}")));
+    warnings.extend(table.beyond(size).map(|partition| {
+        let partition = partition.describe();
+        format!("{partition} of the image {name:?} ends after the end of the image, which may be truncated")
+    }));
+    Ok(warnings)
+}
+
+/// The first and the last bytes of a stream, at least [`CHUNK_BYTES`] of each if there are so many.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    size: u64,
+}
+
+impl Ends {
+    /// Takes the next bytes of the stream, which are at most [`CHUNK_BYTES`].
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        if self.size == 0 {
+            self.head = chunk.to_vec();
+        }
+        let before = self.tail.len().saturating_sub(CHUNK_BYTES);
+        self.tail.drain(..before);
+        self.tail.extend_from_slice(chunk);
+        self.size += chunk.len() as u64;
+    }
+
+    pub(super) fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let within = |bytes: &[u8], start: u64| {
+            let from = usize::try_from(offset.checked_sub(start)?).ok()?;
+            bytes.get(from..from.checked_add(len)?).map(<[u8]>::to_vec)
+        };
+        within(&self.head, 0).or_else(|| within(&self.tail, self.size - self.tail.len() as u64))
+    }
+}
+
+/// Reads a part of a raw image that is not compressed.
+pub(super) fn of_file(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
+}
+
+/// Reads a part of the raw image of a qcow2 image.
+pub(super) fn of_qcow2(image: &Image, file: &File, offset: u64, len: usize) -> Result<Vec<u8>, qcow2::Error> {
+    let mut bytes = vec![0; len];
+    let end = offset.saturating_add(len as u64);
+    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    image.read_range(offset..end, &mut read_at, |at, block| {
+        if let Block::Data(data) = block {
+            let common = at.max(offset)..(at + data.len() as u64).min(end);
+            let from = data.get((common.start - at) as usize..(common.end.max(common.start) - at) as usize);
+            let to = (common.start - offset) as usize..(common.end.max(common.start) - offset) as usize;
+            if let (Some(from), Some(to)) = (from, bytes.get_mut(to)) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok::<(), qcow2::Error>(())
+    })?;
+    Ok(bytes)
+}
