@@ -68,9 +68,14 @@ fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
     check(&with_dictionary(xz(&raw), 30), too_much);
     check(&with_dictionary(xz_blocks(&raw, 30_000), 40), too_much);
     // RFC 8878, 3.1.1.1.2: a window of 2 GiB and the largest possible one, before an empty block.
-    for window in [0xA8, 0xFF] {
-        check(&[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0], "too much memory");
+    for (window, needed) in [(0xA8, 2048), (0xFF, 3_932_160)] {
+        let expect =
+            format!("a frame needs a window of {needed} MiB to decode, but 128 MiB are supported; compress it with");
+        check(&[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0], &expect);
+        // Behind a frame that can be decoded.
+        check(&[&zstd(&raw)[..], &[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0]].concat(), &expect);
     }
+    check(&[0x28, 0xB5, 0x2F, 0xFD, 1, 0x58, 7, 1, 0, 0], "a frame was compressed with the dictionary 7");
 }
 
 /// A qcow2 image that qemu-img makes from a raw image, or empty.

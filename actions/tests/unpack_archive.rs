@@ -220,8 +220,16 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
     check(&[entry("h", b'1', "etc/kept", b"")], "\"h\"", unknown);
     check(&[entry("l", b'2', "/etc", b""), entry("h", b'1', "l/passwd", b"")], "\"h\"", unknown);
     check(&[entry("null", b'3', "", b"")], "\"null\"", "set `devices: true` to allow device nodes");
-    check(&[entry("sparse", b'S', "", b"")], "\"sparse\"", "make the archive without --sparse");
-    check(&[entry("odd", b'Q', "", b"")], "\"odd\"", "it is of an unsupported type");
+    check(
+        &[entry("sparse", b'S', "", b"")],
+        "\"sparse\"",
+        "make the archive without --sparse (bsdtar: with --no-read-sparse)",
+    );
+    check(
+        &[entry("odd", b'Q', "", b"")],
+        "\"odd\"",
+        "it is of an unsupported type; make the archive with tar --format=pax",
+    );
     check(&[file(".slipway-unpack/x")], "\".slipway-unpack/x\"", "in which archives are unpacked first");
     check(&[entry("d", b'5', "", b"x")], "\"d\"", "it has a size, but only files have one");
     check(&[file("file/x"), file("file")], "\"file\"", "an earlier entry made a directory of the same name");
@@ -388,4 +396,37 @@ fn device_nodes_are_made_when_asked_for() {
     unpack(&bench, UnpackArchive { devices: true, ..archive(&bench, &ended(&[null])) });
     let stat = debugfs(&bench, "stat /null");
     assert!(stat.contains("Type: character special    Mode:  0666") && stat.contains("01:03"), "{stat}");
+}
+
+#[test]
+fn attributes_of_every_program_are_kept_and_what_is_left_out_is_told() {
+    let true = can_mount() else { return };
+    let tree = tempfile::tempdir().unwrap();
+    fs::write(tree.path().join("file"), "new").unwrap();
+    let made_by = |keywords: &str| {
+        let mut tar = Command::new("tar");
+        let tar = tar.arg("-C").arg(tree.path()).args(["--format=pax", "--pax-option"]).arg(keywords);
+        tar.args(["-c", "file"]).output().unwrap().stdout
+    };
+    let check = |keywords: &str, expect: &str, warnings: &[&str]| {
+        let bench = installed();
+        let bytes = made_by(keywords);
+        let proven = UnpackArchive { digest: Some(sha256(&bytes)), ..archive(&bench, &bytes) };
+        assert_eq!(unpack(&bench, proven), warnings, "{keywords}");
+        let found = debugfs(&bench, "stat /file");
+        assert!(found.contains(expect), "{keywords}: {found}");
+    };
+    check("LIBARCHIVE.xattr.user.note:=a2VwdA", "user.note (4) = \"kept\"", &[]);
+    check("LIBARCHIVE.xattr.user.a:=a2VwdA==,SCHILY.xattr.user.a:=kept", "user.a (4) = \"kept\"", &[]);
+    check("RHT.security.selinux:=system_u:object_r:etc_t:s0", "security.selinux (27)", &[]);
+    check("SCHILY.fflags:=nodump", "", &["1 entries have file flags (as by chattr), which were left out"]);
+    let bench = installed();
+    let damaged = refusal(&bench, archive(&bench, &made_by("LIBARCHIVE.xattr.user.a:=?")));
+    assert!(damaged.contains("an extended attribute is not in base64"), "{damaged}");
+    let labelled = tar(tree.path(), &["-V", "a label", "--format=gnu"]);
+    unpack(&bench, archive(&bench, &labelled));
+    for (kind, expect) in [(b'D', "--listed-incremental"), (b'M', "--multi-volume"), (b'X', "with tar --format=pax")] {
+        let error = refusal(&bench, archive(&bench, &ended(&[entry("file", kind, "", b"")])));
+        assert!(error.contains(expect), "{error}");
+    }
 }

@@ -18,3 +18,4 @@ pub mod pe;
 pub mod qcow2;
 pub mod signature;
 pub mod sums;
+pub mod zstd;

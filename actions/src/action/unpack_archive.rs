@@ -40,6 +40,8 @@ pub(crate) struct Unpacked {
     bytes: u64,
     /// Number of entries whose access control lists were left out.
     acls: u64,
+    /// Number of entries whose file flags were left out.
+    flags: u64,
 }
 
 pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
@@ -66,6 +68,9 @@ pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -
     warnings.extend(warning);
     if unpacked.acls > 0 {
         warnings.push(format!("{} entries have access control lists, which were left out", unpacked.acls));
+    }
+    if unpacked.flags > 0 {
+        warnings.push(format!("{} entries have file flags (as by chattr), which were left out", unpacked.flags));
     }
     if !target.keeps_owners() {
         warnings.push(format!("{} does not store owners or modes", target.kind));
@@ -114,6 +119,7 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging) -> Resul
         unpacked.entries += 1;
         unpacked.bytes += entry.size;
         unpacked.acls += u64::from(entry.has_acl);
+        unpacked.flags += u64::from(entry.has_flags);
     }
     staging.finish().map_err(|refusal| failed("a directory".to_owned(), refusal))?;
     Ok(unpacked)

@@ -169,8 +169,10 @@ impl<'a> Splitter<'a, '_> {
             let mut frame = zstd::Frame::default();
             let mut piece = Piece::new(&mut self.input, &mut frame).map_err(failed)?;
             let bytes = start(&mut piece, Vec::new()).map_err(failed)?;
-            let (is_whole, content, window) = (piece.is_at_end(), piece.walk().content, piece.walk().window);
+            let (is_whole, header) = (piece.is_at_end(), piece.walk().header);
+            let (content, window) = (header.content, header.window);
             content.map_or(Ok(()), |content| self.output.limits.check(jobs.place(at).saturating_add(content)))?;
+            piece.walk().check().map_err(failed)?;
             if is_whole && (content.is_some() || jobs.are_in_order()) {
                 self.whole(bytes, content, window)?;
                 continue;

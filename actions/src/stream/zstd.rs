@@ -3,6 +3,7 @@
 use std::io;
 
 use slipway_formats::image::{ZSTD_MAGIC as MAGIC, ZSTD_SKIPPABLE as SKIPPABLE};
+use slipway_formats::zstd::FrameHeader;
 
 use super::pieces::{Next, Walk};
 
@@ -10,11 +11,8 @@ use super::pieces::{Next, Walk};
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     at: At,
-    has_checksum: bool,
-    /// Decoded size of the frame in bytes, if it states it. For a skippable frame it is 0.
-    pub(super) content: Option<u64>,
-    /// Bytes of history that a decoder must keep.
-    pub(super) window: u64,
+    /// Its header, once it was read. A skippable frame has none, and no content.
+    pub(super) header: FrameHeader,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,12 +37,12 @@ impl Walk for Frame {
             At::Magic if is_skippable(header) => (At::SkippableSize, Next::Header(4)),
             At::Magic => return Err(invalid("the data after the last frame is not a frame")),
             At::SkippableSize => {
-                self.content = Some(0);
+                self.header.content = Some(0);
                 (At::End, Next::Body(little_endian(header)))
             }
             At::Descriptor => {
                 let descriptor = header.first().copied().unwrap_or_default();
-                match header_size(descriptor) {
+                match FrameHeader::len(descriptor) {
                     0 => return self.frame_header(descriptor, &[]),
                     size => (At::FrameHeader(descriptor), Next::Header(size)),
                 }
@@ -60,7 +58,7 @@ impl Walk for Frame {
                 };
                 (if block & 1 == 1 { At::LastBlock } else { At::Blocks }, Next::Body(size))
             }
-            At::LastBlock => (At::End, Next::Body(if self.has_checksum { 4 } else { 0 })),
+            At::LastBlock => (At::End, Next::Body(if self.header.has_checksum { 4 } else { 0 })),
             At::End => (At::End, Next::End),
         };
         self.at = at;
@@ -69,40 +67,16 @@ impl Walk for Frame {
 }
 
 impl Frame {
-    /// Parses the rest of the frame header: window, dictionary, content size (RFC 8878, 3.1.1.1).
     fn frame_header(&mut self, descriptor: u8, header: &[u8]) -> io::Result<Next> {
-        let single_segment = descriptor & 0x20 != 0;
-        self.has_checksum = descriptor & 0x04 != 0;
-        let (window, rest) = header.split_at(usize::from(!single_segment).min(header.len()));
-        let (_, content) = rest.split_at([0, 1, 2, 4][usize::from(descriptor & 3)].min(rest.len()));
-        self.content = match content.len() {
-            0 => None,
-            // 3.1.1.1.4: a field of two bytes has an offset of 256.
-            2 => Some(little_endian(content) + 256),
-            _ => Some(little_endian(content)),
-        };
-        self.window = match window.first() {
-            Some(byte) => {
-                let base = 1_u64 << (10 + (byte >> 3));
-                base + base / 8 * u64::from(byte & 7)
-            }
-            None => self.content.unwrap_or_default(),
-        };
+        self.header = FrameHeader::parse(descriptor, header);
         self.at = At::BlockHeader;
         Ok(Next::Header(3))
     }
-}
 
-/// Size of the frame header after the descriptor, in bytes.
-fn header_size(descriptor: u8) -> usize {
-    let single_segment = descriptor & 0x20 != 0;
-    let content = match descriptor >> 6 {
-        0 => usize::from(single_segment),
-        1 => 2,
-        2 => 4,
-        _ => 8,
-    };
-    usize::from(!single_segment) + [0, 1, 2, 4][usize::from(descriptor & 3)] + content
+    /// Fails if the frame cannot be decoded.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.header.check().map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))
+    }
 }
 
 /// Whether the first frame that is not skippable states the size of its content, according to the first bytes of the
@@ -141,7 +115,7 @@ mod tests {
         while !stream.is_empty() {
             let mut frame = Frame::default();
             let n = Piece::new(&mut stream, &mut frame)?.read_to_end(&mut Vec::new())?;
-            found.push((n, frame.content, frame.window));
+            found.push((n, frame.header.content, frame.header.window));
         }
         Ok(found)
     }

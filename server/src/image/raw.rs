@@ -10,6 +10,7 @@ use liblzma::stream::{CONCATENATED, Stream};
 use sha2::{Digest as _, Sha256};
 use slipway_formats::image::{Format, check_raw};
 use slipway_formats::qcow2::{HEADER_LEN, Header, Image};
+use slipway_formats::zstd::FrameHeader;
 use slipway_protocol::{Digest, ErrorCode};
 
 use super::table::{self, Ends};
@@ -41,6 +42,12 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
     let mut input = BufReader::with_capacity(CHUNK_BYTES, Counted { file: open, read: 0, progress });
     let head = input.fill_buf().map_err(failed("reading the copy of"))?;
     let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}")))?;
+    if let Some(Err(reason)) = FrameHeader::of(head).map(|header| header.check()) {
+        return Err(Error::refused(
+            ErrorCode::InvalidRequest,
+            format!("the image {name:?} cannot be installed: {reason}"),
+        ));
+    }
     let decoder: Box<dyn Read + '_> = match format {
         Format::Qcow2 => return of_qcow2(&random, head, len, name),
         Format::Raw => Box::new(input),

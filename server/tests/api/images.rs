@@ -108,6 +108,7 @@ async fn what_no_machine_could_install_is_refused() {
         (b"# Notes\n\nnothing\n".to_vec(), "it is a text file; give the disk image itself: raw, "),
         (b"<!DOCTYPE html>".to_vec(), "it is an HTML or XML page; "),
         (b"PK\x03\x04".to_vec(), "it is a zip archive; "),
+        (b"\x28\xB5\x2F\xFD\0\xA8\x01\0\0".to_vec(), "a frame needs a window of 2048 MiB to decode, but 128 MiB are"),
         (xz(&tar), "it contains a tar archive; "),
         (zstd(b"# Notes\n"), "it contains a text file; "),
         (gzip(&zstd(&raw)), "it contains zstd; "),

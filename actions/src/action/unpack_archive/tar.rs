@@ -5,6 +5,10 @@
 
 use std::io::{self, Read};
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
 /// Size of a header; everything is padded to a multiple of it.
 const BLOCK: usize = 512;
 /// Maximum bytes of names and extended attributes. More is taken as malicious.
@@ -12,6 +16,14 @@ const MAX_EXTENDED: u64 = 1 << 20;
 /// Prefix of pax keywords for extended attributes. It comes from star; GNU tar and bsdtar use it too.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 const ACL: &[u8] = b"SCHILY.acl.";
+/// The same by libarchive: the name percent-encoded, the value in base64 (libarchive, tar(5), "Pax Interchange Format").
+const LIBARCHIVE_XATTR: &[u8] = b"LIBARCHIVE.xattr.";
+/// The label of SELinux by GNU tar and star, and the attribute in which the kernel keeps it.
+const SELINUX: (&[u8], &[u8]) = (b"RHT.security.selinux", b"security.selinux");
+/// A sparse file by GNU tar.
+const SPARSE_KEY: &[u8] = b"GNU.sparse.";
+/// File flags, such as "immutable", by star and libarchive.
+const FLAGS: &[u8] = b"SCHILY.fflags";
 
 /// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +55,8 @@ pub(super) struct Entry {
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether it has access control lists in text form, which are not read.
     pub(super) has_acl: bool,
+    /// Whether it has file flags, which are not read.
+    pub(super) has_flags: bool,
 }
 
 /// Why reading an archive failed.
@@ -86,6 +100,7 @@ struct Extended {
     modified: Option<(i64, u32)>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     has_acl: bool,
+    has_flags: bool,
 }
 
 impl<R: Read> Archive<R> {
@@ -112,6 +127,8 @@ impl<R: Read> Archive<R> {
                 b'g' => global(&self.extension(size)?)?,
                 b'L' => extended.path = Some(without_end(self.extension(size)?)),
                 b'K' => extended.link = Some(without_end(self.extension(size)?)),
+                // The label of a volume (GNU tar manual, "Basic Tar Format"): it is no file.
+                b'V' if size == 0 => {}
                 _ => return self.entry(&header, size, extended).map(Some),
             }
         }
@@ -143,6 +160,7 @@ impl<R: Read> Archive<R> {
             },
             xattrs: extended.xattrs,
             has_acl: extended.has_acl,
+            has_flags: extended.has_flags,
             path,
         };
         (self.left, self.padding) = (size, padding(size));
@@ -208,9 +226,17 @@ impl<R: Read> Read for Archive<R> {
 }
 
 impl Extended {
+    /// Adds an extended attribute, unless it is there already.
+    fn add_xattr(&mut self, name: &[u8], value: Vec<u8>) {
+        if !self.xattrs.iter().any(|(there, _)| there == name) {
+            self.xattrs.push((name.to_vec(), value));
+        }
+    }
+
     fn take(&mut self, content: &[u8]) -> Result<(), Fault> {
         // A second extended header for the same entry replaces the first, except for path and link.
         *self = Self { path: self.path.take(), link: self.link.take(), ..Self::default() };
+        let mut of_libarchive = Vec::new();
         for (key, value) in records(content).ok_or_else(|| damaged("an extended header is damaged"))? {
             let id = |what| parse::<u32>(value).ok_or_else(|| damaged(what));
             match key {
@@ -220,27 +246,62 @@ impl Extended {
                 b"uid" => self.uid = Some(id("a user is not a number")?),
                 b"gid" => self.gid = Some(id("a group is not a number")?),
                 b"mtime" => self.modified = Some(time(value).ok_or_else(|| damaged("a time is not a number"))?),
-                _ if key.starts_with(b"GNU.sparse.") || key.starts_with(b"SCHILY.realsize") => {
+                _ if key.starts_with(SPARSE_KEY) || key.starts_with(b"SCHILY.realsize") => {
                     return Err(unread(SPARSE));
                 }
+                b"RHT.security.selinux" => self.add_xattr(SELINUX.1, [value, b"\0"].concat()),
                 _ if key.starts_with(ACL) => self.has_acl = true,
-                _ => {
-                    let name = key.strip_prefix(XATTR);
-                    self.xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));
-                }
+                _ if key.starts_with(FLAGS) => self.has_flags = true,
+                _ => match (key.strip_prefix(XATTR), key.strip_prefix(LIBARCHIVE_XATTR)) {
+                    (Some(name), _) => self.add_xattr(name, value.to_vec()),
+                    (_, Some(name)) => of_libarchive.push((percent_decoded(name), value)),
+                    _ => {}
+                },
             }
+        }
+        // libarchive writes most attributes in both ways.
+        for (name, value) in of_libarchive {
+            let value = ANY_PADDING.decode(value);
+            self.add_xattr(&name, value.map_err(|_| damaged("an extended attribute is not in base64"))?);
         }
         Ok(())
     }
 }
 
-const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse";
+/// base64 with padding, as in RFC 4648, or without it, as libarchive writes it.
+const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Decodes percent-encoding (RFC 3986, 2.1). What is no encoded byte stays as it is.
+fn percent_decoded(mut text: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let code = match (first, rest) {
+            (b'%', [high, low, after @ ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| (high << 4 | low, after)),
+            _ => None,
+        };
+        let (byte, after) = code.unwrap_or((*first, rest));
+        decoded.push(byte);
+        text = after;
+    }
+    decoded
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse (bsdtar: \
+                      with --no-read-sparse)";
 
 /// Checks a header for all following entries. Those with only comments, such as git's, are accepted.
 fn global(content: &[u8]) -> Result<(), Fault> {
     let mut records = records(content).ok_or_else(|| damaged("an extended header is damaged"))?.into_iter();
     match records.any(|(key, _)| {
-        matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime") || key.starts_with(XATTR)
+        matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime")
+            || [XATTR, LIBARCHIVE_XATTR, SELINUX.0, ACL, FLAGS, SPARSE_KEY].iter().any(|start| key.starts_with(start))
     }) {
         true => Err(unread("a header sets something for all entries that follow, which is not supported")),
         false => Ok(()),
@@ -273,7 +334,10 @@ fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
         b'5' => Kind::Directory,
         b'6' => Kind::Fifo,
         b'S' => return Err(SPARSE),
-        _ => return Err("it is of an unsupported type"),
+        b'D' => return Err("it is the listing of a directory: make the archive without --listed-incremental"),
+        b'M' => return Err("it goes on from another volume: make the archive without --multi-volume"),
+        b'V' => return Err("it is the label of a volume with a size, which no label has"),
+        _ => return Err("it is of an unsupported type; make the archive with tar --format=pax"),
     })
 }
 
@@ -380,6 +444,30 @@ mod tests {
         ] {
             assert_eq!(time(text.as_bytes()), expect, "{text}");
         }
+    }
+
+    #[test]
+    fn an_attribute_of_libarchive_counts_without_its_twin() {
+        let record = |key: &str, value: &str| {
+            let len = key.len() + value.len() + 3;
+            let digits = (len + 2).to_string().len();
+            format!("{} {key}={value}\n", len + digits)
+        };
+        let check = |records: &[(&str, &str)], expect: Option<&[(&str, &[u8])]>| {
+            let text: String = records.iter().map(|(key, value)| record(key, value)).collect();
+            let mut extended = Extended::default();
+            let found = extended.take(text.as_bytes()).ok().map(|()| extended.xattrs);
+            let owned = |(name, value): &(&str, &[u8])| (name.as_bytes().to_vec(), value.to_vec());
+            assert_eq!(found, expect.map(|expect| expect.iter().map(owned).collect()), "{records:?}");
+        };
+        check(&[("LIBARCHIVE.xattr.user.a", "AAEC")], Some(&[("user.a", &[0, 1, 2])]));
+        check(&[("LIBARCHIVE.xattr.user.a%3d%25%4", "YQ")], Some(&[("user.a=%%4", b"a")]));
+        check(&[("LIBARCHIVE.xattr.user.a", "YQ==")], Some(&[("user.a", b"a")]));
+        let twins = [("LIBARCHIVE.xattr.user.a", "YQ"), ("SCHILY.xattr.user.a", "a")];
+        check(&twins, Some(&[("user.a", b"a")]));
+        check(&[("LIBARCHIVE.xattr.user.a", "Y?")], None);
+        check(&[("RHT.security.selinux", "a:b:c")], Some(&[("security.selinux", b"a:b:c\0")]));
+        check(&[("LIBARCHIVE.creationtime", "1"), ("SCHILY.ino", "7")], Some(&[]));
     }
 
     #[test]
