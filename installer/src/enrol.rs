@@ -9,10 +9,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff::Backoff;
 use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
+use crate::discover::{self, Roots};
 use crate::link;
 use crate::machine_key::MachineKey;
 use crate::tls::NodeCertificate;
-use crate::told::Told;
+use crate::told::{HAS_SYSTEM, Told};
 use crate::tpm::MachineTpm;
 use tracing::{error, info, warn};
 
@@ -191,6 +192,9 @@ async fn enrol(
                 let sentence = format!("this machine waits for an operator: claim code {}", wait.claim_code);
                 if told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
+                    if discover::has_partitions(&Roots::default()) {
+                        info!("{HAS_SYSTEM}");
+                    }
                 }
                 backoff.reset();
                 // A TPM whose proof was refused is not worn out by a new one every other second.

@@ -19,7 +19,7 @@ use crate::log_book::LogBook;
 use crate::machine_key::MachineKey;
 use crate::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
-use crate::told::Told;
+use crate::told::{HAS_SYSTEM, Told};
 use tracing::{error, info, warn};
 
 pub use crate::run::End;
@@ -96,6 +96,10 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
     // A run whose reports the server refuses. The server may hand it out again, but it is not started again.
     let mut abandoned = None;
     info!("waiting for work");
+    // The server knows more, and `status` says it. This is for who stands at the machine.
+    if discover::has_partitions(&discover::Roots::default()) && !options.once {
+        info!("{HAS_SYSTEM}");
+    }
     loop {
         match session.client().workflow().await {
             Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,

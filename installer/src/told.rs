@@ -8,6 +8,11 @@ use tokio::time::Instant;
 /// fill its log.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// What a person at a machine that waits may want to know, if it has a system on its disk.
+pub const HAS_SYSTEM: &str = "a disk of this machine has partitions: if it is to start an installed system instead of \
+                              slipway, remove the boot medium, or put the disk first in the firmware's boot order (in \
+                              QEMU, give the disk the first bootindex)";
+
 /// The last sentence and its time.
 #[derive(Debug, Default)]
 pub struct Told(Option<(String, Instant)>);

@@ -26,6 +26,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use slipway_protocol::{Digest, ErrorCode};
 
@@ -33,7 +34,7 @@ pub use self::aside::Aside;
 pub use self::custody::check_apart;
 use crate::error::Error;
 use crate::random;
-use crate::time::{now, utc};
+use crate::time::{Millis, now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
@@ -155,6 +156,16 @@ impl DataDir {
         let holder = format!("process {}, since {}, {url}", std::process::id(), utc(now()));
         file.write_all(holder.as_bytes()).map_err(failed("writing"))?;
         Ok(file)
+    }
+
+    /// When the server on this folder last ran, in milliseconds since 1970, if none runs now. None too if none ever did.
+    pub fn stopped_at(&self) -> Option<Millis> {
+        let file = File::open(self.root.join(SERVE_LOCK)).ok()?;
+        // A shared lock is in no server's way for longer than this.
+        file.try_lock_shared().ok()?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
+        let since = modified.duration_since(UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
     }
 
     /// The database file.

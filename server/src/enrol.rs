@@ -18,7 +18,7 @@ use crate::state::{self, NodeEvent};
 use crate::store::claimants::{self, Report};
 use crate::store::nodes::{self, Node};
 use crate::store::tokens::{self, Token};
-use crate::store::{self, Connection, Store, boot_fetches, runs};
+use crate::store::{self, Connection, Store, boot_fetches, runs, to_word};
 use crate::time::Millis;
 use tpm::Claimed;
 
@@ -312,7 +312,10 @@ async fn let_in(
     {
         key.proof = key.proof.max(proof);
     }
-    tracing::info!(node = node.label(), boot = node.boot_id, ?origin, address = %applicant.address, "node enrolled");
+    let origin_word = origin.map_or_else(|| "known".to_owned(), |origin| to_word(&origin));
+    tracing::info!(
+        node = node.label(), boot = node.boot_id, key = origin_word, address = %applicant.address, "node enrolled"
+    );
     if let Some(fault) = applicant.tpm.fault() {
         let reason = printable::short_line(fault, MAX_CHARS);
         tracing::warn!(node = node.label(), reason, "node enrolled without the TPM that its machine has");
@@ -339,8 +342,12 @@ async fn let_in(
 pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey) -> Result<(), Error> {
     if let Some(before) = &node.key {
         tracing::warn!(
-            node = node.label(), before = before.fingerprint, now = key.fingerprint, origin = ?key.origin,
-            address = key.address, "another key is the node's from now on"
+            node = node.label(),
+            before = before.fingerprint,
+            now = key.fingerprint,
+            origin = to_word(&key.origin),
+            address = key.address,
+            "another key is the node's from now on"
         );
     }
     node.key_left = false;

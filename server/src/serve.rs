@@ -1,12 +1,13 @@
 //! The server: binds, serves, stops.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::Uri;
 use rustls::RootCertStore;
@@ -106,6 +107,9 @@ impl FromStr for ServerUrl {
     }
 }
 
+/// How often a server leaves a sign of life in the data folder.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
 /// A server that listens but does not answer yet.
 pub struct Server {
     https: TcpListener,
@@ -116,8 +120,8 @@ pub struct Server {
     certificate: Arc<Certificate>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
-    /// Keeps other servers off the data folder.
-    _lock: File,
+    /// Keeps other servers off the data folder, and says by its time when this one last ran.
+    lock: File,
 }
 
 impl Server {
@@ -134,8 +138,10 @@ impl Server {
         let names = names(&config);
         check_names(&names)?;
         if let Some(folder) = &config.boot {
-            check_boot_folder(folder)?;
             check_apart(&config.data, folder)?;
+            if folder.try_exists().unwrap_or(true) {
+                check_boot_folder(folder)?;
+            }
         }
         let tpms = tpm::Judge::new(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
@@ -145,6 +151,9 @@ impl Server {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
+        if let Some(folder) = &config.boot {
+            make_boot_folder(folder)?;
+        }
         let boot_fetches = Arc::new(BootFetches::default());
         let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches).await?;
 
@@ -194,7 +203,7 @@ impl Server {
             captures,
             stopping,
         };
-        Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, _lock: lock })
+        Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, lock })
     }
 
     /// The address on which it listens for HTTPS.
@@ -214,6 +223,15 @@ impl Server {
         let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
         let (app, limits) = (&self.app, &self.app.limits);
         let keys = Arc::new(LiveKeys::new(app.store.clone()));
+        let lock = &self.lock;
+        let signs_of_life = async move {
+            let mut interval = tokio::time::interval(SIGN_OF_LIFE);
+            loop {
+                interval.tick().await;
+                // Only `status` of a stopped server is less exact without it.
+                let _ = lock.set_modified(SystemTime::now());
+            }
+        };
         let run = |listener, router| {
             listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
         };
@@ -244,6 +262,7 @@ impl Server {
             () = keys.follow() => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}
+            () = signs_of_life => {}
         }
         if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
             tracing::warn!(error = chain(&error), "storing which boot files were fetched last");
@@ -285,6 +304,19 @@ fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
     }
+}
+
+/// Makes the folder of boot files if it is missing. Anybody may read what is in it.
+fn make_boot_folder(folder: &Path) -> Result<(), Error> {
+    let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
+    if folder.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder).map_err(failed("creating the boot folder"))?;
+    let readable = Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder, readable).map_err(failed("creating the boot folder"))?;
+    tracing::info!(folder = %folder.display(), "made the boot folder; `slipway-server media build` fills it");
+    Ok(())
 }
 
 fn check_boot_folder(folder: &Path) -> Result<(), Error> {

@@ -187,6 +187,11 @@ pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<R
 
 /// Every node. Reports outside of the workflows come without their logs.
 pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
+    all_at(store, now()).await
+}
+
+/// Every node, as it was at this time: whoever is silent since is not to blame if the server has not run.
+pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;
     let mut runs = runs::newest(&mut connection).await?;
@@ -203,7 +208,6 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     let claimants = claimants::all(&mut connection).await?;
     let by_id: HashMap<&str, &Node> = nodes.iter().map(|node| (node.id.as_str(), node)).collect();
-    let now = now();
     let told: Vec<Claim> = claimants
         .iter()
         .map(|claimant| {

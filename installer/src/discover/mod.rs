@@ -12,6 +12,7 @@ mod links;
 mod loader;
 mod memory;
 mod nics;
+mod partitions;
 mod smbios;
 
 use std::collections::BTreeMap;
@@ -71,6 +72,11 @@ pub fn without_driver(roots: &Roots) -> Vec<(UnservedDevice, String)> {
 /// The server that the boot image was loaded from over TLS, as its loader noted, as `https://HOST[:PORT]`.
 pub fn server_of_loader(roots: &Roots) -> Option<String> {
     loader::server(&roots.sys)
+}
+
+/// Whether a disk that is built in has partitions, so that the machine may have a system to start.
+pub fn has_partitions(roots: &Roots) -> bool {
+    partitions::is_there(&roots.sys)
 }
 
 fn ask_links(notes: &mut Notes) -> BTreeMap<String, Link> {

@@ -1,22 +1,22 @@
 //! Values that many machines have in place of one of their own.
 //!
 //! Vendors leave them where a technician was to write a value, and each such machine has the same. The values are those
-//! that public inventories met: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs, FreeBSD's
-//! `rc.d/hostid`, Dell OpenManage's common MAC addresses, and reports of lshw and dmidecode. Most of them follow from a
-//! few rules, so that others of their kind are known too.
+//! that public inventories met: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs,
+//! FreeBSD's `rc.d/hostid`, Dell OpenManage's common MAC addresses, and reports of lshw and dmidecode. Most of them
+//! follow from a few rules, so that others of their kind are known too.
 
 /// Words of which the texts consist that stand for a value, such as "To be filled by O.E.M." or "Enter Serial Number".
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "all", "applicable", "asset", "assigned", "available", "bad", "base", "be", "blank", "board", "by", "chassis",
     "company", "config", "configured", "data", "default", "defined", "dummy", "empty", "enclosure", "enter", "error",
-    "example", "family", "fill", "filled", "filler", "here", "id", "index", "info", "information", "initialized", "input",
-    "insert", "invalid", "location", "main", "manufacturer", "mb", "missing", "model", "mother", "name", "nil", "no", "none",
-    "not", "null", "num", "numb", "number", "oem", "of", "or", "out", "part", "placeholder", "please", "present", "product",
-    "programmed", "provided", "reserved", "sample", "serial", "series", "service", "set", "settable", "sku", "sn", "spec",
-    "specified", "string", "supported", "sys", "system", "tag", "tba", "tbd", "test", "the", "this", "to", "todo", "type",
-    "undefined", "uninitialized", "unknow", "unknown", "unset", "unspecified", "unused", "used", "uuid", "value", "vendor",
-    "version", "write", "your",
+    "example", "family", "fill", "filled", "filler", "here", "id", "index", "info", "information", "initialized",
+    "input", "insert", "invalid", "location", "main", "manufacturer", "mb", "missing", "model", "mother", "name",
+    "nil", "no", "none", "not", "null", "num", "numb", "number", "oem", "of", "or", "out", "part", "placeholder",
+    "please", "present", "product", "programmed", "provided", "reserved", "sample", "serial", "series", "service",
+    "set", "settable", "sku", "sn", "spec", "specified", "string", "supported", "sys", "system", "tag", "tba", "tbd",
+    "test", "the", "this", "to", "todo", "type", "undefined", "uninitialized", "unknow", "unknown", "unset",
+    "unspecified", "unused", "used", "uuid", "value", "vendor", "version", "write", "your",
 ];
 /// The longest text that may stand for a value, in letters and digits.
 const MAX_MARKS: usize = 64;
@@ -74,12 +74,15 @@ const MACS: &[&str] = &[
     "d2:6b:25:2f:2c:e7",
     "e2:e6:16:20:0a:35",
 ];
-/// Beginnings of MAC addresses that are given out again on each host: virtual routers (RFC 9568, section 7.3, and HSRP),
-/// and what VirtualBox and VMware give the host itself.
+/// Beginnings of MAC addresses that are given out again on each host: virtual routers (RFC 9568, section 7.3, and
+/// HSRP), and what VirtualBox and VMware give the host itself.
 const MAC_BEGINNINGS: &[&str] =
     &["00:00:5e:00:01:", "00:00:5e:00:02:", "00:00:0c:07:ac:", "0a:00:27:00:00:", "00:50:56:c0:00:"];
 /// Ends of MAC addresses of adapters in software (" RAS" in ASCII), and of cards that nobody gave one.
 const MAC_ENDS: &[&str] = &[":20:52:41:53", ":00:00:00", ":ff:ff:ff"];
+
+/// How addresses begin that people give to virtual machines by hand, counting from zero.
+const GIVEN: &str = "52:54:00:";
 
 /// Whether a text stands in the place of a value, or is none: words about values, one character again and again, or
 /// characters in the order of counting. Case, spacing and punctuation do not matter.
@@ -105,8 +108,8 @@ pub(super) fn is_serial(text: &str) -> bool {
     SERIALS.contains(&marks.as_str())
 }
 
-/// Whether the 32 digits are a UUID of many machines, in this order of bytes or the other: firmware before SMBIOS 2.6 has
-/// the first three fields in the other order (DSP0134, 7.2.1).
+/// Whether the 32 digits are a UUID of many machines, in this order of bytes or the other: firmware before SMBIOS 2.6
+/// has the first three fields in the other order (DSP0134, 7.2.1).
 pub(super) fn is_uuid(digits: &str) -> bool {
     let bytes: Vec<u8> = digits
         .as_bytes()
@@ -136,8 +139,8 @@ fn is_shared_uuid(bytes: &[u8]) -> bool {
         || is_blank_dell(bytes)
 }
 
-/// Whether a Dell derived its UUID from no service tag. It is "DELL" and the seven characters of the tag, of which one has
-/// another bit.
+/// Whether a Dell derived its UUID from no service tag. It is "DELL" and the seven characters of the tag, of which one
+/// has another bit.
 fn is_blank_dell(bytes: &[u8]) -> bool {
     let at = |place: usize| bytes.get(place).map_or(' ', |byte| char::from(byte & 0x7F));
     let tag: String = [5, 6, 9, 10, 13, 14, 15].map(at).iter().filter(|c| c.is_ascii_graphic()).collect();
@@ -152,7 +155,7 @@ pub(super) fn is_mac(mac: &str) -> bool {
         || is_even(&bytes)
         || MACS.contains(&mac)
         || MAC_BEGINNINGS.iter().any(|beginning| mac.starts_with(beginning))
-        || MAC_ENDS.iter().any(|end| mac.ends_with(end))
+        || !mac.starts_with(GIVEN) && MAC_ENDS.iter().any(|end| mac.ends_with(end))
 }
 
 /// Whether each byte differs from the one before by the same: 11:11:11, 00:01:02, 00:11:22, ff:ee:dd.
@@ -425,9 +428,14 @@ mod tests {
         for shared in table {
             assert_eq!(mac_address(shared), Err(Unusable::Shared), "{shared}");
         }
-        for real in
-            ["52:54:00:12:34:56", "00:0c:29:3e:5a:01", "e4:1d:2d:03:00:5e", "08:00:27:4e:66:a1", "00:25:90:00:00:ab"]
-        {
+        for real in [
+            "52:54:00:12:34:56",
+            "52:54:00:00:00:00",
+            "00:0c:29:3e:5a:01",
+            "e4:1d:2d:03:00:5e",
+            "08:00:27:4e:66:a1",
+            "00:25:90:00:00:ab",
+        ] {
             assert_eq!(mac_address(real).as_deref(), Ok(real));
         }
     }

@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(check(&steps), None, "{steps:?}");
         }
         assert_eq!(too_small(&[image(Some(1))], |image| image.raw_size, |_| None), None);
-        let partition = serde_json::from_str(r#"{"partition": {"partitions": [{"name": "a", "type": "linux"}]}}"#);
+        let partition = serde_json::from_str(r#"{"partition": {"partitions": [{"size": "rest", "type": "linux"}]}}"#);
         let partition = step(partition.expect("a partition step"));
         assert_eq!(check(&[partition, image(Some(4 << 30))]), None, "it may be for an array that is made first");
     }

@@ -16,6 +16,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 use crate::api::body::Unread;
 use crate::api::{App, fault};
 use crate::error::{Error, chain};
+use crate::store::to_word;
 
 /// Longest reason or path in a log line, in characters. What an operator submits may be repeated in it.
 pub const MOST_LOGGED: usize = 300;
@@ -42,18 +43,18 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Logs why a request was refused, if it was, with the operator who asked.
-pub fn log_refusal(response: &Response, operator: Option<&str>) {
+/// Logs why a request was refused, if it was, with the operator or the node that asked, or its address.
+pub fn log_refusal(response: &Response, operator: Option<&str>, node: Option<&str>, peer: &str) {
     let Some(error) = response.extensions().get::<Arc<Error>>() else { return };
     let body = error.body();
     match body.code {
-        ErrorCode::Internal => tracing::error!(operator, error = chain(&**error), "request failed"),
+        ErrorCode::Internal => tracing::error!(operator, node, error = chain(&**error), "request failed"),
         // Whoever asks too often must not fill the log either.
         ErrorCode::TooManyRequests => tracing::debug!(operator, reason = body.message, "request refused"),
         ErrorCode::Unauthenticated if operator.is_none() => tracing::debug!(reason = body.message, "request refused"),
         code => {
             let reason = printable::short_line(&body.message, MOST_LOGGED);
-            tracing::info!(operator, ?code, reason, "request refused");
+            tracing::info!(operator, node, peer, code = to_word(&code), reason, "request refused");
         }
     }
 }

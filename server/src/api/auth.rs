@@ -47,10 +47,24 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
         let Some(subject) = by_certificate.or_else(by_token) else {
             return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };
+        if let Some(NodeName(name)) = parts.extensions.get() {
+            let _ = name.set(subject.node.clone());
+        }
         let node = run_events::admitted_node(&mut *app.store.read().await?, &subject).await?;
         let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
         run_events::seen(&app.store, &node, from, now()).await?;
         Ok(Self(subject))
+    }
+}
+
+/// The node whose credentials a request has, for the log.
+#[derive(Clone, Debug, Default)]
+pub struct NodeName(Arc<OnceLock<String>>);
+
+impl NodeName {
+    /// The id of the node, if the caller has credentials of one.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
     }
 }
 

@@ -49,7 +49,7 @@ use crate::operate::BootFiles;
 use crate::rate::{Buckets, Rate};
 use crate::store::Store;
 use answer::{ApiError, MOST_LOGGED};
-use auth::{OperatorName, Peer};
+use auth::{NodeName, OperatorName, Peer};
 use body::Bodies;
 use forwarded::believe_proxies;
 
@@ -225,7 +225,9 @@ async fn limit_and_log(mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let path = printable::short_line(request.uri().path(), MOST_LOGGED);
     let operator = OperatorName::default();
+    let node = NodeName::default();
     request.extensions_mut().insert(operator.clone());
+    request.extensions_mut().insert(node.clone());
     let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_string());
     let response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -236,7 +238,7 @@ async fn limit_and_log(mut request: Request, next: Next) -> Response {
     };
     let (route, peer) = (route.as_deref().unwrap_or("none"), peer.as_deref().unwrap_or("unknown"));
     let (operator, status) = (operator.get(), response.status().as_u16());
-    answer::log_refusal(&response, operator);
+    answer::log_refusal(&response, operator, node.get(), peer);
     if let Some(operator) = operator
         && !method.is_safe()
     {

@@ -16,6 +16,7 @@ mod media;
 mod node;
 mod operator;
 mod os;
+mod owner;
 mod recovery_key;
 mod reports;
 mod run;
@@ -178,14 +179,18 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         (None, Some(data)) => PathBuf::from(data),
         (None, None) => PathBuf::from("/var/lib/slipway"),
     };
-    let command = match arguments.command {
-        Command::Serve(options) => return serve::run(data, options).await,
-        Command::Restore(options) => return backup::restore(&data, options).await,
-        Command::Media(command) => return media::run(&data, command).await,
+    run_on(&data, arguments.command).await.map_err(|error| owner::told(error, &data))
+}
+
+async fn run_on(data: &Path, command: Command) -> anyhow::Result<()> {
+    let command = match command {
+        Command::Serve(options) => return serve::run(data.to_owned(), options).await,
+        Command::Restore(options) => return backup::restore(data, options).await,
+        Command::Media(command) => return media::run(data, command).await,
         Command::Manual { folder } => return manual::write(&folder),
         command => command,
     };
-    let data = DataDir::open(&data)?;
+    let data = DataDir::open(data)?;
     match command {
         Command::Ca(options) => ca::run(&data, options)?,
         Command::Keys(command) => keys::run(&data, command)?,

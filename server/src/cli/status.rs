@@ -54,10 +54,15 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
     loop {
-        let nodes = match &options.node {
+        let stopped = data.stopped_at();
+        let mut nodes = match &options.node {
             Some(node) => vec![operate::show_node(store, node).await?],
-            None => status::all(store).await?,
+            None => status::all_at(store, stopped.unwrap_or_else(now)).await?,
         };
+        if stopped.is_some() && options.node.is_some() {
+            // Nobody could be heard.
+            nodes.iter_mut().for_each(|node| node.silent_since = None);
+        }
         let strangers = match options.node {
             Some(_) => Vec::new(),
             None => status::strange_fetches(store).await?,
@@ -70,10 +75,11 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
                 writeln!(output, "{}", printable::json(&serde_json::to_string(node)?))?;
             }
         } else if redraws || shown.as_ref() != Some(&current) {
-            let text = match (&options.node, nodes.as_slice()) {
+            let table = match (&options.node, nodes.as_slice()) {
                 (Some(_), [node]) => one(node, own_key.as_deref(), now()),
                 _ => many(nodes, options.all, now()) + &boot_files::strangers(strangers, now()),
             };
+            let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
             if !redraws || text != written {
                 write!(output, "{}{}", if redraws { CLEAR } else { "" }, printable::lines(&text))?;
@@ -87,6 +93,14 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         shown = Some(current);
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// What is said first if no server runs.
+fn not_running(since: Millis, now: Millis) -> String {
+    let since = duration(now.saturating_sub(since));
+    format!(
+        "The server is not running, since {since}: no machine can report. Start it (`systemctl start slipway-server`).\n"
+    )
 }
 
 /// A table of machines. Unless `all` is set, machines out of service are counted instead of listed.
@@ -187,8 +201,19 @@ fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
         ));
     }
     let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
-    let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned());
+    let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned() + in_emulation(node));
     silent.or_else(came_back).or_else(|| claims::notice(node, now))
+}
+
+/// Advice for a virtual machine: what its hypervisor does to the boot order.
+fn in_emulation(node: &NodeStatus) -> &'static str {
+    let vendor = node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
+    match vendor {
+        Some("QEMU") => {
+            " (QEMU: give the disk the first `bootindex`, or none to any device: with it, OVMF drops BootNext)"
+        }
+        _ => "",
+    }
 }
 
 /// The failure of a machine's run, in full.

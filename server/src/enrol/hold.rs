@@ -9,9 +9,9 @@ use crate::jwt::Signer;
 use crate::random;
 use crate::rate::Origin;
 use crate::state::{self, NodeEvent};
-use crate::store::Connection;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
+use crate::store::{Connection, to_word};
 use crate::time::Millis;
 
 /// Most machines that wait at a time, and most from one network. A machine that waits keeps its place while it asks.
@@ -33,9 +33,12 @@ pub(super) async fn hold(
 ) -> Result<String, Error> {
     let network = Origin::of(applicant.address).to_string();
     let known = claimants::get_by_key(connection, &applicant.key).await?;
+    // Once for each reason: it asks every other second.
+    let mut is_new = known.as_ref().is_some_and(|known| known.reason != reason);
     let (id, code, first_asked) = match known {
         Some(known) => (known.id, known.code, known.first_asked),
         None => {
+            is_new = true;
             let of_node = node.as_ref().filter(|_| reason.identifiers_match()).map(|node| node.id.as_str());
             make_room(connection, &network, of_node, now).await?;
             (random::id(), free_code(connection, signer, &applicant.key).await?, now)
@@ -55,11 +58,15 @@ pub(super) async fn hold(
         last_asked: now,
     };
     claimants::save(connection, &claimant).await?;
+    let label = node.as_ref().map(|node| node.label().to_owned());
     if let Some(mut node) = node.filter(|_| reason == ClaimReason::NotReleased) {
         node.state = state::next(node.state, NodeEvent::ToldToWait);
         nodes::save(connection, &node).await?;
     }
-    tracing::debug!(claim_code = code, ?reason, address = claimant.address, "machine is waiting for an operator");
+    if is_new {
+        let (reason, node) = (to_word(&reason), label);
+        tracing::info!(claim_code = code, reason, node, address = claimant.address, "machine waits for an operator");
+    }
     Ok(code)
 }
 

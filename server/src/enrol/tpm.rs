@@ -245,7 +245,12 @@ impl Claimed {
         let verified = claimed.certificate == EkCertificate::Verified;
         let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
         let known = node.tpm.take().unwrap_or_else(|| {
-            tracing::info!(node = node.label(), ek = claimed.ek, ?origin, "the node is known by its TPM from now on");
+            tracing::info!(
+                node = node.label(),
+                ek = claimed.ek,
+                origin = crate::store::to_word(&origin),
+                "the node is known by its TPM from now on"
+            );
             NodeTpm::unproved(vec![claimed.ek.clone()], origin)
         });
         node.tpm = Some(NodeTpm {

@@ -193,7 +193,12 @@ async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String
 fn accepted(tpm: NodeTpm, reason: ClaimReason, node: &str) -> Option<NodeTpm> {
     match reason {
         ClaimReason::TpmMissing | ClaimReason::TpmReplaced => {
-            tracing::warn!(node, ?reason, ek = tpm.ek.join(" "), "the node's TPM is forgotten");
+            tracing::warn!(
+                node,
+                reason = store::to_word(&reason),
+                ek = tpm.ek.join(" "),
+                "the node's TPM is forgotten"
+            );
             None
         }
         ClaimReason::TpmCleared => Some(NodeTpm { ak: None, ..tpm }),

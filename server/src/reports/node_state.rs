@@ -1,13 +1,16 @@
 //! The state of a node, as its reports change it.
 
-use slipway_protocol::NodeState;
+use slipway_protocol::{NodeState, StepState, StepStatus, printable};
 
 use crate::error::Error;
 use crate::ipxe::Known;
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::Run;
-use crate::store::{Connection, nodes};
+use crate::store::{Connection, nodes, to_word};
+
+/// Longest reason in a log line, in characters.
+const MOST_LOGGED: usize = 300;
 
 /// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
@@ -15,6 +18,14 @@ pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
         Some(run) if run.restored => Known::Node { state: NodeState::Installed, run: None },
         run => Known::Node { state: node.state, run: run.map(|run| run.progress.state) },
     }
+}
+
+/// Why a run failed, if it did.
+fn reason(run: &Run) -> Option<String> {
+    let failed = |step: &&StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);
+    let step = run.progress.steps.iter().find(failed)?;
+    let failure = step.failure.as_ref()?.in_one_line();
+    Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
 }
 
 /// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
@@ -25,7 +36,8 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     }
     let next = state::next(node.state, event);
     if next != node.state {
-        tracing::info!(node = node.label(), run = run.id, from = ?node.state, to = ?next, "node changed its state");
+        let (from, to, reason) = (to_word(&node.state), to_word(&next), reason(run));
+        tracing::info!(node = node.label(), run = run.id, from, to, reason, "node changed its state");
         node.state = next;
     }
     if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {

@@ -258,7 +258,8 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("protocol values have text keys and so are always JSON")
 }
 
-fn to_word<T: Serialize>(value: &T) -> String {
+/// The word of a value, as in JSON.
+pub(crate) fn to_word<T: Serialize>(value: &T) -> String {
     to_json(value).trim_matches('"').to_owned()
 }
 

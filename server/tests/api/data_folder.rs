@@ -4,9 +4,10 @@ use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use slipway_server::store::{Store, settings};
 
@@ -74,7 +75,7 @@ fn a_start_that_fails_changes_nothing() {
     let table: [(&str, &[&str], String); 5] = [
         (address, &[], format!("listening on {address}: ")),
         (free, &["--boot-listen", address], format!("listening on {address}: ")),
-        (free, &["--boot", "/nonexistent"], "opening the boot folder \"/nonexistent\": No such file".to_owned()),
+        (free, &["--boot", "/proc/none"], "creating the boot folder \"/proc/none\": ".to_owned()),
         (free, &["--boot", file], format!("opening the boot folder {file:?}: not a directory")),
         (
             free,
@@ -87,6 +88,51 @@ fn a_start_that_fails_changes_nothing() {
         let message = fail(data, &arguments);
         assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
         assert!(settings(data) == before, "{further:?}");
+    }
+}
+
+#[test]
+fn a_boot_folder_that_is_missing_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, boot) = (folder.path().join("data"), folder.path().join("srv/boot"));
+    let serve = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot", boot.to_str().unwrap()];
+    drop(crate::program::started(command(&data, &serve)));
+    assert_eq!(std::fs::metadata(&boot).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn status_says_that_no_server_runs_and_blames_no_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let (server, _) = serve(data);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", crate::support::UUID]);
+    assert!(!succeed(data, &["status"]).contains("not running"));
+    drop(server);
+    let earlier = SystemTime::now() - Duration::from_secs(200);
+    File::options().write(true).open(data.join("serve.lock")).unwrap().set_modified(earlier).unwrap();
+    for arguments in [&["status"] as &[&str], &["status", "web1"]] {
+        let status = succeed(data, arguments);
+        assert!(status.starts_with("The server is not running, since 3 min 2"), "{status}");
+    }
+}
+
+#[test]
+fn another_user_is_told_whose_data_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not checked: needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    made(&data);
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("slipway-server");
+    std::fs::copy(env!("CARGO_BIN_EXE_slipway-server"), &program).unwrap();
+    for arguments in [&["status"] as &[&str], &["node", "list"], &["backup", "/tmp/x"], &["ca", "show"]] {
+        let mut command = Command::new(&program);
+        let output = command.arg("--data").arg(&data).args(arguments).uid(65534).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("is for its owner alone: run this as root"), "{arguments:?}: {said}");
     }
 }
 

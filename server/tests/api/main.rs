@@ -24,6 +24,7 @@ mod image;
 mod images;
 mod installing;
 mod keys_in_tokens;
+mod log_lines;
 mod measured_boot;
 mod media;
 mod media_over_https;

@@ -314,7 +314,7 @@ async fn the_log_says_which_operator_changed_what() {
     assert!(asked.iter().all(|line| line["peer"] == "127.0.0.1" && line["method"].is_string()), "{log}");
     let refused: Vec<_> = others.iter().filter(|line| line["message"] == "request refused").collect();
     let found: Vec<_> = refused.iter().map(|line| (&line["operator"], &line["code"])).collect();
-    let expect = [("alice", "Conflict"), ("bob", "Unauthenticated"), ("alice", "NotFound")]
+    let expect = [("alice", "conflict"), ("bob", "unauthenticated"), ("alice", "not-found")]
         .map(|(name, code)| (json!(name), json!(code)));
     assert_eq!(found, expect.iter().map(|(name, code)| (name, code)).collect::<Vec<_>>(), "{log}");
     for secret in [&alice, &bob, &bootstrap] {

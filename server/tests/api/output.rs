@@ -132,7 +132,7 @@ async fn a_log_in_json_has_an_object_on_each_line() {
     let log = std::fs::read_to_string(log).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
     let refused: Vec<_> = lines.filter(|line| line["fields"]["message"] == "request refused").collect();
-    assert_eq!(refused[0]["fields"]["code"], "InvalidRequest", "{log}");
+    assert_eq!(refused[0]["fields"]["code"], "invalid-request", "{log}");
     assert_eq!(refused[0]["level"], "INFO");
     assert!(!log.contains("SUBMITTED") && !log.contains(|c: char| c.is_control() && c != '\n'), "{log}");
 }
@@ -222,7 +222,7 @@ async fn the_journal_gets_the_fields_natively() {
         }
     };
     // A field of one line, or of any bytes: name, line break, length in 8 bytes, value (systemd.io, native protocol).
-    assert!(refused.contains("SLIPWAY_CODE") && refused.contains("InvalidRequest"), "{refused:?}");
+    assert!(refused.contains("SLIPWAY_CODE") && refused.contains("invalid-request"), "{refused:?}");
     assert!(refused.contains("SLIPWAY_REASON") && refused.contains("a field is not known"), "{refused:?}");
     assert!(refused.contains("PRIORITY=6\n") || refused.contains("PRIORITY\n"), "{refused:?}");
     assert!(!refused.contains("FORGED"), "{refused:?}");

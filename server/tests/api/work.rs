@@ -230,7 +230,7 @@ async fn a_run_is_cancelled_and_its_machine_holds() {
     let (node, store) = (server.enrolled("web1").await, server.store().await);
     let refused = |error: slipway_server::Error| (error.body().code, error.to_string());
     let none = operate::cancel_run(&store, "web1").await.map_err(refused).expect_err("no run");
-    assert_eq!(none, (ErrorCode::Conflict, "node web1 has no run to cancel".to_owned()));
+    assert_eq!(none, (ErrorCode::Conflict, "node web1 has no run".to_owned()));
 
     let first = start(&server).await;
     operate::cancel_run(&store, &first).await.unwrap();

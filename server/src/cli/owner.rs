@@ -1,0 +1,41 @@
+//! Who may use the data folder: its owner, and root.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use slipway_server::Error;
+
+/// The error, with what to do if it is that the folder is not the caller's.
+pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
+    let is_denied = |error: &Error| {
+        let Error::File { path, source, .. } = error else { return false };
+        source.kind() == ErrorKind::PermissionDenied && path.starts_with(data)
+    };
+    let is_about_it = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).any(is_denied);
+    // The folder may be missing yet, and its place another's.
+    let owner = data.ancestors().find_map(|folder| fs::metadata(folder).ok()).map(|folder| folder.uid());
+    let others = |uid: &u32| *uid != rustix::process::geteuid().as_raw() && is_about_it;
+    match owner.filter(others).map(name) {
+        None => error,
+        Some(owner) => {
+            let who = if owner == "root" { owner } else { format!("{owner} (`sudo -u {owner}`) or as root") };
+            error.context(format!(
+                "{data:?} is for its owner alone: run this as {who}, or give another folder with --data"
+            ))
+        }
+    }
+}
+
+/// The name of a user, else the number.
+fn name(uid: u32) -> String {
+    let number = uid.to_string();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let of_line = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(number.as_str())).then(|| name.to_owned())
+    };
+    users.lines().find_map(of_line).unwrap_or(number)
+}
