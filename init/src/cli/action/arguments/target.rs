@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{ArgGroup, Args};
 use slipway_actions::HostOptions;
+use slipway_protocol::given::is_blank;
 use slipway_protocol::{
     Action, BootPosition, BootReporter, Digest, EfiBootOrder, EncryptRoot, KernelArgReplacement, KernelArgs, Kexec,
     NumberOrName, PhoneHome, RunInTarget, Secret, SeedCloudInit, SeedPlace, UnpackArchive, WriteFile,
@@ -73,8 +74,10 @@ pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
 /// User-data or vendor-data in a file, unpacked if it is compressed.
 fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
     let read = |file: &PathBuf| {
-        let unpacked = crate::cli::user_data::read(file).map(|bytes| slipway_user_data::unpacked(&bytes));
-        unpacked.and_then(|text| text.with_context(|| format!("reading {}", file.display())))
+        let reading = || format!("reading {}", file.display());
+        let text = slipway_user_data::unpacked(&crate::cli::user_data::read(file)?).with_context(reading)?;
+        ensure!(!is_blank(&text), "{}: it is empty", reading());
+        anyhow::Ok(text)
     };
     file.as_ref().map(read).transpose()
 }
