@@ -254,7 +254,7 @@ mod tests {
             "names a disk with \"/dev/disk/by-id/x\": name accepts kernel paths and links under /dev/disk/by-path/";
         check(args(read(r#"{"name": "<or> /dev/sda <or> /dev/disk/by-id/X"}"#)), &[link]);
         check(erase(read(r#"{"skip": [{"name": "s== /dev/disk/by-id/x"}]}"#)), &[link]);
-        for text in ["{{ x }}", "{{x", "{% x %}", "${X}", "a-${X}", "$(x)", "$X", "<%= x %>"] {
+        for text in ["{{ x }}", "{{x", "{% x %}", "${X}", "a-${X}", "$(x)", "$X", "a <%= x %>"] {
             let left = |value: &str, key: &str| {
                 format!("has {value:?} as its {key}: this is a variable of a template that was not filled in")
             };

@@ -136,6 +136,6 @@ mod tests {
     fn what_is_left_out_is_secure_boot_and_all_of_the_disk() {
         let read: Action = serde_json::from_str(r#"{"encrypt-root": {}}"#).expect("an action");
         assert_eq!(read, Action::EncryptRoot(EncryptRoot { pcrs: vec![7], grow: true, ..EncryptRoot::default() }));
-        assert_eq!(serde_json::to_string(&read).expect("text"), r#"{"encrypt-root":{"disk":{}}}"#);
+        assert_eq!(serde_json::to_string(&read).expect("text"), r#"{"encrypt-root":{}}"#);
     }
 }
