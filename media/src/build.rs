@@ -4,7 +4,7 @@ use std::io;
 
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
-use slipway_parts::{Arch, Parts, RareDrivers, cpio, hex, sha256};
+use slipway_parts::{Arch, PROGRAM, Parts, RareDrivers, cpio, hex, sha256};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
@@ -106,7 +106,10 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
-        // Whatever a machine was started from, it fetches its rare drivers from the server.
+        // Whatever a machine was started from, it and its system fetch the rest from the server.
+        if let Some(program) = &parts.program {
+            build.write(&format!("{}/{PROGRAM}", arch.name()), &[program], None)?;
+        }
         for (name, content) in parts.rare_drivers.iter().flat_map(RareDrivers::files) {
             build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
         }

@@ -94,6 +94,18 @@ fn made_of(inputs: &Inputs) -> (BTreeMap<String, Vec<u8>>, Manifest) {
 }
 
 #[test]
+fn the_program_is_among_the_files_whatever_a_machine_starts_from() {
+    let config = config();
+    let with = [parts(Arch::X86_64, 3000).with_program(b"program".to_vec())];
+    let (files, manifest) = made_of(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &with) });
+    let path = "x86_64/slipway";
+    assert_eq!(files[path], b"program");
+    assert!(
+        manifest.assets.iter().any(|asset| asset.path == path && asset.sha256 == slipway_parts::sha256(b"program"))
+    );
+}
+
+#[test]
 fn rare_drivers_are_among_the_files_whatever_a_machine_starts_from() {
     let rare = RareDrivers { index: b"{}".to_vec(), pack: b"drivers".to_vec() };
     let with = [parts(Arch::X86_64, 3000).with_rare_drivers(rare), parts(Arch::Aarch64, 3000)];

@@ -18,6 +18,8 @@ pub const VMLINUZ: &str = "vmlinuz";
 pub const INITRAMFS: &str = "initramfs";
 /// systemd's stub for unified kernel images.
 pub const STUB: &str = "stub.efi";
+/// The program in the archive, which installed systems may fetch.
+pub const PROGRAM: &str = "slipway";
 /// The index of the drivers for which the archive has no room.
 pub const RARE_INDEX: &str = "rare-drivers.json";
 /// These drivers, compressed one by one.
@@ -39,6 +41,8 @@ pub struct Parts {
     pub initramfs: Vec<u8>,
     /// systemd's stub for unified kernel images.
     pub stub: Vec<u8>,
+    /// The program in the archive. Parts of earlier versions have none.
+    pub program: Option<Vec<u8>>,
     /// The drivers for which the archive has no room, if there are any. The archive has the digest of their index.
     pub rare_drivers: Option<RareDrivers>,
 }
@@ -154,7 +158,8 @@ impl Parts {
             true => Some(RareDrivers { index: part(RARE_INDEX)?, pack: part(RARE_PACK)? }),
             false => None,
         };
-        Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub, rare_drivers })
+        let program = about.files.contains_key(PROGRAM).then(|| part(PROGRAM)).transpose()?;
+        Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub, program, rare_drivers })
     }
 
     /// Describes parts that were just built. Files and digests follow from the bytes.
@@ -163,7 +168,14 @@ impl Parts {
             about.files.insert(name.to_owned(), sha256(bytes));
         }
         let digest = sha256(&about.to_json());
-        Self { about, digest, vmlinuz, initramfs, stub, rare_drivers: None }
+        Self { about, digest, vmlinuz, initramfs, stub, program: None, rare_drivers: None }
+    }
+
+    /// The same parts with the program that is in their archive.
+    pub fn with_program(mut self, program: Vec<u8>) -> Self {
+        self.about.files.insert(PROGRAM.to_owned(), sha256(&program));
+        let digest = sha256(&self.about.to_json());
+        Self { digest, program: Some(program), ..self }
     }
 
     /// The same parts with drivers for which their archive has no room.
@@ -179,7 +191,8 @@ impl Parts {
     pub fn files(&self) -> Vec<(&'static str, std::borrow::Cow<'_, [u8]>)> {
         let rare = self.rare_drivers.iter().flat_map(RareDrivers::files);
         let others = [(VMLINUZ, &self.vmlinuz[..]), (INITRAMFS, &self.initramfs[..]), (STUB, &self.stub[..])];
-        let files = others.into_iter().chain(rare).map(|(name, bytes)| (name, bytes.into()));
+        let program = self.program.iter().map(|program| (PROGRAM, &program[..]));
+        let files = others.into_iter().chain(program).chain(rare).map(|(name, bytes)| (name, bytes.into()));
         [(ABOUT, self.about.to_json().into())].into_iter().chain(files).collect()
     }
 }

@@ -83,7 +83,7 @@ pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
     components.push(components::stub(arch)?);
     let about = About::new(arch, &config.kernel_name, release, config.date, components);
     let (vmlinuz, archive) = (read(&config.kernel.vmlinuz())?, read(&common.join(COMMON_ARCHIVE))?);
-    let mut parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?);
+    let mut parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?).with_program(read(&config.binary)?);
     if let Some(rare) = rare_drivers::build(&config.kernel)? {
         parts = parts.with_rare_drivers(rare);
     }

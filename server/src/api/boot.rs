@@ -11,6 +11,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use slipway_parts::PROGRAM;
 use slipway_protocol::{BootWay, ErrorBody, ErrorCode, Identity};
 
 use crate::admission;
@@ -117,7 +118,12 @@ pub async fn file(
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served = Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: media_type(&at) };
     let (bytes, address) = (served.size, peer.address.ip());
+    // An installed system fetches it, not a machine that boots slipway.
+    let is_program = FilePath::new(&path).file_name().is_some_and(|name| name == PROGRAM);
     let note = move || {
+        if is_program {
+            return;
+        }
         let (at, to_disk, node) = (now(), false, None);
         app.boot_fetches.fetched(Fetched { at, address, file: path, bytes, way, to_disk, node });
     };

@@ -73,7 +73,7 @@ fn fill(server: &TestServer, names: &[&str]) {
 #[tokio::test]
 async fn every_way_of_fetching_a_whole_file_is_recorded() {
     let server = TestServer::start().await;
-    fill(&server, &["vmlinuz", "initrd", "parts", "head", "begun"]);
+    fill(&server, &["vmlinuz", "initrd", "parts", "head", "begun", "slipway"]);
     server.add_released("web1").await;
     let (tls, plain) = (server.client(), Client::new());
     let get = async |client: &Client, url: String, range: &str| {
@@ -87,6 +87,8 @@ async fn every_way_of_fetching_a_whole_file_is_recorded() {
     get(&plain, server.boot_url("/boot/x86_64/parts"), "bytes=0-4").await;
     get(&plain, server.boot_url("/boot/x86_64/parts"), "bytes=5-9").await;
     get(&plain, server.boot_url("/boot/x86_64/begun"), "bytes=0-8").await;
+    // An installed system fetches its boot reporter. That is no boot of slipway.
+    get(&tls, server.url("/boot/x86_64/slipway"), "").await;
     let script = server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64"));
     for url in [server.boot_url("/boot/x86_64/head"), script.clone()] {
         assert_eq!(plain.head(url).send().await.unwrap().status(), StatusCode::OK);
