@@ -9,6 +9,10 @@ use slipway_protocol::{PhoneHome, SeedCloudInit};
 use crate::block::url_problem;
 use crate::refusal::Refusal;
 
+pub use service::{Service, ServiceFile, add_service};
+
+mod service;
+
 /// Additions to the operator's config.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Additions<'a> {

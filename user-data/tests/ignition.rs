@@ -9,7 +9,7 @@ use std::{env, fs};
 use ignition_config::Config;
 use serde_json::{Value, json};
 use slipway_protocol::PhoneHome;
-use slipway_user_data::ignition::{Additions, complete};
+use slipway_user_data::ignition::{Additions, Service, ServiceFile, add_service, complete};
 use tempfile::TempDir;
 use xtask::debian;
 
@@ -24,7 +24,14 @@ fn completed(config: &Value) -> String {
     let phone_home = Some(&PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) });
     let ssh_keys = &[KEY.to_owned()];
     let (hostname, ca) = (Some("web1"), Some("PEM\n"));
-    complete(&config.to_string(), &Additions { hostname, ssh_keys, phone_home, ca, instance_id: "i-1" }).unwrap()
+    let additions = Additions { hostname, ssh_keys, phone_home, ca, instance_id: "i-1" };
+    let completed = complete(&config.to_string(), &additions).unwrap();
+    let file =
+        |name: &str, mode| ServiceFile { path: format!("/var/lib/slipway/{name}"), mode, content: format!("{name}\n") };
+    let files = vec![file("report.json", 0o600), file("fetch.sh", 0o755)];
+    let unit = "[Unit]\nDescription=Ours\n[Service]\nExecStart=/var/lib/slipway/fetch.sh\n\
+                [Install]\nWantedBy=multi-user.target emergency.target\n";
+    add_service(&completed, &Service { name: "slipway-report.service", unit: unit.to_owned(), files }).unwrap()
 }
 
 #[test]
@@ -41,7 +48,8 @@ fn every_version_reads_what_is_added_without_a_key_it_does_not_know() {
             let files = read["storage"]["files"].as_array().expect("files");
             let paths: Vec<_> = files.iter().filter_map(|file| file["path"].as_str()).collect();
             let expect = ["/etc/hostname", "/etc/slipway/phone-home.pem", "/etc/slipway/phone-home.curl"];
-            assert_eq!(paths, expect, "{version}");
+            let service = ["/var/lib/slipway/report.json", "/var/lib/slipway/fetch.sh"];
+            assert_eq!(paths, [&expect[..], &service].concat(), "{version}");
             assert_eq!(read["systemd"]["units"][0]["enabled"], true, "{version}");
         }
     }
@@ -71,8 +79,10 @@ fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
     assert_eq!(read("etc/slipway/phone-home.pem"), "PEM\n");
     assert!(read("etc/slipway/phone-home.curl").contains("https://s.example/p"));
     assert_eq!(mode("etc/slipway/phone-home.curl"), 0o600);
+    assert_eq!(read("var/lib/slipway/report.json"), "report.json\n");
+    assert_eq!((mode("var/lib/slipway/report.json"), mode("var/lib/slipway/fetch.sh")), (0o600, 0o755));
     let presets = read("etc/systemd/system-preset/20-ignition.preset");
-    for unit in ["own.service", "slipway-phone-home.service"] {
+    for unit in ["own.service", "slipway-phone-home.service", "slipway-report.service"] {
         assert!(presets.lines().any(|line| line == format!("enable {unit}")), "{presets}");
         assert!(read(&format!("etc/systemd/system/{unit}")).contains("ExecStart="));
     }
