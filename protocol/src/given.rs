@@ -32,6 +32,8 @@ pub enum Rule {
     Report,
 }
 
+/// The largest number that a value may be: the store and other programs have no larger ones.
+pub const LARGEST: u64 = i64::MAX as u64;
 /// Keys that select. If they are empty, they select more than was meant.
 const SELECTING: [&str; 2] = ["disk", "skip"];
 /// Keys whose texts may be blank: what is written to a file or a log as it is, and words of a command.
@@ -53,6 +55,11 @@ pub fn is_own(sentence: &str) -> bool {
 /// Whether the text of this key may be blank.
 pub fn may_be_blank(key: &str) -> bool {
     VERBATIM.contains(&key)
+}
+
+/// Whether an empty list or mapping of this key would select more than was meant.
+pub fn selects(key: &str) -> bool {
+    SELECTING.contains(&key)
 }
 
 /// A regular expression (ECMA-262, with the flag `u`) that finds something in a text that is not blank.

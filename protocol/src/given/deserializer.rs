@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 
 use super::access::{Entries, Items, Variants};
-use super::is_blank;
 use super::place::Place;
+use super::{LARGEST, is_blank};
 
 /// A format's deserializer, at a place.
 pub(super) struct Given<'a, D> {
@@ -185,7 +185,6 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
         visit_u8 u8;
         visit_u16 u16;
         visit_u32 u32;
-        visit_u64 u64;
         visit_u128 u128;
         visit_f32 f32;
         visit_f64 f64;
@@ -193,6 +192,13 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
         visit_bytes &[u8];
         visit_borrowed_bytes &'de [u8];
         visit_byte_buf Vec<u8>;
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<V::Value, E> {
+        if number > LARGEST {
+            return Err(E::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"));
+        }
+        self.visitor.visit_u64(number)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<V::Value, E> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::Error;
 
-use super::{NO_VALUE, NOTHING, Rule, SELECTING, may_be_blank};
+use super::{NO_VALUE, NOTHING, Rule, may_be_blank, selects};
 
 /// The place of a value. Its path has names of our own types and numbers, so it repeats nothing that was given.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl<'a> Place<'a> {
     pub(super) fn may_be_empty(&self) -> bool {
         let Step::Key(key) = self.step else { return true };
         let is_removal = self.rule == Rule::Change && self.parent.is_some_and(|parent| parent.parent.is_none());
-        is_removal || self.rule == Rule::Report || !SELECTING.contains(&key)
+        is_removal || self.rule == Rule::Report || !selects(key)
     }
 
     /// The nearest name.

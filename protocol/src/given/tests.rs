@@ -108,6 +108,13 @@ fn a_key_that_is_there_twice_is_refused() {
 }
 
 #[test]
+fn a_number_is_below_two_to_the_63() {
+    json::<All>(Rule::Settings, r#"{"number": 9223372036854775807}"#).expect("the largest");
+    let error = json::<All>(Rule::Settings, r#"{"number": 9223372036854775808}"#).expect_err("too large");
+    assert!(error.contains("expected a number below 2^63"), "{error}");
+}
+
+#[test]
 fn a_change_removes_and_a_report_may_be_blank() {
     json::<All>(Rule::Change, r#"{"disk": {}}"#).expect("it removes hints");
     for text in [r#"{"disk": null}"#, r#"{"text": ""}"#, r#"{"disk": {"skip": []}}"#, r#"{"below": {"disk": {}}}"#] {

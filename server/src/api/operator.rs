@@ -42,6 +42,7 @@ pub struct NewToken {
 #[serde(deny_unknown_fields)]
 pub struct NewOperator {
     /// Name, by which the log calls the operator.
+    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: String,
     /// Seconds until the token expires. Default: it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -331,7 +332,8 @@ pub async fn add_system(
 
 /// Issue a bootstrap token. It lets one unknown machine in, or proves that a machine is a certain node.
 #[utoipa::path(post, path = "/v1/operator/tokens", request_body = NewToken, security(("operator" = [])), responses(
-    (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+    (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody, description = "There is no such node.")))]
 pub async fn add_token(
     _: OperatorCaller,
     State(app): State<Arc<App>>,

@@ -11,9 +11,14 @@ const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 /// Writes the rules into the document.
 pub fn apply(document: &mut Value) {
     forbid_null(document);
-    for name in given_by_operators(document) {
+    close_variants(document);
+    let changes = given_in(document, &["patch"], false);
+    for name in given_in(document, &METHODS, true) {
         if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
-            forbid_blank(schema);
+            bound(schema);
+            if !changes.contains(&name) {
+                forbid_empty(schema);
+            }
         }
     }
     let Some(paths) = document["paths"].as_object_mut() else { return };
@@ -21,7 +26,7 @@ pub fn apply(document: &mut Value) {
         for method in METHODS {
             let Some(operation) = item.get_mut(method).and_then(Value::as_object_mut) else { continue };
             if path.starts_with("/v1/operator/") {
-                operation.get_mut("parameters").into_iter().for_each(forbid_blank);
+                operation.get_mut("parameters").into_iter().for_each(bound);
             }
             add_statuses(operation);
         }
@@ -55,44 +60,76 @@ fn forbid_null(value: &mut Value) {
     }
 }
 
-/// The names of the schemas of what operators and scripts give.
-fn given_by_operators(document: &Value) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let paths = document["paths"].as_object().into_iter().flatten();
-    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/") || *path == "/v1/report") {
-        let bodies = METHODS.iter().filter_map(|method| item.get(method)?.get("requestBody"));
-        bodies.for_each(|body| add_references(document, body, &mut found));
-    }
-    found
-}
-
-fn add_references(document: &Value, value: &Value, found: &mut BTreeSet<String>) {
+/// A value of an enum that has content is an object with one key, its variant.
+fn close_variants(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| add_references(document, item, found)),
+        Value::Array(items) => items.iter_mut().for_each(close_variants),
         Value::Object(fields) => {
-            let reference = fields.get("$ref").and_then(Value::as_str);
-            if let Some(name) = reference.and_then(|reference| reference.strip_prefix("#/components/schemas/"))
-                && found.insert(name.to_owned())
-            {
-                add_references(document, &document["components"]["schemas"][name], found);
+            fields.values_mut().for_each(close_variants);
+            for choice in fields.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+                let is_variant = choice["properties"].as_object().is_some_and(|properties| properties.len() == 1);
+                if let Some(choice) = choice.as_object_mut().filter(|_| is_variant) {
+                    choice.insert("additionalProperties".to_owned(), json!(false));
+                }
             }
-            fields.values().for_each(|field| add_references(document, field, found));
         }
         _ => {}
     }
 }
 
-/// Texts are not blank, unless their key says otherwise.
-fn forbid_blank(schema: &mut Value) {
+/// The names of the schemas of what operators and scripts give with these methods; `all` adds those that they refer to.
+fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let paths = document["paths"].as_object().into_iter().flatten();
+    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/") || *path == "/v1/report") {
+        let bodies = methods.iter().filter_map(|method| item.get(method)?.get("requestBody"));
+        bodies.for_each(|body| add_references(document, body, all, &mut found));
+    }
+    found
+}
+
+fn add_references(document: &Value, value: &Value, all: bool, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| add_references(document, item, all, found)),
+        Value::Object(fields) => {
+            let reference = fields.get("$ref").and_then(Value::as_str);
+            if let Some(name) = reference.and_then(|reference| reference.strip_prefix("#/components/schemas/"))
+                && found.insert(name.to_owned())
+                && all
+            {
+                add_references(document, &document["components"]["schemas"][name], all, found);
+            }
+            fields.values().for_each(|field| add_references(document, field, all, found));
+        }
+        _ => {}
+    }
+}
+
+/// What selects is not empty.
+fn forbid_empty(schema: &mut Value) {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
+    for (_, property) in properties.filter(|(key, _)| given::selects(key)) {
+        let least = if property["type"] == "array" { "minItems" } else { "minProperties" };
+        if let Some(property) = property.as_object_mut() {
+            property.insert(least.to_owned(), json!(1));
+        }
+    }
+}
+
+/// Texts are not blank, unless their key says otherwise, and numbers are those that are accepted.
+fn bound(schema: &mut Value) {
     match schema {
-        Value::Array(items) => items.iter_mut().for_each(forbid_blank),
+        Value::Array(items) => items.iter_mut().for_each(bound),
         Value::Object(fields) => {
             let is_open = ["pattern", "enum", "const", "format"].iter().all(|key| !fields.contains_key(*key));
             if fields.get("type") == Some(&json!("string")) && is_open {
                 fields.insert("pattern".to_owned(), json!(given::VISIBLE));
             }
+            if fields.get("format") == Some(&json!("int64")) {
+                fields.entry("maximum").or_insert(json!(given::LARGEST));
+            }
             let below = fields.iter_mut().filter(|(key, _)| !given::may_be_blank(key));
-            below.for_each(|(_, field)| forbid_blank(field));
+            below.for_each(|(_, field)| bound(field));
         }
         _ => {}
     }
