@@ -204,7 +204,7 @@ impl<'a> Target<'a> {
 
     /// Judges the table of the image, of which all but the ends is on the disk.
     fn judge(&self, head: &[u8], tail: &[u8], raw_size: u64) -> Result<Table, Error> {
-        partitions::of_image(&Content { head, tail: (tail, self.tail_start), size: raw_size }, self.disk)
+        partitions::of_image(&Content { head, tail: (tail, self.tail_start), map: self.map, size: raw_size }, self.disk)
     }
 
     /// What an operator should know of the table of an image of this size in bytes.

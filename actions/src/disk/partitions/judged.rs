@@ -1,5 +1,8 @@
 //! The table of an image as [`slipway_formats::partition_table`] judges it, with the disk that the image is for.
 
+use std::ops::Range;
+
+use slipway_formats::bmap::Bmap;
 use slipway_formats::efi::device_path::guid_text;
 use slipway_formats::partition_table::{self, Fault, Kind, Known, Table};
 
@@ -10,6 +13,8 @@ use crate::error::{Error, ImageError, PartitionError};
 
 /// Block sizes of disks, in bytes.
 const BLOCK_SIZES: [u64; 2] = [512, 4096];
+/// Bytes of a partition that must be of the image for its file system to count.
+const SUPERBLOCK: u64 = 4096;
 
 /// An image that was written to a disk but for its ends, which are held in memory.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +22,18 @@ pub(crate) struct Content<'a> {
     pub(crate) head: &'a [u8],
     /// The tail, and its byte offset.
     pub(crate) tail: (&'a [u8], u64),
+    /// Which blocks hold data. The others are zeros in the image, and anything on the disk.
+    pub(crate) map: Option<&'a Bmap>,
     /// Size of the image in bytes.
     pub(crate) size: u64,
 }
 
 impl Content<'_> {
+    /// The parts of a range that were not written.
+    fn holes(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        self.map.into_iter().flat_map(move |map| map.unmapped(range.clone()))
+    }
+
     /// Bytes of the image; none beyond the disk.
     fn read(&self, disk: &OpenDisk, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Error> {
         let end = offset.saturating_add(len as u64);
@@ -30,6 +42,9 @@ impl Content<'_> {
         }
         let mut bytes = vec![0; len];
         disk.read_at(&mut bytes, offset)?;
+        for hole in self.holes(offset..end) {
+            bytes[(hole.start - offset) as usize..(hole.end - offset) as usize].fill(0);
+        }
         for (held, at) in [(self.head, 0), self.tail] {
             let common = offset.max(at)..end.min(at + held.len() as u64);
             if !common.is_empty() {
@@ -55,13 +70,13 @@ pub(crate) fn of_first(first: &[u8], size: Option<u64>, disk: &OpenDisk) -> Resu
 /// Judges the table of a whole image. Fails if its partitions cannot be found on this disk.
 pub(crate) fn of_image(content: &Content<'_>, disk: &OpenDisk) -> Result<Table, Error> {
     let table = of_content(content, disk)?.map_err(|fault| refused(fault, disk))?;
-    check_block_size(&table, content.size, disk)?;
+    check_block_size(&table, content, disk)?;
     Ok(table)
 }
 
 /// Judges the table of a disk with this head.
 pub(super) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
-    let content = Content { head, tail: (&[], 0), size: disk.size() };
+    let content = Content { head, tail: (&[], 0), map: None, size: disk.size() };
     of_content(&content, disk)?.map_err(|fault| {
         let (operation, disk) = ("fitting", disk.path().to_owned());
         Error::Partitions(PartitionError::Table { operation, disk, reason: fault.to_string() })
@@ -87,9 +102,11 @@ fn known(disk: &OpenDisk) -> Known {
 
 /// An MBR does not say for which block size it is made. Fails if no partition has a file system where this disk has the
 /// partition, but one has where a disk with other blocks has it.
-fn check_block_size(table: &Table, image: u64, disk: &OpenDisk) -> Result<(), Error> {
-    let holds = |bytes: std::ops::Range<u64>| {
-        let is_there = bytes.start > 0 && bytes.start < image && bytes.end <= disk.size();
+fn check_block_size(table: &Table, content: &Content<'_>, disk: &OpenDisk) -> Result<(), Error> {
+    let holds = |bytes: Range<u64>| {
+        let superblock = bytes.start..bytes.start.saturating_add(SUPERBLOCK);
+        let is_of_image = superblock.end <= content.size && content.holes(superblock).next().is_none();
+        let is_there = bytes.start > 0 && is_of_image && bytes.end <= disk.size();
         let partition = Partition { number: 1, bytes, ..Partition::default() };
         Ok::<bool, Error>(is_there && probe::file_system(disk, &partition)?.is_some())
     };
