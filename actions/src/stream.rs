@@ -34,9 +34,8 @@ use slipway_formats::bmap::{self, Bmap};
 use slipway_protocol::{StreamImage, Verify};
 
 use self::block_io::Limits;
-use self::buffers::Queue;
-use self::pipeline::{BUFFER, Decode, Plan, RAW, Sinks};
-use self::progress::{Counters, Meter};
+use self::pipeline::{BUFFER, Decode, Plan, RAW, Sink, Sinks};
+use self::progress::Counters;
 use self::read_back::ReadBack;
 use self::write::Target;
 use crate::disk::open::OpenDisk;
@@ -153,8 +152,7 @@ fn stages(
 
     let (stop, counters) = (Cancel::new(), Counters::default());
     let read_back = (image.verify == Verify::Readback).then(|| ReadBack::new(disk, WRITERS, &stop));
-    let write =
-        |queue: &Queue, pool: &Queue, meter: &Meter| target.run(queue, pool, read_back.as_ref(), &counters, meter);
+    let write = |sink: Sink| target.run(&sink, read_back.as_ref(), &counters);
     let compare = read_back.as_ref().map(|read_back| || read_back.run(BUFFER));
     let beside = compare.as_ref().map(|compare| compare as &(dyn Fn() -> Result<(), Halt> + Sync));
     let sinks = Sinks { threads: WRITERS, each: &write, beside };

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use slipway_actions::{Error, ImageError, is_transient};
-use slipway_protocol::{Digest, StreamImage};
+use slipway_protocol::{Action, Digest, StreamImage};
 
 use common::disk_image::run;
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, fails_for, file};
@@ -141,4 +141,39 @@ fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
     assert!(!is_transient(&error));
     check_untouched_or_does_not_boot(&bench);
     chain(&error)
+}
+
+#[test]
+fn what_is_plainly_no_disk_is_refused_though_its_digest_is_right() {
+    for (head, expect) in [
+        (&b"partclone-image\0"[..], "an image of one file system by partclone"),
+        (b"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", "an LZMA stream"),
+        (b"age-encryption.org/v1\n-> X25519 ", "a file encrypted by age"),
+        (b"\xD0\x0D\xFE\xED", "a device tree or an image for U-Boot (FIT)"),
+        (b"\x7FELF\x02\x01\x01", "an ELF program"),
+    ] {
+        let raw = [head, &image(MIB)].concat();
+        for bytes in [raw.clone(), gzip(&raw), zstd(&raw)] {
+            let bench = Bench::new(ROOM);
+            let digest = Some(sha256(&bytes));
+            let action = Action::StreamImage(StreamImage { digest, ..file(&bench, &bytes) });
+            let error = bench.refusal(&action);
+            assert!(error.contains(&format!("checking the first block of the raw image: it is {expect}; ")), "{error}");
+            check_untouched(&bench);
+        }
+    }
+}
+
+#[test]
+fn an_image_without_a_partition_table_is_told_before_the_disk_is_touched() {
+    let told = |raw: &[u8]| {
+        let bench = Bench::new(ROOM);
+        let reports = bench.streams(file(&bench, raw)).1;
+        reports.notes.iter().filter(|note| note.starts_with("warning: the image has no partition table")).count()
+    };
+    assert_eq!((told(&vec![0; 2 * MIB]), told(&image(MIB))), (1, 1));
+    let mut bootable = image(MIB);
+    bootable[510..512].copy_from_slice(&[0x55, 0xAA]);
+    bootable[446..510].fill(0);
+    assert_eq!(told(&bootable), 0);
 }

@@ -1,5 +1,9 @@
 //! Recognises a file by its first bytes: an image in a format that can be written, or clearly something else.
 
+mod foreign;
+
+use foreign::foreign;
+
 /// First bytes of a zstd frame (RFC 8878, 3.1.1).
 pub const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 /// First bytes of a skippable zstd frame, after one byte from 0x50 to 0x5F (RFC 8878, 3.1.2).
@@ -78,6 +82,10 @@ pub fn check_raw(head: &[u8]) -> Result<(), &'static str> {
     if format != Format::Raw {
         return Err(format.name());
     }
+    // Not for archives, whose first bytes are the name of a file.
+    if let Some(name) = foreign(head) {
+        return Err(name);
+    }
     // POSIX.1-2017, pax, "ustar Interchange Format".
     if head.get(257..262) == Some(b"ustar") {
         return Err("a tar archive");
@@ -131,6 +139,7 @@ mod tests {
             (block(0, b"\x3A\xFF\x26\xED"), "an Android sparse image"),
             (block(0, &ZSTD_MAGIC), "zstd"),
             (block(0, b"QFI\xFB"), "qcow2"),
+            (block(0, b"partclone-image"), "an image of one file system by partclone"),
         ] {
             assert_eq!(check_raw(&head), Err(expect));
         }

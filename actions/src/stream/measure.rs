@@ -7,7 +7,7 @@ use slipway_protocol::{Stage, StreamImage};
 use super::block_io::Limits;
 use super::buffers::Queue;
 use super::halt::Halt;
-use super::pipeline::{self, Decode, Plan, RAW, Sinks};
+use super::pipeline::{self, Decode, Plan, RAW, Sink, Sinks};
 use super::progress::{Counters, Meter};
 use super::{Reading, WRITERS, write};
 use crate::disk::open::OpenDisk;
@@ -48,9 +48,9 @@ pub(crate) fn run(
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
     let (stop, counters) = (Cancel::new(), Counters::default());
     let target = disk.map(|disk| write::Target::new(disk, None));
-    let sink = |queue: &Queue, pool: &Queue, meter: &Meter| match &target {
-        Some(target) => target.run(queue, pool, None, &counters, meter),
-        None => drain(queue, pool, meter),
+    let sink = |sink: Sink| match &target {
+        Some(target) => target.run(&sink, None, &counters),
+        None => drain(sink.queue, sink.pool, sink.meter),
     };
     let sinks = Sinks { threads: WRITERS, each: &sink, beside: None };
     let began = Instant::now();

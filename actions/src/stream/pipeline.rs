@@ -64,11 +64,21 @@ pub(super) struct Decode<'a> {
     pub(super) buffers: usize,
 }
 
-/// The consumers of the data: `threads` parallel calls of `each`, which get the queue of filled buffers and the pool to
-/// return them to. `beside` runs in parallel to them.
+/// What a consumer of the data works with.
+pub(super) struct Sink<'a> {
+    /// The filled buffers.
+    pub(super) queue: &'a Queue,
+    /// Where to return them to.
+    pub(super) pool: &'a Queue,
+    pub(super) meter: &'a Meter,
+    /// Notes for the operator.
+    pub(super) notes: &'a mpsc::Sender<String>,
+}
+
+/// The consumers of the data: `threads` parallel calls of `each`. `beside` runs in parallel to them.
 pub(super) struct Sinks<'a, T> {
     pub(super) threads: u64,
-    pub(super) each: &'a (dyn Fn(&Queue, &Queue, &Meter) -> Result<T, Halt> + Sync),
+    pub(super) each: &'a (dyn Fn(Sink) -> Result<T, Halt> + Sync),
     pub(super) beside: Option<&'a (dyn Fn() -> Result<(), Halt> + Sync)>,
 }
 
@@ -168,7 +178,11 @@ pub(super) fn run<T: Send>(
         }
         let sink_meter = &sink_meter;
         let running: Vec<_> = (0..sinks.threads)
-            .map(|_| spawn(scope, &shared, &notes, move || (sinks.each)(to_sinks, pool, sink_meter)))
+            .map(|_| {
+                let told = notes.clone();
+                let work = move || (sinks.each)(Sink { queue: to_sinks, pool, meter: sink_meter, notes: &told });
+                spawn(scope, &shared, &notes, work)
+            })
             .collect();
         if let Some(beside) = sinks.beside {
             spawn(scope, &shared, &notes, beside);

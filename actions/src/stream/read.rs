@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Reading;
 use super::block_io::{Input, Limits};
-use super::buffers::Queue;
 use super::halt::Halt;
-use super::pipeline::{self, Decode, FETCHED, Plan, Sinks};
-use super::progress::{Counters, Meter};
+use super::pipeline::{self, Decode, FETCHED, Plan, Sink, Sinks};
+use super::progress::Counters;
 use crate::error::{Error, ImageError, SourceError, TargetError};
 use crate::fetch::retry;
 use crate::fetch::source::Source;
@@ -100,7 +99,7 @@ fn stages<T: Send>(
     let from = source.from(is_checked, decode.is_none(), is_checked);
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
     let (stop, counters) = (Cancel::new(), Counters::default());
-    let read = |queue: &Queue, pool: &Queue, meter: &Meter| {
+    let read = |Sink { queue, pool, meter, .. }: Sink| {
         let mut input = Counted { input: Input::new(queue, pool, meter), counters: &counters };
         let value = consume(&mut input);
         // Unread data would block the earlier stages.

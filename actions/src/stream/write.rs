@@ -3,17 +3,17 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
-use slipway_formats::partition_table::Table;
+use slipway_formats::partition_table::{Kind, Table};
 use slipway_protocol::Verify;
 
-use super::buffers::Queue;
 use super::halt::Halt;
-use super::pipeline::RAW;
-use super::progress::{Counters, Meter};
+use super::pipeline::{RAW, Sink};
+use super::progress::Counters;
 use super::read_back::{Piece, ReadBack};
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Backup, Content, Growth, Partition, Relocation};
@@ -25,6 +25,10 @@ use crate::error::{Error, ImageError};
 const HELD_BACK: u64 = 1 << 20;
 /// Size in bytes of the units that are checked for zeros. Shorter runs are not worth their own command.
 const ZERO_UNIT: usize = 64 << 10;
+
+/// What an operator is told of an image without a partition table before the disk is touched. It may be meant so.
+const NO_TABLE: &str = "warning: the image has no partition table, so no machine will start from it; is it the image of a \
+                        disk?";
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
@@ -65,22 +69,15 @@ impl<'a> Target<'a> {
     }
 
     /// Writes blocks until there are no more. Each writing thread runs it.
-    pub(super) fn run(
-        &self,
-        input: &Queue,
-        pool: &Queue,
-        read_back: Option<&ReadBack>,
-        counters: &Counters,
-        meter: &Meter,
-    ) -> Result<(), Halt> {
+    pub(super) fn run(&self, sink: &Sink, read_back: Option<&ReadBack>, counters: &Counters) -> Result<(), Halt> {
         let mut is_end = false;
         while !is_end {
-            let block = input.recv(meter)?;
+            let block = sink.queue.recv(sink.meter)?;
             is_end = block.is_none();
-            for block in self.begin(block)? {
+            for block in self.begin(block, sink.notes)? {
                 self.write_block(&block, read_back)?;
                 counters.written.fetch_add(block.filled().len() as u64, Relaxed);
-                pool.recycle(block);
+                sink.pool.recycle(block);
             }
         }
         read_back.into_iter().for_each(ReadBack::close);
@@ -91,7 +88,7 @@ impl<'a> Target<'a> {
     /// old partition table and signatures are erased. Before that, the first block must have arrived and must be that
     /// of an image made for such a disk. Pieces that are decoded in parallel may arrive earlier. They wait as long as
     /// there is a buffer left for the first block.
-    fn begin(&self, block: Option<Buffer>) -> Result<Vec<Buffer>, Error> {
+    fn begin(&self, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
         let mut start = lock(&self.start);
         let is_end = block.is_none();
         start.waiting.extend(block);
@@ -99,7 +96,11 @@ impl<'a> Target<'a> {
             match start.waiting.iter().find(|block| block.offset() == 0) {
                 Some(first) => {
                     check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
-                    partitions::of_first(first.filled(), self.map.map(|map| map.image_size), self.disk)?;
+                    let table = partitions::of_first(first.filled(), self.map.map(|map| map.image_size), self.disk)?;
+                    if table.kind == Kind::None {
+                        // Nobody listens once the step has failed.
+                        _ = notes.send(NO_TABLE.to_owned());
+                    }
                 }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
                 None => {}

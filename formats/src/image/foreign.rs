@@ -1,0 +1,185 @@
+//! Files that are plainly no disk: compressed or encrypted in a way that cannot be undone here, images of other programs,
+//! programs, documents. Written to a disk as they are, nothing would ever start from it.
+//!
+//! The signatures are those that file(1) knows by these names, and of the specifications named beside them.
+
+/// The name of the format of a file with this head. None may be a disk: file systems without a partition table are not
+/// among them, for a disk may well have nothing else.
+pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
+    let known = |(at, magic, name): &(usize, &[u8], &'static str)| {
+        head.get(*at..).is_some_and(|rest| rest.starts_with(magic)).then_some(*name)
+    };
+    MAGIC.iter().find_map(known).or_else(|| {
+        [
+            (is_lzma(head), "an LZMA stream"),
+            (is_openpgp(head), "an OpenPGP message"),
+            (is_pe(head), "an EFI or Windows program"),
+        ]
+        .into_iter()
+        .find_map(|(is, name)| is.then_some(name))
+    })
+}
+
+/// Offset, bytes and name.
+const MAGIC: [(usize, &[u8], &str); 64] = [
+    (0, b"LZIP", "an lzip stream"),
+    (0, b"\x89LZO\0\r\n\x1A\n", "an lzop stream"),
+    (0, b"LRZI", "an lrzip stream"),
+    (0, b"\x1F\x9D", "a stream of compress (.Z)"),
+    (0, b"\x02\x21\x4C\x18", "an LZ4 stream in the old format"),
+    (0, b"\xFF\x06\0\0sNaPpY", "a snappy stream"),
+    (0, b"\x37\xA4\x30\xEC", "a dictionary of zstd"),
+    // Frames before RFC 8878: lib/legacy/zstd_v01.h to zstd_v07.h.
+    (0, b"\xFD\x2F\xB5\x1E", "a stream of zstd before 0.8"),
+    (0, b"\x22\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"\x23\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"\x24\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"\x25\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"\x26\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"\x27\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    (0, b"MSCF\0\0\0\0", "a cabinet archive"),
+    (0, b"xar!", "an xar archive"),
+    // Encrypted. age-encryption.org/v1, "Header".
+    (0, b"age-encryption.org/v1\n", "a file encrypted by age"),
+    (0, b"-----BEGIN AGE ENCRYPTED FILE-----", "a file encrypted by age"),
+    (0, b"-----BEGIN PGP MESSAGE-----", "an OpenPGP message"),
+    (0, b"Salted__", "a file encrypted by openssl enc"),
+    // Copies of file systems.
+    (0, b"partclone-image", "an image of one file system by partclone"),
+    (0, b"PaRtImAgE-VoLuMe", "an image of one file system by partimage"),
+    (0, b"\0ntfsclone-image", "an image of one file system by ntfsclone"),
+    (0, b"FsA0", "an archive of fsarchiver"),
+    (0, b"btrfs-stream\0", "a stream of btrfs send"),
+    (0, b"xFSdump0", "a dump of xfsdump"),
+    // Linux, dump(8): NFS_MAGIC in the record's header.
+    (24, b"\x6C\xEA\0\0", "a dump of dump(8)"),
+    // OpenZFS, sys/zfs_ioctl.h: DMU_BACKUP_MAGIC behind DRR_BEGIN.
+    (8, b"\xAC\xCB\xBA\xF5\x02\0\0\0", "a stream of zfs send"),
+    // Disk images of other programs.
+    (0, b"COWD", "a VMDK image"),
+    (0, b"# Disk DescriptorFile", "the descriptor of a VMDK image, without its data"),
+    (0, b"QED\0", "a QED image"),
+    (0, b"WithoutFreeSpace", "a Parallels image"),
+    (0, b"WithouFreSpacExt", "a Parallels image"),
+    (0, b"Bochs Virtual HD Image", "a Bochs image"),
+    (0, b"#!/bin/sh\n#V2.0 Format\n", "a cloop image"),
+    (0, b"VMA\0", "a backup of Proxmox VE (VMA)"),
+    (0, b"EVF\x09\x0D\x0A\xFF\0", "an EWF image"),
+    (0, b"encrcdsa", "an encrypted DMG image"),
+    (0, b"\xFE\xEF\x01", "a Ghost image"),
+    // Programs and what boot loaders load. Devicetree specification, 5.2; U-Boot, include/image.h.
+    (0, b"\x7FELF", "an ELF program"),
+    (0, b"\xD0\x0D\xFE\xED", "a device tree or an image for U-Boot (FIT)"),
+    (0, b"\x27\x05\x19\x56", "an image for U-Boot (uImage)"),
+    // AOSP, system/tools/mkbootimg, update_engine/update_metadata.proto.
+    (0, b"ANDROID!", "an Android boot image"),
+    (0, b"VNDRBOOT", "an Android boot image"),
+    (0, b"CrAU", "an Android update"),
+    (0, b"\0asm", "a WebAssembly program"),
+    (0, b"\xCA\xFE\xBA\xBE", "a Java class or a macOS program"),
+    (0, b"\xCF\xFA\xED\xFE", "a macOS program"),
+    // Documents and data.
+    (0, b"%PDF-", "a PDF document"),
+    (0, b"\x89PNG\r\n\x1A\n", "a picture (PNG)"),
+    (0, b"\xFF\xD8\xFF", "a picture (JPEG)"),
+    (0, b"GIF8", "a picture (GIF)"),
+    (0, b"SQLite format 3\0", "an SQLite database"),
+    (0, b"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1", "an OLE document"),
+    (0, b"\xD4\xC3\xB2\xA1", "captured packets (pcap)"),
+    (0, b"\xA1\xB2\xC3\xD4", "captured packets (pcap)"),
+    (0, b"\x4D\x3C\xB2\xA1", "captured packets (pcap)"),
+    (0, b"\xA1\xB2\x3C\x4D", "captured packets (pcap)"),
+    (0, b"\x0A\x0D\x0D\x0A", "captured packets (pcapng)"),
+    (0, b"OggS", "an Ogg file"),
+    (0, b"RIFF", "a RIFF file, such as WAV or WebP"),
+    (0, b"wOF2", "a font"),
+    (0, b"\xFF\xFE", "UTF-16 text"),
+    (0, b"\xFE\xFF", "UTF-16 text"),
+];
+
+/// Whether it is an .lzma file, which has no signature: the usual properties, a dictionary of 2^n or 2^n + 2^(n-1)
+/// bytes, a plausible size, and the first byte of a range coder (xz, lzma-file-format.txt, 1.1; liblzma's check).
+fn is_lzma(head: &[u8]) -> bool {
+    let [0x5D, d0, d1, d2, d3, size @ .., 0] = head.get(..14).unwrap_or_default() else { return false };
+    let dictionary = u32::from_le_bytes([*d0, *d1, *d2, *d3]);
+    let is_usual = dictionary >= 4096 && (dictionary.is_power_of_two() || (dictionary / 3 * 2).is_power_of_two());
+    let is_known = size.iter().rev().take(3).all(|byte| *byte == 0) && size.iter().any(|byte| *byte != 0);
+    is_usual && (is_known || size.iter().all(|byte| *byte == 0xFF))
+}
+
+/// Whether it is a message of OpenPGP, which has no signature: a session key encrypted to a public key (version 3) or
+/// by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2, 5.1 and 5.3).
+fn is_openpgp(head: &[u8]) -> bool {
+    let body = match head {
+        [0x84 | 0x8C | 0xC1 | 0xC3, _, body @ ..] | [0x85, _, _, body @ ..] => body,
+        _ => return false,
+    };
+    let is_password = head.first().is_some_and(|tag| matches!(tag, 0x8C | 0xC3));
+    match body {
+        // The cipher, and how the key comes of the password.
+        [4, 1..=13, 0 | 1 | 3, ..] => is_password,
+        // The identifier of the key, and the algorithm of its kind.
+        [3, _, _, _, _, _, _, _, _, 1..=3 | 16 | 18 | 25 | 26, ..] => !is_password,
+        _ => false,
+    }
+}
+
+/// Whether it is a program in the PE format (Microsoft, PE Format, "Signature"), and no disk beside that: the code in
+/// an MBR may begin with anything.
+fn is_pe(head: &[u8]) -> bool {
+    let at = head.get(0x3C..0x40).and_then(|at| Some(u32::from_le_bytes(at.try_into().ok()?) as usize));
+    let is_program =
+        head.starts_with(b"MZ") && at.and_then(|at| head.get(at..)).is_some_and(|header| header.starts_with(b"PE\0\0"));
+    let has_partitions =
+        super::GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|gpt| gpt.starts_with(b"EFI PART")));
+    is_program && !has_partitions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(head: &[u8], expect: Option<&str>) {
+        let mut block = vec![0xFA; 8192];
+        block.splice(..head.len(), head.iter().copied());
+        assert_eq!(foreign(&block), expect, "{head:?}");
+        assert_eq!(crate::image::check_raw(&block).err().is_some(), expect.is_some(), "{head:?}");
+    }
+
+    #[test]
+    fn every_signature_is_found_and_only_where_it_belongs() {
+        for (at, magic, name) in MAGIC {
+            check(&[&vec![0xFA; at], magic].concat(), Some(name));
+            check(&[&vec![0xFA; at + 1], magic].concat(), None);
+        }
+        check(b"hsqs", None);
+        check(b"LUKS\xBA\xBE", None);
+        assert_eq!(foreign(&[]), None);
+    }
+
+    #[test]
+    fn formats_without_a_signature_are_told_by_their_header() {
+        let lzma = Some("an LZMA stream");
+        check(b"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", lzma);
+        check(b"\x5D\0\0\x0C\0\0\0\x10\0\0\0\0\0\0", lzma);
+        check(b"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", None);
+        check(b"\x5D\x01\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", None);
+        check(b"\x5D\0\0\x80\0\xFF\xFF\0\0\0\0\0\x01\0", None);
+        let openpgp = Some("an OpenPGP message");
+        check(b"\x8C\x0D\x04\x09\x03\x08", openpgp);
+        check(b"\xC3\x0D\x04\x09\x03\x0A", openpgp);
+        check(b"\x85\x01\x0C\x0312345678\x01", openpgp);
+        check(b"\x84\x5E\x0312345678\x12", openpgp);
+        check(b"\xC1\x5E\x0312345678\x12", openpgp);
+        check(b"\x85\x01\x0C\x0312345678\x07", None);
+        check(b"\x8C\x0D\x05\x09\x03", None);
+        let mut program = vec![0; 1024];
+        program.splice(..2, *b"MZ");
+        program.splice(0x3C..0x40, 0x80_u32.to_le_bytes());
+        check(&program, None);
+        program.splice(0x80..0x84, *b"PE\0\0");
+        check(&program, Some("an EFI or Windows program"));
+        program.splice(512..520, *b"EFI PART");
+        check(&program, None);
+    }
+}
