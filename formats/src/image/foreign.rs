@@ -20,6 +20,8 @@ pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
     })
 }
 
+/// Offsets of the header of a GPT for the block sizes of disks (UEFI specification, 5.3.2).
+const GPT_HEADERS: [usize; 2] = [512, 4096];
 /// Offset, bytes and name.
 const MAGIC: [(usize, &[u8], &str); 64] = [
     (0, b"LZIP", "an lzip stream"),
@@ -130,8 +132,7 @@ fn is_pe(head: &[u8]) -> bool {
     let at = head.get(0x3C..0x40).and_then(|at| Some(u32::from_le_bytes(at.try_into().ok()?) as usize));
     let is_program =
         head.starts_with(b"MZ") && at.and_then(|at| head.get(at..)).is_some_and(|header| header.starts_with(b"PE\0\0"));
-    let has_partitions =
-        super::GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|gpt| gpt.starts_with(b"EFI PART")));
+    let has_partitions = GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|gpt| gpt.starts_with(b"EFI PART")));
     is_program && !has_partitions
 }
 

@@ -115,8 +115,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Present<'_, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let names = self.kind.names();
-        self.kind.ask(inner, Looking { visitor: self.visitor, place: self.place, names })
+        self.kind.ask(inner, Looking { visitor: self.visitor, place: self.place, kind: self.kind })
     }
 }
 
@@ -150,7 +149,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Optional<'_, V> {
 struct Looking<'a, V> {
     visitor: V,
     place: Place<'a>,
-    names: &'static [&'static str],
+    kind: Kind,
 }
 
 impl<V> Looking<'_, V> {
@@ -195,7 +194,8 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<V::Value, E> {
-        if number > LARGEST {
+        // The numbers in reports have narrower bounds, each with its own words.
+        if number > LARGEST && !self.place.is_in_report() {
             return Err(E::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"));
         }
         self.visitor.visit_u64(number)
@@ -233,14 +233,18 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
+        // A derived type would take a list as its fields in order, and an empty one as no fields.
+        if matches!(self.kind, Kind::Struct { .. }) {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &self.visitor));
+        }
         self.visitor.visit_seq(Items::new(items, self.place))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_map(Entries::new(entries, self.place, self.names))
+        self.visitor.visit_map(Entries::new(entries, self.place, self.kind.names()))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_enum(Variants::new(variant, self.place, self.names))
+        self.visitor.visit_enum(Variants::new(variant, self.place, self.kind.names()))
     }
 }

@@ -42,16 +42,21 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Whether a machine reports it.
+    pub(super) fn is_in_report(&self) -> bool {
+        self.rule == Rule::Report
+    }
+
     /// Whether a blank text is a value here.
     pub(super) fn may_be_blank(&self) -> bool {
-        self.rule == Rule::Report || self.key().is_some_and(may_be_blank)
+        self.is_in_report() || self.key().is_some_and(may_be_blank)
     }
 
     /// Whether an empty list or mapping is a value here.
     pub(super) fn may_be_empty(&self) -> bool {
         let Step::Key(key) = self.step else { return true };
         let is_removal = self.rule == Rule::Change && self.parent.is_some_and(|parent| parent.parent.is_none());
-        is_removal || self.rule == Rule::Report || !selects(key)
+        is_removal || self.is_in_report() || !selects(key)
     }
 
     /// The nearest name.

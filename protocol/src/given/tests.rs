@@ -108,6 +108,21 @@ fn a_key_that_is_there_twice_is_refused() {
 }
 
 #[test]
+fn a_list_is_not_taken_for_the_fields_of_a_type() {
+    for text in [
+        "[]",
+        r#"{"disk": []}"#,
+        r#"{"disk": ["/dev/sda"]}"#,
+        r#"{"disk": {"skip": [[]]}}"#,
+        r#"{"step": ["a", {"reboot": {}}]}"#,
+        r#"{"step": {"name": "a", "action": {"erase-disk": []}}}"#,
+    ] {
+        let error = json::<All>(Rule::Settings, text).expect_err(text);
+        assert!(error.starts_with("invalid type: sequence, expected struct "), "{text}: {error}");
+    }
+}
+
+#[test]
 fn a_number_is_below_two_to_the_63() {
     json::<All>(Rule::Settings, r#"{"number": 9223372036854775807}"#).expect("the largest");
     let error = json::<All>(Rule::Settings, r#"{"number": 9223372036854775808}"#).expect_err("too large");

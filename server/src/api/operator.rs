@@ -42,7 +42,10 @@ pub struct NewToken {
 #[serde(deny_unknown_fields)]
 pub struct NewOperator {
     /// Name, by which the log calls the operator.
-    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
+    #[schema(
+        pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
+        max_length = 253
+    )]
     pub name: String,
     /// Seconds until the token expires. Default: it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +102,10 @@ pub async fn change_node(
 #[serde(deny_unknown_fields)]
 pub struct Release {
     /// New name of the node.
+    #[param(
+        pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
+        max_length = 253
+    )]
     name: Option<String>,
 }
 

@@ -21,7 +21,10 @@ use crate::time::now;
 pub struct NewNode {
     /// Name of the node, and host name of the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
+    #[schema(
+        pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
+        max_length = 253
+    )]
     pub name: Option<String>,
     /// The identifiers of the machine. At least one is needed.
     #[serde(default)]
@@ -47,7 +50,10 @@ pub struct NewNode {
 pub struct NodeChange {
     /// New name of the node, and host name of the next system to be installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
+    #[schema(
+        pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
+        max_length = 253
+    )]
     pub name: Option<String>,
     /// Identifiers of its machine. Each kind that is given replaces what was registered, as after a repair.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,10 @@ use crate::time::Millis;
 #[serde(deny_unknown_fields)]
 pub struct System {
     /// Its name.
-    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
+    #[schema(
+        pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
+        max_length = 253
+    )]
     pub name: String,
     /// Digest of the image.
     pub image: Digest,

@@ -168,7 +168,7 @@ async fn what_an_installed_system_would_not_understand_is_refused_in_every_way_t
             "network_config: \"version: 2\\nethernets: {\"",
             "step \"a\": the network configuration cannot be used: line 2, column 12: ",
         ),
-        ("network_config: \"\"", "step \"a\": the network configuration cannot be used: line 1, column 1: "),
+        ("network_config: \"# none\"", "step \"a\": the network configuration cannot be used: line 1, column 1: "),
         ("user_data: \"{}\"", "step \"a\": the Ignition config cannot be used: line 1, column 1: "),
     ] {
         let refused = start(&server, seed(inputs)).await.expect_err(expect);
