@@ -1,5 +1,5 @@
-//! A key that is present has a value, whichever way it comes in. An empty variable of a template must not select more, or
-//! set something else, than was meant.
+//! A key that is present has a value, whichever way it comes in. An empty variable of a template must not select more,
+//! or set something else, than was meant.
 
 use std::path::Path;
 
@@ -104,6 +104,7 @@ async fn requests_have_no_keys_without_a_value() {
         (erase("{}"), "disk has no value"),
         (erase("null"), "disk has no value"),
         (erase(r#"{"choose": "all", "skip": []}"#), "skip has no value"),
+        (erase("[]"), "a value has the wrong type"),
         (erase(r#"{"choose": "all", "serial": "A", "serial": "B"}"#), "duplicate field `serial`"),
         (erase(r#"{"choose": "all", "Serial": "A"}"#), "a field is not known"),
         (erase(r#"{"choose": "all", "serial": 12}"#), "a value has the wrong type"),
