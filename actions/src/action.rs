@@ -56,6 +56,12 @@ impl Done {
     fn go_on(summary: String, warnings: Vec<String>) -> Self {
         Self { outcome: Outcome { summary, warnings, ..Outcome::default() }, next: Next::Continue }
     }
+
+    /// An optional step that could not be done.
+    fn left_out(summary: &str, warnings: Vec<String>) -> Self {
+        let Self { outcome, next } = Self::go_on(summary.to_owned(), warnings);
+        Self { outcome: Outcome { left_out: true, ..outcome }, next }
+    }
 }
 
 /// Runs one action on the calling thread until it ends. Refuses invalid inputs before anything is touched.

@@ -4,8 +4,10 @@
 //! Nothing in the system depends on it: an error here is only a line in its log.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use slipway_protocol::boot_report::MAINTENANCE;
 use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, NodeState};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
@@ -18,6 +20,7 @@ use crate::one_line;
 pub use files::{configuration, may_start, remove};
 
 mod collect;
+mod emergency;
 mod files;
 mod requests;
 
@@ -120,7 +123,7 @@ pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace:
     let server = Config { proxy: config.proxy.clone(), ..Config::new(server, config.ca.clone()) };
     let client = Client::of_run(&server, config.token.clone())?;
     let boot_id = collect::boot_id(&surroundings.root);
-    let reporter = Reporter { client, surroundings, pace, boot_id };
+    let reporter = Reporter { client, surroundings, pace, boot_id, asked_for_network: AtomicBool::default() };
     Ok(timeout(pace.lifetime, reporter.talk()).await.unwrap_or(End::TimeIsUp))
 }
 
@@ -129,6 +132,7 @@ struct Reporter<'a> {
     surroundings: &'a Surroundings,
     pace: Pace,
     boot_id: String,
+    asked_for_network: AtomicBool,
 }
 
 impl Reporter<'_> {
@@ -136,13 +140,20 @@ impl Reporter<'_> {
         let Some(known) = self.first_contact().await else { return End::NotAwaited };
         let mut stage = first_stage(known.last.as_ref(), &self.boot_id);
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
-        let mut log_at = Instant::now();
+        let (mut log_at, mut was_in_shell) = (Instant::now(), false);
         loop {
-            let system_state = collect::system_state(self.surroundings).await;
+            let system_state = self.look().await;
             if system_state.as_deref().is_some_and(is_up) {
                 stage = BootStage::Running;
             }
-            let report = BootReport { stage, boot_id: self.boot_id.clone(), system_state };
+            // The boot goes no further, so the log has what there is to know.
+            let in_shell = is_in_shell(system_state.as_deref());
+            if in_shell && !was_in_shell {
+                log_at = Instant::now();
+            }
+            was_in_shell = in_shell;
+            let failed_units = collect::failed_units(self.surroundings).await;
+            let report = BootReport { stage, boot_id: self.boot_id.clone(), system_state, failed_units };
             let answer = self.client.boot_report(&report).await;
             let wait = match &answer {
                 Err(error) if is_gone(error) => return End::NotAwaited,
@@ -169,10 +180,20 @@ impl Reporter<'_> {
         }
     }
 
+    /// The state of the service manager. In the emergency or rescue shell, nothing else has the network started.
+    async fn look(&self) -> Option<String> {
+        let system_state = collect::system_state(self.surroundings).await;
+        if is_in_shell(system_state.as_deref()) && !self.asked_for_network.swap(true, Ordering::Relaxed) {
+            emergency::start_network(self.surroundings).await;
+        }
+        system_state
+    }
+
     /// What the server knows, once it answers. None if it expects no reports.
     async fn first_contact(&self) -> Option<BootKnown> {
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
         loop {
+            self.look().await;
             match self.client.boot_known().await {
                 Ok(known) => return Some(known),
                 Err(error) if is_gone(&error) => return None,
@@ -220,6 +241,11 @@ fn is_up(system_state: &str) -> bool {
     matches!(system_state, "running" | "degraded")
 }
 
+/// Whether the emergency or rescue shell runs.
+fn is_in_shell(system_state: Option<&str>) -> bool {
+    system_state == Some(MAINTENANCE)
+}
+
 /// Whether the server itself says that it expects no reports. An answer from anything else does not count.
 fn is_gone(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { status, .. } if matches!(status.as_u16(), 404 | 410))
@@ -232,7 +258,12 @@ mod tests {
     #[test]
     fn the_stage_follows_from_the_boot_and_from_what_the_server_knows() {
         use BootStage::{Booting, Restarted, Running};
-        let last = |stage, boot_id: &str| BootReport { stage, boot_id: boot_id.to_owned(), system_state: None };
+        let last = |stage, boot_id: &str| BootReport {
+            stage,
+            boot_id: boot_id.to_owned(),
+            system_state: None,
+            failed_units: Vec::new(),
+        };
         for (known, expect) in [
             (None, Booting),
             (Some(last(Booting, "now")), Booting),

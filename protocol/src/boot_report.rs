@@ -8,6 +8,23 @@ use crate::{NodeState, Proxy, Secret};
 pub const HOST_BOOT_LOG: &str = "host_boot";
 /// The greatest length of a boot id, and of a state of the service manager, in bytes.
 pub const MAX_BOOT_WORD_BYTES: usize = 64;
+/// The most failed units in a report.
+pub const MAX_FAILED_UNITS: usize = 32;
+/// The greatest length of the name of a unit, in bytes (systemd.unit(5)).
+const MAX_UNIT_BYTES: usize = 255;
+/// The state of the service manager while the emergency or rescue shell runs (systemctl(1), is-system-running).
+pub const MAINTENANCE: &str = "maintenance";
+
+/// Whether a text is the name of a unit (systemd.unit(5)): other characters are escaped in it.
+pub fn is_unit_name(text: &str) -> bool {
+    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
+    (1..=MAX_UNIT_BYTES).contains(&text.len()) && text.contains('.') && text.bytes().all(is_sign)
+}
+
+/// The path of the boot reporter's program for an architecture, by its name of uname(2), among the boot files.
+pub fn program_of(arch: &str) -> String {
+    format!("{arch}/{}", places::PROGRAM)
+}
 
 /// How far an installed system is, as its boot reporter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +52,9 @@ pub struct BootReport {
     /// ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_state: Option<String>,
+    /// The names of the units that failed, in the order of `systemctl list-units`. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_units: Vec<String>,
 }
 
 /// The answer (200) to `GET` and `POST /v1/boot-report`: the state that the server knows.
@@ -85,12 +105,49 @@ pub struct BootReporterConfig {
 /// The paths of the boot reporter's files in an installed system, without a leading slash. The action creates these
 /// files, and the boot reporter removes them.
 pub mod places {
-    /// The program.
-    pub const PROGRAM: &str = "usr/local/lib/slipway/slipway";
-    /// The configuration, with the token.
-    pub const CONFIG: &str = "usr/local/lib/slipway/report.json";
-    /// The unit that starts the program.
+    /// The folder of program and configuration in most systems.
+    pub const USR_LOCAL: &str = "usr/local/lib/slipway";
+    /// The folder in a system whose /usr is another file system than its root.
+    pub const OPT: &str = "opt/slipway";
+    /// The folder in a system that is made of read-only trees, in which only /etc and /var are writable.
+    pub const VAR: &str = "var/lib/slipway";
+    /// All of them.
+    pub const FOLDERS: &[&str] = &[USR_LOCAL, OPT, VAR];
+    /// The program, in the folder.
+    pub const PROGRAM: &str = "slipway";
+    /// The configuration with the token, in the folder.
+    pub const CONFIG: &str = "report.json";
+    /// Where the system fetches the program itself: the script that does, in the folder.
+    pub const FETCH: &str = "fetch.sh";
+    /// curl's settings for that, in the folder.
+    pub const FETCH_CURL: &str = "fetch.curl";
+    /// The certificates in PEM that the server is verified with, in the folder.
+    pub const FETCH_CA: &str = "ca.pem";
+    /// The name of the unit that starts the program.
+    pub const UNIT_NAME: &str = "slipway-report.service";
+    /// The unit.
     pub const UNIT: &str = "etc/systemd/system/slipway-report.service";
-    /// The link that makes the unit part of a boot.
-    pub const LINK: &str = "etc/systemd/system/multi-user.target.wants/slipway-report.service";
+    /// The links that make the unit part of a boot, also of one that ends in the emergency or rescue shell.
+    pub const LINKS: &[&str] = &[
+        "etc/systemd/system/multi-user.target.wants/slipway-report.service",
+        "etc/systemd/system/emergency.target.wants/slipway-report.service",
+        "etc/systemd/system/rescue.target.wants/slipway-report.service",
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_units_are_told_from_other_texts() {
+        for good in
+            ["a.service", "srv-my\\x2ddata.mount", "user@1000.service", "dev-disk-by\\x2duuid-1.device", "a:b_c.d"]
+        {
+            assert!(is_unit_name(good), "{good}");
+        }
+        for bad in ["", "service", "a b.service", "a\u{1b}[2J.service", "\u{e4}.service", &"a.".repeat(128)] {
+            assert!(!is_unit_name(bad), "{bad:?}");
+        }
+    }
 }

@@ -131,6 +131,9 @@ pub struct Outcome {
     /// Facts that the operator should know although the step succeeded.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Whether the step is optional and could not be done. The warnings say why.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_out: bool,
     /// The most memory that the whole boot image used during the step, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,

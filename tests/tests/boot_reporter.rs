@@ -49,17 +49,24 @@ fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     };
-    for place in [places::PROGRAM, places::UNIT, places::LINK] {
+    let own = |name: &str| format!("{}/{name}", places::USR_LOCAL);
+    for place in places::LINKS.iter().chain([&places::UNIT]) {
         write(place, "");
     }
-    write(places::CONFIG, &serde_json::to_string(config).unwrap());
+    write(&own(places::PROGRAM), "");
+    write(&own(places::CONFIG), &serde_json::to_string(config).unwrap());
     write("proc/sys/kernel/random/boot_id", "boot-1\n");
     write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
     write("proc/net/route", "Iface Destination\n");
     write("etc/resolv.conf", "nameserver 192.0.2.1\n");
     write("state/system", "starting\n");
     let state = root.join("state/system");
-    let systemctl = format!("[ \"$1\" = is-system-running ] && cat {} && exit 1\necho \"units: $*\"", state.display());
+    let systemctl = format!(
+        "[ \"$1\" = is-system-running ] && cat {} && exit 1\n\
+         [ \"$1\" = list-units ] && echo 'srv-a.mount loaded failed failed /srv/a' && exit\n\
+         echo \"units: $*\"",
+        state.display()
+    );
     program(root, "systemctl", &systemctl);
     program(root, "journalctl", "case \"$*\" in *containerd*) exit 0 ;; *) echo \"journal: $*\" ;; esac");
     Surroundings { root: root.to_owned(), programs: vec![root.join("bin")], state: root.join("state") }
@@ -103,6 +110,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
     let boot = node.run.unwrap().boot.unwrap();
     assert_eq!((boot.report.stage, boot.report.boot_id.as_str(), boot.boots), (BootStage::Running, "boot-1", 1));
     assert_eq!(boot.report.system_state.as_deref(), Some("degraded"));
+    assert_eq!(boot.report.failed_units, ["srv-a.mount"]);
     let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
     for part in [
         "==== boot ====\nboot boot-1, Running, the service manager is degraded\n",
@@ -118,7 +126,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
     assert!(!log.contains("container runtimes"), "there are none: {log}");
 
     boot_report::remove(&root);
-    for place in [places::PROGRAM, places::CONFIG, places::UNIT, places::LINK, "usr/local/lib/slipway"] {
+    for place in places::LINKS.iter().chain([&places::UNIT, &places::USR_LOCAL]) {
         assert!(!root.join(place).exists(), "{place}");
     }
     assert!(root.join("usr/local/lib").exists());
@@ -148,6 +156,39 @@ async fn a_later_boot_is_known_as_one() {
         let boot = newest(&node).unwrap();
         assert_eq!((boot.report.stage, boot.boots), (stage, boots), "{boot_id}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log() {
+    let lab = Lab::start().await;
+    let config = booting(&lab).await;
+    let root = lab.folder.path().join("root");
+    let surroundings = system(&root, &config);
+    fs::write(root.join("state/system"), "maintenance\n").unwrap();
+    let (state, asked) = (root.join("state/system"), root.join("state/asked"));
+    let systemctl = format!(
+        "case \"$1\" in is-system-running) cat {} ;; is-active) echo inactive ;; start) echo \"$3\" >>{} ;; \
+         list-units) echo 'srv-a.mount loaded failed failed /srv/a' ;; \
+         show) echo ActiveState=inactive; echo UnitFileState=enabled; \
+         case \"$3\" in NetworkManager.service) echo Requires=sysinit.target ;; *) echo Requires=-.mount ;; esac ;; esac",
+        state.display(),
+        asked.display()
+    );
+    program(&root, "systemctl", &systemctl);
+    let reporting = tokio::spawn(async move { boot_report::run(&config, &surroundings, PACE).await });
+    let node = lab.wait_for("heard of", |node| node.run.as_ref().is_some_and(|run| run.boot.is_some())).await;
+    let boot = node.run.unwrap().boot.unwrap();
+    assert_eq!(node.state, NodeState::Booting);
+    assert_eq!((boot.report.stage, boot.report.system_state.as_deref()), (BootStage::Booting, Some("maintenance")));
+    assert_eq!(boot.report.failed_units, ["srv-a.mount"]);
+    // What needs sysinit.target would end the shell.
+    let started = fs::read_to_string(&asked).unwrap();
+    assert_eq!(started, "systemd-networkd.service\nnetworking.service\n");
+    // The operator mends it and leaves the shell.
+    fs::write(&state, "running\n").unwrap();
+    assert_eq!(reporting.await.unwrap().unwrap(), End::Healthy);
+    assert_eq!(fs::read_to_string(&asked).unwrap(), started, "the network is asked for once");
+    assert_eq!(lab.status().await.state, NodeState::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,6 +223,6 @@ async fn a_reporter_ends_when_nobody_answers_or_waits() {
     lab.stop_server().await;
     let short = Pace { lifetime: Duration::from_millis(500), ..PACE };
     assert_eq!(boot_report::run(&config, &surroundings, short).await.unwrap(), End::TimeIsUp);
-    fs::remove_file(root.join(places::CONFIG)).unwrap();
+    fs::remove_file(root.join(places::USR_LOCAL).join(places::CONFIG)).unwrap();
     assert_eq!(boot_report::configuration(&surroundings).unwrap(), None, "it was being removed");
 }

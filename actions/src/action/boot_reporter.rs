@@ -1,11 +1,13 @@
 //! `boot-reporter`: installs this program in the installed system, with a systemd unit that runs it to report the
 //! system's boots. It removes itself when the system runs.
 
+mod home;
+mod ignition;
+mod ostree;
+
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{StatVfsMountFlags, fstatvfs};
-use rustix::io::Errno;
 use slipway_protocol::boot_report::places;
 use slipway_protocol::{BootReporter, BootReporterConfig};
 
@@ -16,80 +18,95 @@ use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::target::root::{Attributes, TargetRoot, target_file};
-use crate::target::{self, Target};
+use crate::text;
+use home::{Files, Home};
 
 const UNIT: &str = include_str!("boot_reporter/slipway-report.service");
-/// Target of the symbolic link, as `systemctl enable` makes it.
+/// Target of the symbolic links, as `systemctl enable` makes them.
 const LINK_TO: &str = "/etc/systemd/system/slipway-report.service";
-const SYSTEMD: &[&str] = &["usr/lib/systemd/systemd", "lib/systemd/systemd"];
 const SELINUX: &str = "etc/selinux/config";
-/// SELinux types that the policies of Fedora and Red Hat assign to these paths. With an enforced policy, a file without
-/// its type may not be executed or read.
-const LABELS: &[(&str, &str)] = &[
-    ("usr/local/lib/slipway", "lib_t"),
-    (places::PROGRAM, "bin_t"),
-    (places::CONFIG, "lib_t"),
-    (places::UNIT, "systemd_unit_file_t"),
-    (places::LINK, "systemd_unit_file_t"),
-];
+const READ_ONLY: &str = "its root file system is read-only; include the reporter in the image, or leave the step out";
+const NO_SYSTEMD: &str = "it does not use systemd, and only systemd can start the reporter; leave the step out";
 
 pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
-    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let Target { root, name: partition, warnings, .. } = target::find_root(&disk, report)?;
-    if let Some(reason) = unfit(&root)? {
-        return Err(TargetError::BootReporter { partition, reason }.into());
+    match install(inputs, machine, report) {
+        Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
+            let summary = "the boot reporter could not be installed, so the system will not report its boots";
+            Ok(Done::left_out(summary, vec![text::chain(&error)]))
+        }
+        result => result,
     }
+}
+
+fn install(inputs: &BootReporter, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let home = home::find(&disk, report)?;
     machine.cancel().check()?;
-    let done = install(inputs, machine, &root);
-    match done {
+    let Files { etc, store, folder, name, warnings, _mount } = match home {
+        Home::Files(files) => files,
+        Home::Ignition(found) => return ignition::install(found, inputs, machine),
+    };
+    match write(inputs, machine, &etc, &store, folder) {
         Err(Error::Target(TargetError::File { source, .. })) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            Err(TargetError::BootReporter { partition, reason: READ_ONLY }.into())
+            Err(TargetError::BootReporter { partition: name, reason: READ_ONLY.to_owned() }.into())
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(Done::go_on(format!("installed the boot reporter in {partition}"), warnings)),
+        Ok(()) => Ok(Done::go_on(format!("installed the boot reporter in {name}"), warnings)),
     }
 }
 
-const READ_ONLY: &str = "its root file system is read-only; include the reporter in the image, or leave the step out";
-
-/// Why the reporter cannot work in a system; `None` if it can.
-fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
-    let look = |errno: Errno| target_file("looking at", "", errno.into());
-    let flags = root.directory().and_then(fstatvfs).map_err(look)?.f_flag;
-    if flags.contains(StatVfsMountFlags::RDONLY) {
-        return Ok(Some(READ_ONLY));
+/// Writes all files. The links that enable the unit at boot come last.
+fn write(
+    inputs: &BootReporter,
+    machine: &dyn Machine,
+    etc: &TargetRoot,
+    store: &TargetRoot,
+    folder: &str,
+) -> Result<(), Error> {
+    let at = |name: &str| format!("{folder}/{name}");
+    let (program, config) = (at(places::PROGRAM), at(places::CONFIG));
+    put_program(machine, store, &program)?;
+    let settings = serde_json::to_vec(&settings(inputs, machine));
+    store.write(&config, &settings.map_err(|error| target_file("writing", &config, error.into()))?, 0o600)?;
+    etc.write(places::UNIT, unit(folder, &format!("/{program} report")).as_bytes(), 0o644)?;
+    places::LINKS.iter().try_for_each(|link| etc.link(link, LINK_TO))?;
+    if etc.read(SELINUX)?.is_some_and(|config| has_labels(&config)) {
+        let label = |root: &TargetRoot, path: &str, kind| root.label(path, &format!("system_u:object_r:{kind}:s0"));
+        // With an enforced policy, a file without its type may not be executed or read. These are the types that the
+        // policies of Fedora and Red Hat assign to the paths, but for a program in /var.
+        label(store, &program, "bin_t")?;
+        if folder == places::USR_LOCAL {
+            label(store, folder, "lib_t")?;
+            label(store, &config, "lib_t")?;
+        }
+        for path in places::LINKS.iter().chain([&places::UNIT]) {
+            label(etc, path, "systemd_unit_file_t")?;
+        }
     }
-    let has_systemd = SYSTEMD.iter().any(|path| root.exists(path));
-    Ok((!has_systemd).then_some("it does not use systemd, and only systemd can start the reporter; leave the step out"))
+    store.sync()
 }
 
-/// Installs all files. The link that enables the unit at boot comes last.
-fn install(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
-    put_program(machine, root)?;
-    let config = BootReporterConfig {
+/// The text of the unit. `folder` is that of the program, and `start` the command line.
+fn unit(folder: &str, start: &str) -> String {
+    let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+    UNIT.replace("@START@", start).replace("@PARENT@", &format!("/{parent}"))
+}
+
+fn settings(inputs: &BootReporter, machine: &dyn Machine) -> BootReporterConfig {
+    BootReporterConfig {
         url: inputs.url.clone(),
         token: inputs.token.clone(),
         ca: inputs.ca.clone(),
         proxy: machine.setup().proxy.clone(),
         hours: inputs.hours,
         every: inputs.every,
-    };
-    let config = serde_json::to_vec(&config).map_err(|error| target_file("writing", places::CONFIG, error.into()))?;
-    root.write(places::CONFIG, &config, 0o600)?;
-    root.write(places::UNIT, UNIT.as_bytes(), 0o644)?;
-    root.link(places::LINK, LINK_TO)?;
-    if root.read(SELINUX)?.is_some_and(|config| has_labels(&config)) {
-        for (path, kind) in LABELS {
-            root.label(path, &format!("system_u:object_r:{kind}:s0"))?;
-        }
     }
-    root.sync()
 }
 
-fn put_program(machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
-    let failed = |source| target_file("writing", places::PROGRAM, source);
+fn put_program(machine: &dyn Machine, root: &TargetRoot, path: &str) -> Result<(), Error> {
+    let failed = |source| target_file("writing", path, source);
     let mut program = File::open(&machine.setup().program).map_err(failed)?;
-    let new = root.begin(places::PROGRAM, 0o755)?;
+    let new = root.begin(path, 0o755)?;
     io::copy(&mut program, &mut new.file()).map_err(failed)?;
     new.finish(Some(Attributes { uid: 0, gid: 0, mode: 0o755 })).map_err(failed)
 }
@@ -118,12 +135,24 @@ mod tests {
 
     #[test]
     fn the_unit_starts_what_is_put_there_and_may_take_it_away() {
-        assert!(UNIT.contains(&format!("ExecStart=-/{} report\n", places::PROGRAM)));
         assert_eq!(LINK_TO.strip_prefix('/'), Some(places::UNIT));
-        for place in [places::PROGRAM, places::CONFIG, places::UNIT, places::LINK] {
-            let is_writable = |folder: &str| format!("/{place}").starts_with(&format!("{folder}/"));
-            let folders = UNIT.lines().find_map(|line| line.strip_prefix("ReadWritePaths=")).unwrap();
-            assert!(folders.split(' ').any(is_writable), "{place}");
+        for folder in places::FOLDERS {
+            let unit = unit(folder, &format!("/{folder}/slipway report"));
+            assert!(
+                unit.contains(&format!("ExecStart=-/{folder}/slipway report\n")) && !unit.contains("@PARENT@"),
+                "{unit}"
+            );
+            let writable = unit.lines().find_map(|line| line.strip_prefix("ReadWritePaths=")).unwrap();
+            for place in [folder, places::UNIT] {
+                let parents = writable.split(' ').map(|parent| format!("{parent}/"));
+                assert!(parents.into_iter().any(|parent| format!("/{place}").starts_with(&parent)), "{place}");
+            }
         }
+        let wanted = UNIT.lines().find_map(|line| line.strip_prefix("WantedBy=")).unwrap();
+        let links: Vec<String> = wanted
+            .split(' ')
+            .map(|target| format!("etc/systemd/system/{target}.wants/slipway-report.service"))
+            .collect();
+        assert_eq!(links, places::LINKS, "what a preset enables is what the action does");
     }
 }

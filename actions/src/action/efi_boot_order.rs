@@ -38,10 +38,10 @@ struct Found {
 pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     match change(inputs, machine, report) {
         Err(Error::Boot(BootError::NotUefi { .. })) if inputs.optional => {
-            Ok(Done::go_on("skipped: this machine was not started by UEFI".to_owned(), Vec::new()))
+            Ok(Done::left_out("skipped: this machine was not started by UEFI", Vec::new()))
         }
         Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
-            Ok(Done::go_on("the boot order could not be set".to_owned(), vec![text::chain(&error)]))
+            Ok(Done::left_out("the boot order could not be set", vec![text::chain(&error)]))
         }
         result => result,
     }

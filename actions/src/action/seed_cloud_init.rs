@@ -3,7 +3,7 @@
 //! as its config.
 
 mod cidata;
-mod ignition;
+pub(super) mod ignition;
 mod root;
 
 use slipway_protocol::{SeedCloudInit, SeedPlace};

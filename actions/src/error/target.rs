@@ -37,6 +37,17 @@ pub enum TargetError {
         #[source]
         source: slipway_user_data::Refusal,
     },
+    /// The boot reporter cannot be added to the Ignition config.
+    #[error("adding the boot reporter to the Ignition config /{path} in {partition}")]
+    ReporterInIgnition {
+        /// Path of the config.
+        path: String,
+        /// Its file system, in words.
+        partition: String,
+        /// The cause, with line and column.
+        #[source]
+        source: slipway_user_data::Refusal,
+    },
     /// There is no place for a seed where the installed system would find it.
     #[error("seeding the system on {disk}: {reason}")]
     Seed {
@@ -51,7 +62,7 @@ pub enum TargetError {
         /// The root file system, in words.
         partition: String,
         /// The reason, and what to do.
-        reason: &'static str,
+        reason: String,
     },
     /// The installed system has no such user or group.
     #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the number")]

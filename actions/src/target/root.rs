@@ -41,6 +41,18 @@ impl TargetRoot {
         Self(root)
     }
 
+    /// A directory as a root of its own: no path and no link leads out of it. It does not keep the file system mounted.
+    pub(crate) fn below(&self, path: &str) -> Result<Self, Error> {
+        let directory = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
+        directory.map(Self).map_err(|errno| target_file("opening", path, errno.into()))
+    }
+
+    /// Whether two paths lead to the same file or directory, which exists.
+    pub(crate) fn is_same(&self, one: &str, other: &str) -> bool {
+        let inode = |path| self.open(path, OFlags::PATH).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        inode(one).is_some() && inode(one) == inode(other)
+    }
+
     /// Whether a path leads to a file or directory.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.open(path, OFlags::PATH).is_ok()

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use slipway_protocol::BootReport;
+use slipway_protocol::boot_report::{MAX_FAILED_UNITS, is_unit_name};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -39,6 +40,19 @@ pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> 
     let state = String::from_utf8_lossy(&text).trim().to_owned();
     let is_word = !state.is_empty() && state.len() <= MAX_STATE && state.bytes().all(|b| b.is_ascii_alphanumeric());
     is_word.then_some(state)
+}
+
+/// The names of the units that failed, at most [`MAX_FAILED_UNITS`]. None of them are told if systemctl cannot be run.
+pub(super) async fn failed_units(surroundings: &Surroundings) -> Vec<String> {
+    let arguments = ["list-units", "--failed", "--plain", "--no-legend", "--no-pager", "--full"];
+    let text = output(surroundings, "systemctl", &arguments, OTHERS).await.unwrap_or_default();
+    units_of(&String::from_utf8_lossy(&text))
+}
+
+fn units_of(text: &str) -> Vec<String> {
+    // Some versions put a dot before each name.
+    let names = text.lines().filter_map(|line| line.split_whitespace().find(|word| is_unit_name(word)));
+    names.take(MAX_FAILED_UNITS).map(str::to_owned).collect()
 }
 
 /// The log of this boot in the form it is sent.
@@ -104,7 +118,7 @@ fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
 }
 
 /// The end of a program's output, whatever its exit status.
-async fn output(
+pub(super) async fn output(
     surroundings: &Surroundings,
     program: &str,
     arguments: &[&str],
@@ -176,6 +190,15 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_units_are_read_from_a_list() {
+        let list = "cloud-init.service loaded failed failed Cloud-init\n\
+                    \u{25cf} srv-my\\x2ddata.mount loaded failed failed /srv/my-data\n\n";
+        assert_eq!(units_of(list), ["cloud-init.service", "srv-my\\x2ddata.mount"]);
+        assert_eq!(units_of("Failed to connect to bus\n"), [""; 0]);
+        assert_eq!(units_of(&"a.service x\n".repeat(100)).len(), MAX_FAILED_UNITS);
+    }
 
     #[test]
     fn the_newest_lines_are_kept() {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use slipway_protocol::BootReporterConfig;
 use slipway_protocol::boot_report::places;
@@ -17,7 +17,9 @@ const MAX_CONFIG: u64 = 1 << 20;
 
 /// The configuration the action wrote, or none if the reporter has been partly removed.
 pub fn configuration(surroundings: &Surroundings) -> Result<Option<BootReporterConfig>, ReportError> {
-    let path = surroundings.root.join(places::CONFIG);
+    let possible = || places::FOLDERS.iter().map(|folder| surroundings.root.join(folder).join(places::CONFIG));
+    let found = possible().find(|path| path.exists());
+    let path = found.or_else(|| possible().next()).unwrap_or_default();
     let read = || -> io::Result<BootReporterConfig> {
         let mut text = String::new();
         File::open(&path)?.take(MAX_CONFIG).read_to_string(&mut text)?;
@@ -45,17 +47,24 @@ pub fn may_start(surroundings: &Surroundings) -> bool {
 
 /// Removes the reporter: the secret first, the program last. What cannot be removed is logged.
 pub fn remove(root: &Path) {
-    for place in [places::CONFIG, places::LINK, places::UNIT, places::PROGRAM] {
-        let path = root.join(place);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => warn!("removing {}: {error}", path.display()),
-            _ => {}
+    let remove_file = |path: PathBuf| match fs::remove_file(&path) {
+        Err(error) if !is_absence(error.kind()) => warn!("removing {}: {error}", path.display()),
+        _ => {}
+    };
+    let folders = || places::FOLDERS.iter().map(|folder| root.join(folder));
+    folders().for_each(|folder| remove_file(folder.join(places::CONFIG)));
+    places::LINKS.iter().chain([&places::UNIT]).for_each(|place| remove_file(root.join(place)));
+    for folder in folders() {
+        for name in [places::FETCH_CURL, places::FETCH_CA, places::FETCH, places::PROGRAM] {
+            remove_file(folder.join(name));
         }
-    }
-    if let Some(folder) = root.join(places::PROGRAM).parent() {
         // It may contain files of others.
         let _ = fs::remove_dir(folder);
     }
+}
+
+fn is_absence(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -68,7 +77,7 @@ mod tests {
         let surroundings = Surroundings { root: root.path().to_owned(), ..Surroundings::default() };
         let message = || configuration(&surroundings).expect_err("nothing can be read").to_string();
         assert!(message().contains(": this command is for the unit that the action boot-reporter installs"));
-        let path = root.path().join(places::CONFIG);
+        let path = root.path().join(places::USR_LOCAL).join(places::CONFIG);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(&path, "{").expect("a file");
         assert_eq!(message(), format!("reading {}", path.display()));

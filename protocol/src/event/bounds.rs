@@ -65,7 +65,7 @@ impl EventKind {
                 [reason].into_iter().chain(causes).chain(log_tail).collect()
             }
             EventKind::Succeeded(outcome) => {
-                let Outcome { summary, warnings, peak_memory: _, disks, image } = outcome;
+                let Outcome { summary, warnings, left_out: _, peak_memory: _, disks, image } = outcome;
                 let disks = disks.iter().flat_map(|DiskErasure { path, serial, result }| {
                     let (Erasure::Erased { method: text, .. } | Erasure::Skipped { reason: text }) = result;
                     [path, text].into_iter().chain(serial)
@@ -86,7 +86,7 @@ impl EventKind {
             }
             EventKind::Succeeded(outcome) => {
                 // An image keeps its name: it is that of the step, and bounded.
-                let Outcome { summary, warnings, peak_memory: _, disks, image: _ } = outcome;
+                let Outcome { summary, warnings, left_out: _, peak_memory: _, disks, image: _ } = outcome;
                 let disks = disks.iter_mut().flat_map(|DiskErasure { path, serial, result }| {
                     let (Erasure::Erased { method: text, .. } | Erasure::Skipped { reason: text }) = result;
                     [path, text].into_iter().chain(serial)

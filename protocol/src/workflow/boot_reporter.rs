@@ -36,6 +36,13 @@ pub struct BootReporter {
     /// The seconds between two logs. Default: 600. From 60 to 3600.
     #[serde(default = "ten_minutes")]
     pub every: u32,
+    /// Whether the run goes on if the service cannot be installed. The step then warns and says why. Default: `true`.
+    #[serde(default = "yes")]
+    pub optional: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> u32 {
@@ -49,7 +56,8 @@ fn ten_minutes() -> u32 {
 impl Default for BootReporter {
     fn default() -> Self {
         let (url, ca) = (String::new(), String::new());
-        Self { disk: DiskHints::default(), url, token: Secret::default(), ca, hours: one(), every: ten_minutes() }
+        let (hours, every, optional) = (one(), ten_minutes(), yes());
+        Self { disk: DiskHints::default(), url, token: Secret::default(), ca, hours, every, optional }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use slipway_protocol::{BootStatus, ExternalStep, NodeStatus, RunState};
+use slipway_protocol::boot_report::{MAINTENANCE, MAX_FAILED_UNITS};
+use slipway_protocol::{BootReport, BootStatus, ExternalStep, NodeStatus, RunState};
 use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::operate;
@@ -15,6 +16,8 @@ use super::words::{cut_to, dash, duration, table, word};
 
 /// Longest text in the table of steps, in characters.
 const CELL: usize = 60;
+/// Most failed units that are named in a list of nodes.
+const NAMED: usize = 3;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -62,7 +65,7 @@ pub fn newest(node: &NodeStatus) -> Option<String> {
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
     let step =
         run.external_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
-    let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot)));
+    let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot, NAMED)));
     let (_, said) = step.into_iter().chain(boot).filter(|(at, _)| *at >= since).max_by_key(|(at, _)| *at)?;
     Some(said)
 }
@@ -74,9 +77,21 @@ fn sentence(step: &ExternalStep) -> String {
     format!("{}{percent}{status}{label}", step.name)
 }
 
-fn boot_sentence(boot: &BootStatus) -> String {
-    let state = boot.report.system_state.as_ref().map(|state| format!(", systemd is {state}")).unwrap_or_default();
-    format!("the system is {} in boot {}{state}", word(&boot.report.stage), boot.boots)
+/// How far an installed system is. At most `most` failed units are named.
+fn boot_sentence(boot: &BootStatus, most: usize) -> String {
+    let BootReport { stage, system_state, failed_units, .. } = &boot.report;
+    let state = match system_state.as_deref() {
+        Some(MAINTENANCE) => ", stopped in the emergency or rescue shell".to_owned(),
+        Some(state) => format!(", systemd is {state}"),
+        None => String::new(),
+    };
+    let named = failed_units.iter().take(most).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let failed = match failed_units.len().saturating_sub(most) {
+        _ if failed_units.is_empty() => String::new(),
+        0 => format!("; failed: {named}"),
+        more => format!("; failed: {named} and {more} more"),
+    };
+    format!("the system is {} in boot {}{state}{failed}", word(stage), boot.boots)
 }
 
 /// All that a node reported outside of its workflow, as text for people. Empty if nothing was reported.
@@ -85,7 +100,7 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));
     let mut text = String::new();
     if let Some(boot) = &run.boot {
-        text += &format!("\nBoot reporter: {}, reported {}\n", boot_sentence(boot), ago(boot.at));
+        text += &format!("\nBoot reporter: {}, reported {}\n", boot_sentence(boot, MAX_FAILED_UNITS), ago(boot.at));
     }
     if run.external_steps.is_empty() {
         return text;
@@ -107,7 +122,7 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{BootReport, BootStage, ExternalStepStatus, Identity, NodeState, RunStatus};
+    use slipway_protocol::{BootStage, ExternalStepStatus, Identity, NodeState, RunStatus};
 
     use super::*;
 
@@ -131,6 +146,7 @@ mod tests {
             stage: BootStage::Restarted,
             boot_id: "b".to_owned(),
             system_state: Some("starting".to_owned()),
+            failed_units: Vec::new(),
         };
         NodeStatus {
             released: true,
@@ -163,6 +179,32 @@ mod tests {
         let booting = "the system is restarted in boot 2, systemd is starting";
         check(node(RunState::Succeeded, steps(), Some(40)), Some(booting));
         check(node(RunState::Failed, steps(), None), None);
+    }
+
+    #[test]
+    fn failed_units_and_the_emergency_shell_are_told() {
+        let boot = |state: &str, failed: &[&str]| BootStatus {
+            report: BootReport {
+                stage: BootStage::Running,
+                boot_id: "b".to_owned(),
+                system_state: Some(state.to_owned()),
+                failed_units: failed.iter().map(|unit| (*unit).to_owned()).collect(),
+            },
+            boots: 1,
+            first_at: 1,
+            at: 1,
+        };
+        let check = |state, failed: &[&str], expect: &str| {
+            assert_eq!(
+                boot_sentence(&boot(state, failed), NAMED),
+                format!("the system is running in boot 1, {expect}")
+            );
+        };
+        check("running", &[], "systemd is running");
+        check("degraded", &["a.service"], "systemd is degraded; failed: a.service");
+        let four = ["a.service", "b.mount", "c.socket", "d.timer"];
+        check("degraded", &four, "systemd is degraded; failed: a.service, b.mount, c.socket and 1 more");
+        check("maintenance", &["b.mount"], "stopped in the emergency or rescue shell; failed: b.mount");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Reports of the boot reporters of installed systems. The caller has [admitted](run_token::admit) the token.
 
-use slipway_protocol::boot_report::MAX_BOOT_WORD_BYTES;
+use slipway_protocol::boot_report::{MAX_BOOT_WORD_BYTES, MAX_FAILED_UNITS, is_unit_name};
 use slipway_protocol::{
-    Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, Step,
+    Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, Step, StepStatus,
 };
 
 use crate::error::Error;
@@ -17,6 +17,15 @@ use crate::time::Millis;
 /// Whether the steps leave a boot reporter in the system they install.
 pub fn is_asked_for(steps: &[Step]) -> bool {
     steps.iter().any(|step| matches!(step.action, Action::BootReporter(_)))
+}
+
+/// Whether the system that a run installed has a boot reporter: a step put one there, and was not left out.
+pub fn is_awaited(run: &Run) -> bool {
+    let has_one = |(step, status): (&Step, &StepStatus)| {
+        let is_left_out = status.outcome.as_ref().is_some_and(|outcome| outcome.left_out);
+        matches!(step.action, Action::BootReporter(_)) && !is_left_out
+    };
+    run.workflow.iter().zip(&run.progress.steps).any(has_one)
 }
 
 /// What a boot reporter must know before its first report.
@@ -71,7 +80,13 @@ fn status(before: Option<BootStatus>, report: BootReport, now: Millis) -> BootSt
 
 fn check(report: &BootReport) -> Result<(), Error> {
     check_word("boot_id", &report.boot_id)?;
-    report.system_state.as_deref().map_or(Ok(()), |state| check_word("system_state", state))
+    report.system_state.as_deref().map_or(Ok(()), |state| check_word("system_state", state))?;
+    let units = &report.failed_units;
+    if units.len() <= MAX_FAILED_UNITS && units.iter().all(|unit| is_unit_name(unit)) {
+        return Ok(());
+    }
+    let message = format!("failed_units is not valid: give at most {MAX_FAILED_UNITS} names of units");
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
 /// Checks a word, because it is shown to operators.
@@ -94,6 +109,7 @@ mod tests {
             stage: BootStage::Booting,
             boot_id: boot_id.to_owned(),
             system_state: Some("starting".to_owned()),
+            failed_units: Vec::new(),
         };
         let mut known = None;
         for (boot_id, now, boots) in [("a", 1, 1), ("a", 2, 1), ("b", 3, 2), ("c", 4, 3)] {

@@ -221,7 +221,7 @@ fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
         RunTransition::Succeeded => Some(NodeEvent::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
             (_, Some(_)) => AfterRun::Reported,
             (Some(_), None) => AfterRun::Awaited,
-            (None, None) if boot::is_asked_for(&run.workflow) => AfterRun::Awaited,
+            (None, None) if boot::is_awaited(run) => AfterRun::Awaited,
             (None, None) => AfterRun::NotAsked,
         })),
     }

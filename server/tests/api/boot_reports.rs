@@ -4,7 +4,9 @@ use std::io::Write;
 
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
-use slipway_protocol::{Action, BootKnown, BootReporter, BootStage, BootStatus, ErrorCode, NodeState, Workflow};
+use slipway_protocol::{
+    Action, BootKnown, BootReporter, BootStage, BootStatus, ErrorCode, NodeState, Outcome, Workflow,
+};
 use slipway_server::operate::{self, LogType, NewRun};
 
 use crate::support::{Node, TestServer, refusal};
@@ -84,6 +86,39 @@ async fn a_system_is_followed_from_its_first_boot_until_it_runs() {
     let boot = boot(&server).await;
     assert_eq!((boot.report.stage, boot.boots), (BootStage::Running, 2));
     assert!(boot.first_at <= boot.at);
+}
+
+#[tokio::test]
+async fn the_units_that_failed_are_kept_and_shown() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let workflow = finished(&server, &node, REPORTER).await;
+    let token = reporter(&workflow).token.reveal();
+    let body =
+        |units: Value| json!({"stage": "running", "boot_id": "b", "system_state": "degraded", "failed_units": units});
+    let units = json!(["cloud-init.service", "srv-my\\x2ddata.mount"]);
+    assert_eq!(post(&server, token, &body(units.clone())).await.status(), StatusCode::OK);
+    assert_eq!(json!(boot(&server).await.report.failed_units), units);
+    let node = operate::show_node(&server.store().await, "web1").await.unwrap();
+    assert_eq!(json!(node)["run"]["boot"]["report"]["failed_units"], units);
+    for bad in [json!(["a\u{1b}[2J.service"]), json!(["no unit"]), json!(vec!["a.service"; 33]), json!("a.service")] {
+        assert_eq!(refusal(post(&server, token, &body(bad)).await).await.code, ErrorCode::InvalidRequest);
+    }
+}
+
+#[tokio::test]
+async fn a_node_whose_reporter_was_left_out_is_not_awaited() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let new = new_run(REPORTER);
+    operate::start_run(&server.store().await, &server.ca(), "web1", new).await.unwrap();
+    let workflow = node.workflow(&server).await.unwrap();
+    assert!(reporter(&workflow).optional, "unless the workflow says otherwise");
+    let outcome =
+        |action: &Action| Outcome { left_out: matches!(action, Action::BootReporter(_)), ..Outcome::default() };
+    node.finish_with(&server, &workflow, outcome).await;
+    let state = operate::show_node(&server.store().await, "web1").await.unwrap().state;
+    assert_eq!(state, NodeState::Installed);
 }
 
 #[tokio::test]

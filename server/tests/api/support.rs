@@ -11,7 +11,9 @@ use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Tpm, Workflow};
+use slipway_protocol::{
+    Action, EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Outcome, Tpm, Workflow,
+};
 use slipway_server::admission::Policy;
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
@@ -291,10 +293,15 @@ impl Node {
 
     /// Reports every step of a run as done.
     pub async fn finish(&self, server: &TestServer, workflow: &Workflow) {
+        self.finish_with(server, workflow, |_| Outcome::default()).await;
+    }
+
+    /// Has every step succeed with the outcome for its action.
+    pub async fn finish_with(&self, server: &TestServer, workflow: &Workflow, outcome: fn(&Action) -> Outcome) {
         let mut seq = workflow.next_seq;
         let mut events = Vec::new();
-        for step in 0..workflow.steps.len() as u32 {
-            for kind in [EventKind::Started, EventKind::Succeeded(Default::default())] {
+        for (step, done) in (0..).zip(&workflow.steps) {
+            for kind in [EventKind::Started, EventKind::Succeeded(outcome(&done.action))] {
                 events.push(Event { seq, at: 1, step, attempt: 1, kind });
                 seq += 1;
             }

@@ -18,20 +18,21 @@ const COREOS: (&str, &str) = ("boot", "ignition/config.ign");
 /// While this file exists, the next boot is treated as the first.
 const COREOS_STAMP: &str = "ignition.firstboot";
 const COREOS_ENTRIES: &str = "loader/entries";
-const FLATCAR: (&str, &str) = ("OEM", "config.ign");
+pub(in crate::action) const FLATCAR: (&str, &str) = ("OEM", "config.ign");
 /// Name of another partition that Flatcar has.
 const FLATCAR_USR: &str = "USR-A";
 /// The config contains secrets.
-const MODE: u32 = 0o600;
+pub(in crate::action) const MODE: u32 = 0o600;
 
 /// The file system for the config, and its path there.
 #[derive(Debug)]
-pub(super) struct Found {
-    root: TargetRoot,
-    path: &'static str,
+pub(in crate::action) struct Found {
+    pub(in crate::action) root: TargetRoot,
+    pub(in crate::action) path: &'static str,
     /// Description of the partition.
-    name: String,
-    warning: Option<String>,
+    pub(in crate::action) name: String,
+    /// Set if Ignition has already run.
+    pub(in crate::action) warning: Option<String>,
 }
 
 /// Writes the Ignition config of a step.
@@ -54,7 +55,7 @@ pub(super) fn run(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -
 }
 
 /// Finds where the system on a disk looks for an Ignition config; `None` if it does not use Ignition.
-pub(super) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, Error> {
+pub(in crate::action) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, Error> {
     let is_flatcar = places.iter().any(|(partition, _)| partition.name == FLATCAR_USR);
     for (partition, found) in places {
         let Some(found) = found.as_ref().filter(|found| mount::is_mountable(found.kind)) else { continue };

@@ -285,7 +285,9 @@ pub(super) struct ReporterArguments {
 pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
     let ReporterArguments { target, server: url, token_file, ca, hours, every } = given;
     let token = Secret::from(read_file(&token_file)?.trim().to_owned());
-    let reporter = BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every };
+    // By hand nothing goes on after it, so a failure must be one.
+    let reporter =
+        BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every, optional: false };
     Ok(Action::BootReporter(reporter).into())
 }
 

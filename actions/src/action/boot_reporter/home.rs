@@ -1,0 +1,169 @@
+//! Finds the place of the boot reporter in an installed system. What is sealed or read-only stays as it is.
+
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
+use rustix::io::Errno;
+use slipway_protocol::boot_report::places;
+
+use super::ostree;
+use crate::action::seed_cloud_init::ignition;
+use crate::disk::open::OpenDisk;
+use crate::error::{Error, TargetError};
+use crate::report::{Report, Tell};
+use crate::target::root::{TargetRoot, target_file};
+use crate::target::verity::{self, Place};
+use crate::target::{self, Target, mount, os_release, roles};
+
+const SYSTEMD: &[&str] = &["usr/lib/systemd/systemd", "lib/systemd/systemd"];
+/// What a root file system without /usr has of systemd.
+const SYSTEMD_SETTINGS: &str = "etc/systemd";
+const USR: &str = "usr";
+const MACHINE_ID: &str = "etc/machine-id";
+
+/// Where the reporter goes.
+#[derive(Debug)]
+pub(super) enum Home {
+    /// In the files of the system.
+    Files(Files),
+    /// In the config that sets the system up in its first boot.
+    Ignition(ignition::Found),
+}
+
+/// Files of a system.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Has the system's /etc.
+    pub(super) etc: TargetRoot,
+    /// Has the folder of the program.
+    pub(super) store: TargetRoot,
+    /// Path of that folder, the same in the running system.
+    pub(super) folder: &'static str,
+    /// The system in words.
+    pub(super) name: String,
+    /// Partitions that could not be searched.
+    pub(super) warnings: Vec<String>,
+    /// Keeps the file system mounted.
+    pub(super) _mount: TargetRoot,
+}
+
+pub(super) fn find(disk: &OpenDisk, report: Tell) -> Result<Home, Error> {
+    let partitions = verity::places(disk)?;
+    if let Some(found) = ignition::find(disk, &partitions)?
+        && !has_run(disk, &partitions, &found)?
+    {
+        return Ok(Home::Ignition(found));
+    }
+    match target::find_root(disk, report) {
+        Ok(target) => in_root(target, &partitions).map(Home::Files),
+        Err(error @ Error::Target(TargetError::NotFound { .. })) => {
+            in_parts(disk, report)?.map(Home::Files).ok_or(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether Ignition has set the system up. Then it does not read its config again.
+fn has_run(disk: &OpenDisk, partitions: &[Place], found: &ignition::Found) -> Result<bool, Error> {
+    if found.path != ignition::FLATCAR.1 {
+        return Ok(found.warning.is_some());
+    }
+    let marked = |(partition, found): &&Place| roles::rank(partition, found.as_ref()) < roles::UNMARKED;
+    let roots = partitions.iter().filter(marked).filter(|(partition, _)| !partition.read_only);
+    for (partition, found) in roots {
+        let kind = found.as_ref().map_or("", |found| found.kind);
+        if mount::is_mountable(kind)
+            && let Some(kind) = found.as_ref().map(|found| found.kind)
+            && let Ok(root) = mount::mount(disk, partition, kind)
+            && root.read(MACHINE_ID)?.is_some_and(|id| !id.trim().is_empty())
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// In a root file system that says what system it is.
+fn in_root(target: Target, partitions: &[Place]) -> Result<Files, Error> {
+    let Target { root, name, warnings, .. } = target;
+    let refused = |reason: &str| unfit(&name, reason);
+    if is_read_only(&root)? {
+        return Err(refused(super::READ_ONLY));
+    }
+    let folder = match SYSTEMD.iter().any(|path| root.exists(path)) {
+        true => places::USR_LOCAL,
+        false if lacks_usr(&root, partitions)? && root.exists(SYSTEMD_SETTINGS) => places::OPT,
+        false => return Err(refused(super::NO_SYSTEMD)),
+    };
+    let (etc, store) = (root.below("")?, root.below("")?);
+    Ok(Files { etc, store, folder, name, warnings, _mount: root })
+}
+
+/// In a system whose root file system does not say what system it is: one with several trees, or without its /usr.
+fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
+    let mut judged = verity::judged(disk)?;
+    judged.sort_by_key(|((partition, found), _)| roles::rank(partition, found.as_ref()));
+    let partitions: Vec<Place> = judged.iter().map(|(place, _)| place.clone()).collect();
+    let open = judged.into_iter().filter(|(_, closed)| closed.is_none());
+    for ((partition, found), _) in open {
+        let Some(kind) = found.as_ref().map(|found| found.kind).filter(|kind| mount::is_mountable(kind)) else {
+            continue;
+        };
+        let Some(root) =
+            Some(kind).filter(|kind| *kind != "vfat").and_then(|kind| mount::mount(disk, &partition, kind).ok())
+        else {
+            continue;
+        };
+        let name = partition.describe(disk);
+        if let Some(deployment) = ostree::find(disk, &root)? {
+            let name = format!("{} in {name}", deployment.name);
+            report(Report::Note(format!("the system that starts is {name}")));
+            let (etc, store) = (root.below(&deployment.root)?, root.below(&deployment.state)?);
+            if is_read_only(&root)? {
+                return Err(unfit(&name, super::READ_ONLY));
+            }
+            if !SYSTEMD.iter().any(|path| etc.exists(path)) {
+                return Err(unfit(&name, super::NO_SYSTEMD));
+            }
+            return Ok(Some(Files { etc, store, folder: places::VAR, name, warnings: Vec::new(), _mount: root }));
+        }
+        let is_marked = roles::rank(&partition, found.as_ref()) < roles::UNMARKED;
+        let is_root = is_marked || os_release::PATHS.iter().any(|path| root.has(path));
+        if is_root && lacks_usr(&root, &partitions)? {
+            if is_read_only(&root)? {
+                return Err(unfit(&name, super::READ_ONLY));
+            }
+            report(Report::Note(format!("the root file system is {kind} on {name}, and its /usr is elsewhere")));
+            let (etc, store) = (root.below("")?, root.below("")?);
+            return Ok(Some(Files { etc, store, folder: places::OPT, name, warnings: Vec::new(), _mount: root }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether /usr is another file system: there is a partition for it, and the root file system has none.
+fn lacks_usr(root: &TargetRoot, partitions: &[Place]) -> Result<bool, Error> {
+    let is_named = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        name == USR || name.starts_with("usr-") || name.ends_with("-usr")
+    };
+    let is_usr = |(partition, found): &Place| {
+        let label = found.as_ref().and_then(|found| found.label.as_deref()).unwrap_or_default();
+        roles::is_usr(partition) || is_named(&partition.name) || is_named(label)
+    };
+    let fstab = root.read("etc/fstab")?.unwrap_or_default();
+    let is_mounted = fstab.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        !line.trim_start().starts_with('#') && words.get(1) == Some(&"/usr")
+    });
+    let is_empty = root.list(USR)?.is_empty() && root.directories(USR)?.is_empty();
+    Ok(is_empty && (is_mounted || partitions.iter().any(is_usr)))
+}
+
+fn is_read_only(root: &TargetRoot) -> Result<bool, Error> {
+    let look = |errno: Errno| target_file("looking at", "", errno.into());
+    let flags = root.directory().and_then(fstatvfs).map_err(look)?.f_flag;
+    Ok(flags.contains(StatVfsMountFlags::RDONLY))
+}
+
+fn unfit(partition: &str, reason: &str) -> Error {
+    TargetError::BootReporter { partition: partition.to_owned(), reason: reason.to_owned() }.into()
+}
