@@ -1,6 +1,6 @@
 //! Finds the digest of a file in a list of checksums, as written by `sha256sum` and the similar programs of coreutils
-//! (GNU coreutils manual, "md5sum: Print or check MD5 digests") and `openssl dgst`. A line counts where `sha256sum --check`
-//! takes it (coreutils, digest.c: split_3, bsd_split_3). In addition, a byte order mark, names of algorithms in small
+//! (GNU coreutils manual, "md5sum: Print or check MD5 digests") and `openssl dgst`. A line counts where `sha256sum
+//! --check` takes it (coreutils, digest.c: split_3, bsd_split_3). In addition, a byte order mark, names of algorithms in small
 //! letters, OpenSSL's `SHA2-256`, and spaces at the end of a line are accepted.
 //!
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
@@ -138,7 +138,7 @@ fn without_entries(text: &[u8], decoded: &str) -> &'static str {
             "it is UTF-16 text; save it as UTF-8"
         }
         (Some(only), None) if is_digest(only) => {
-            "it has one digest without a name, which could be that of any file; give it as the digest instead of the list"
+            "it has one digest without a name, which may be of any file; give it as the digest instead of the list"
         }
         _ => "it has no line with a digest and a name",
     }
@@ -368,7 +368,7 @@ mod tests {
         check(&format!("MD5(image.raw)= {}", &A[..32]), Err("line 1 gives MD5;"));
         check(&format!("{} image.raw", &A[..32]), Err("line 1 gives a digest of 32 digits"));
         check("SHA256 (image.raw) = qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqo=", Err("line 1"));
-        check(&format!("{A}\n"), Err("one digest without a name, which could be that of any file; give it"));
+        check(&format!("{A}\n"), Err("one digest without a name, which may be of any file; give it"));
         check("\u{FF}\u{FE}", Err("no line"));
         let utf16: Vec<u8> = [0xFF, 0xFE].into_iter().chain(A.bytes().flat_map(|byte| [byte, 0])).collect();
         let error = find(&utf16, "image.raw").unwrap_err().to_string();

@@ -175,8 +175,8 @@ pub(crate) fn refused_certificate(error: &reqwest::Error) -> Option<&Certificate
     })
 }
 
-/// Whether the other side ended the connection too early, which is the root cause of an error: amid TLS, an answer's head
-/// or a body.
+/// Whether the other side ended the connection too early, which is the root cause of an error: amid TLS, the head of an
+/// answer or a body.
 pub(crate) fn is_cut_off(error: &reqwest::Error) -> bool {
     let first: &(dyn StdError + 'static) = error;
     std::iter::successors(Some(first), |error| cause(*error))

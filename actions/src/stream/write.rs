@@ -27,8 +27,8 @@ const HELD_BACK: u64 = 1 << 20;
 const ZERO_UNIT: usize = 64 << 10;
 
 /// What an operator is told of an image without a partition table before the disk is touched. It may be meant so.
-const NO_TABLE: &str = "warning: the image has no partition table, so no machine will start from it; is it the image of a \
-                        disk?";
+const NO_TABLE: &str = "warning: the image has no partition table, so no machine will start from it; is it the image \
+                        of a disk?";
 
 /// A disk being written.
 pub(crate) struct Target<'a> {

@@ -1,5 +1,5 @@
-//! Files that are plainly no disk: compressed or encrypted in a way that cannot be undone here, images of other programs,
-//! programs, documents. Written to a disk as they are, nothing would ever start from it.
+//! Files that are plainly no disk: compressed or encrypted in a way that cannot be undone here, images of other
+//! programs, programs, documents. Written to a disk as they are, nothing would ever start from it.
 //!
 //! The signatures are those that file(1) knows by these names, and of the specifications named beside them.
 

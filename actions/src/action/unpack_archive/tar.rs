@@ -16,7 +16,8 @@ const MAX_EXTENDED: u64 = 1 << 20;
 /// Prefix of pax keywords for extended attributes. It comes from star; GNU tar and bsdtar use it too.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 const ACL: &[u8] = b"SCHILY.acl.";
-/// The same by libarchive: the name percent-encoded, the value in base64 (libarchive, tar(5), "Pax Interchange Format").
+/// The same by libarchive: the name percent-encoded, the value in base64 (libarchive, tar(5), "Pax Interchange
+/// Format").
 const LIBARCHIVE_XATTR: &[u8] = b"LIBARCHIVE.xattr.";
 /// The label of SELinux by GNU tar and star, and the attribute in which the kernel keeps it.
 const SELINUX: (&[u8], &[u8]) = (b"RHT.security.selinux", b"security.selinux");
@@ -293,8 +294,8 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse (bsdtar: \
-                      with --no-read-sparse)";
+const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse \
+                      (bsdtar: with --no-read-sparse)";
 
 /// Checks a header for all following entries. Those with only comments, such as git's, are accepted.
 fn global(content: &[u8]) -> Result<(), Fault> {
