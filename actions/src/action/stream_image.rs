@@ -103,7 +103,8 @@ fn write_once(
     let mut reading = Reading::Stream;
     retry::starting_over(report, |report| match stream::run(inputs, source, raw, reading, disk, machine, report) {
         Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {
-            report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
+            let reason = "its blocks are needed in another order than they have in the file";
+            report(Report::Note(format!("reading by ranges: the image is qcow2, and {reason}")));
             reading = Reading::Ranges;
             stream::run(inputs, source, raw, reading, disk, machine, report)
         }
