@@ -42,7 +42,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["edit"],
             &["archive"],
             &["multipart"],
-            &["parts", "trust", "ignition"],
+            &["parts", "trust", "ignition", "image"],
             &["check", "inject"],
             &["seed"],
         ],

@@ -1,0 +1,51 @@
+//! Kernel arguments that cloud-init obeys. They are baked into the boot configuration of an image.
+
+use super::ds_identify::Arguments;
+use super::{File, NO_CLOUD, Obstacle, Seed, obstacle, pinned};
+
+/// Finds what keeps a seed from being taken, and what only ds-identify understands.
+pub(super) fn read<'a>(boot: &'a [File], seed: Seed, obstacles: &mut Vec<Obstacle>) -> Arguments<'a> {
+    let mut arguments = Arguments::default();
+    for file in boot {
+        let lines = file.text.lines().zip(1..).filter(|(line, _)| !line.trim_start().starts_with('#'));
+        for (line, number) in lines {
+            let by = (&*file.path, number);
+            for word in line.split_whitespace().map(|word| word.trim_matches(['"', '\''])) {
+                obstacles.extend(judged(word, line, seed).map(|reason| obstacle(by, &reason)));
+                let (key, value) = word.split_once('=').unwrap_or((word, ""));
+                match key {
+                    // Of several entries, the one that does harm is told.
+                    "ci.ds" | "ci.datasource" if value != NO_CLOUD || arguments.source.is_none() => {
+                        arguments.source = Some((value, by));
+                    }
+                    "ci.di.policy" if value.contains("disabled") || arguments.policy.is_none() => {
+                        arguments.policy = Some((value, by));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    arguments
+}
+
+fn judged(word: &str, line: &str, seed: Seed) -> Option<String> {
+    let (key, value) = word.split_once('=').unwrap_or((word, ""));
+    let gives = |what: &str| Some(format!("gives the kernel {word}, {what}"));
+    match key {
+        "cloud-init" if value == "disabled" => gives("which keeps cloud-init from running"),
+        "systemd.mask" if value.starts_with("cloud-") => gives("which keeps cloud-init from running"),
+        "ds" => {
+            // Boot loaders want the semicolon escaped.
+            let (source, rest) = value.split_once([';', '\\']).unwrap_or((value, ""));
+            match source.to_ascii_lowercase().as_str() {
+                "nocloud" | "nocloud-net" if rest.trim_matches(['\\', ';']).is_empty() => None,
+                "nocloud" | "nocloud-net" => gives("which counts more than a seed"),
+                _ => Some(format!("gives the kernel {word}: it {}", pinned(source))),
+            }
+        }
+        "network-config" if seed.has_network => gives("which counts more than the network configuration of a seed"),
+        _ if word.starts_with("cc:") && line.contains("datasource") => gives("which sets the data source"),
+        _ => None,
+    }
+}
