@@ -1,8 +1,10 @@
 //! The installed system: its file systems and their contents, and how firmware and boot loaders start it.
 
+pub(crate) mod boot_texts;
 pub(crate) mod efi;
 mod find;
 pub(crate) mod grow;
+pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod os_release;
 pub(crate) mod roles;

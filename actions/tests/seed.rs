@@ -295,7 +295,7 @@ fn a_seed_that_another_file_system_would_hide_gets_a_partition() {
     let true = can_mount() else { return };
     let files = [SYSTEM, &[("etc/fstab", "UUID=a / ext4\nUUID=b /var ext4\n")]].concat();
     let bench = bench(&[part(10..40, ROOT, "system", &files)]);
-    let expect = "its fstab mounts another file system on /var; set seed: cidata";
+    let expect = "its fstab mounts another file system on /var: UUID=b is not on this disk; set seed: cidata";
     is_refused_after_a_look(&bench, seed(SeedPlace::Root), expect);
     succeeds(&bench, seed(SeedPlace::Auto));
     is_seeded(&bench, NEW, 4);

@@ -1,4 +1,4 @@
-//! Readers and editors for foreign formats: boot configurations, PE, EFI load options, lists of sums, signatures, block
+//! Readers and editors for foreign formats: boot configurations, fstab, PE, EFI load options, lists of sums, signatures, block
 //! maps, and images by their first bytes. They take bytes or text and return a result or a text. They do no input or
 //! output.
 #![deny(clippy::indexing_slicing, clippy::expect_used)]
@@ -10,6 +10,7 @@ pub mod boot_entry;
 pub mod crc32;
 pub mod efi;
 pub mod fat;
+pub mod fstab;
 pub mod http;
 pub mod image;
 pub mod oci;

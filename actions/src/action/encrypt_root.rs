@@ -73,7 +73,7 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: Tell) -> 
     let mut for_rescue = Vec::new();
     let obstacle = obstacle(&disk, &volumes, looked_at, &mut for_rescue);
     drop(volumes);
-    let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
+    let Target { root, partition, name, kind, mut warnings, .. } = target::find_root(&disk, report)?;
     warnings.extend(for_rescue);
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;

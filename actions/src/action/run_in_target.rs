@@ -17,19 +17,19 @@ use rustix::thread::UnshareFlags;
 use slipway_protocol::RunInTarget;
 
 use crate::action::Done;
+use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::{choose, partitions};
 use crate::error::{Error, TargetError, Tried, advised};
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::sys;
-use crate::target::mount::{self, MountError, SearchLog, Source};
+use crate::target::layout::Layout;
+use crate::target::mount::Source;
 use crate::target::{self, Target};
 use output::Output;
 
 pub use inside::in_target;
 
-pub(crate) mod fstab;
 mod inside;
 mod links;
 mod output;
@@ -42,8 +42,8 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Maximum bytes of the answer of the first process.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// A file system to mount: device, type, and mount point in the installed system.
-type Mount = (String, String, String);
+/// A file system to mount: device, type, the option that chooses a subvolume, and mount point in the installed system.
+type Mount = (String, String, Option<String>, String);
 /// The orders for the first process: inputs, file systems to mount, the root first, and the machine's resolv.conf.
 type Orders = (RunInTarget, Vec<Mount>, Option<String>);
 /// Its answer: exit status or signal of the command, or why there is none.
@@ -61,19 +61,11 @@ pub(crate) fn run_on(
     machine: &dyn Machine,
     report: Tell,
 ) -> Result<Done, Error> {
-    let Target { root, partition, name, kind, mut warnings } = target::find_root(disk, report)?;
-    let fstab = root.read("etc/fstab")?.unwrap_or_default();
-    // The first process mounts it again, and a file system must not be mounted through two devices.
-    drop(root);
-    let no_device = |error: MountError| {
-        let mut looked_at = SearchLog::default();
-        looked_at.refused(&name, &error);
-        looked_at.not_found("the root file system", disk)
-    };
-    let source = mount::source(disk, &partition).map_err(no_device)?;
-    let root = mount::mount_source(&source, kind).map_err(no_device)?;
-    let mut mounts = vec![(source, kind, String::new())];
-    mounts.extend(boot_file_systems(disk, &fstab, &mut warnings)?);
+    // The first process mounts these again, through the same devices.
+    let target = target::find_root(disk, report)?;
+    let (extras, unmounted) = Layout::of(disk, &target)?.extras();
+    let Target { root, name, kind, source, subvolume, mut warnings, .. } = target;
+    warnings.extend(unmounted);
     if machine.setup().is_operating_system {
         warnings.extend(links::make(disk)?);
     }
@@ -83,39 +75,15 @@ pub(crate) fn run_on(
     if resolver.is_some() {
         warnings.extend(resolver::set_aside(&root)?);
     }
-    let places =
-        mounts.iter().map(|(source, kind, at)| (source.path.display().to_string(), (*kind).to_owned(), at.clone()));
-    let result = execute(&(inputs.clone(), places.collect(), resolver), machine, report);
+    let mount = |source: &Source, kind: &str, subvolume: Option<String>, place: &str| -> Mount {
+        (source.path.display().to_string(), kind.to_owned(), subvolume, place.to_owned())
+    };
+    let mut mounts = vec![mount(&source, kind, subvolume.map(str::to_owned), "")];
+    mounts.extend(extras.iter().map(|extra| mount(&extra.source, extra.kind, extra.subvolume.clone(), &extra.place)));
+    let result = execute(&(inputs.clone(), mounts, resolver), machine, report);
     resolver::put_back(&root).and_then(|()| root.sync())?;
     result?;
     Ok(Done::go_on(format!("ran {} in {name}", inputs.describe()), warnings))
-}
-
-/// The file systems with boot loaders and kernels, if the installed system has them separately on the same disk.
-fn boot_file_systems(
-    disk: &OpenDisk,
-    fstab: &str,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<(Source, &'static str, String)>, Error> {
-    let mut wanted = fstab::boot_entries(fstab);
-    let mut found = Vec::new();
-    for partition in if wanted.is_empty() { Vec::new() } else { partitions::read(disk)? } {
-        let Some(file_system) = mount::probe(disk, &partition)?.filter(|fs| mount::is_mountable(fs.kind)) else {
-            continue;
-        };
-        let Some(at) = wanted.iter().position(|entry| entry.means(&partition, Some(&file_system))) else { continue };
-        let entry = wanted.remove(at);
-        match mount::source(disk, &partition) {
-            Ok(source) => found.push((source, file_system.kind, entry.place)),
-            Err(error) => warnings.push(format!("/{} is not mounted: {}", entry.place, crate::text::chain(&error))),
-        }
-    }
-    warnings.extend(
-        wanted.iter().map(|entry| format!("/{} is not mounted: {} is not on this disk", entry.place, entry.source)),
-    );
-    // The outer mount points first.
-    found.sort_by_key(|(_, _, place)| place.len());
-    Ok(found)
 }
 
 /// Starts the first process, passes on the output, and returns how it ended.

@@ -3,10 +3,12 @@
 //! as its config.
 
 mod cidata;
+mod configuration;
 pub(super) mod ignition;
 mod root;
 
 use slipway_protocol::{SeedCloudInit, SeedPlace};
+use slipway_user_data::image::Seed;
 use slipway_user_data::seed::{Unusable, judge};
 use slipway_user_data::{Refusal, inject_phone_home, quoted};
 
@@ -22,11 +24,9 @@ use root::System;
 
 /// State of the root file system of a disk.
 enum Root {
-    /// It is writable.
-    Open(System),
-    /// It is writable, but a seed in it would not be found, for this reason.
-    Beside(System, String),
-    /// It cannot or must not be written to, for this reason.
+    /// It is mounted. If a seed cannot be put where the system looks for it: why.
+    Open(System, Option<String>),
+    /// It cannot or must not be mounted, for this reason.
     Closed(String),
 }
 
@@ -51,16 +51,37 @@ fn seed_cloud_init(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) 
     }
     let root = find_root(&disk, &places, inputs.seed, report)?;
     machine.cancel().check()?;
-    let warnings = match &root {
-        Root::Open(system) | Root::Beside(system, _) => system.warnings(),
-        Root::Closed(_) => Vec::new(),
+    let obstacle = match &root {
+        Root::Open(_, obstacle) => obstacle.clone(),
+        Root::Closed(reason) => Some(reason.clone()),
     };
-    let name = match (root, inputs.seed) {
-        (Root::Closed(reason) | Root::Beside(_, reason), SeedPlace::Root) => {
+    let is_partition = match (obstacle, inputs.seed) {
+        (Some(reason), SeedPlace::Root) => {
             return Err(refused(format!("its root file system cannot be seeded: {reason}; set seed: cidata")));
         }
-        (Root::Open(system), SeedPlace::Auto | SeedPlace::Root) => {
-            system.seed(&files)?;
+        (None, SeedPlace::Auto | SeedPlace::Root) => false,
+        (reason, _) => {
+            let note = |reason| Report::Note(format!("writing the seed to a partition of its own: {reason}"));
+            reason.map(note).into_iter().for_each(&mut *report);
+            true
+        }
+    };
+    let seed = Seed {
+        has_network: inputs.network_config.is_some(),
+        has_vendor_data: inputs.vendor_data.is_some(),
+        is_partition,
+    };
+    let (system, changes, warnings) = match root {
+        Root::Open(system, _) => {
+            let (changes, mut warnings) = system.changes(seed, &path)?;
+            warnings.splice(0..0, system.warnings());
+            (Some(system), changes, warnings)
+        }
+        Root::Closed(_) => (None, Vec::new(), Vec::new()),
+    };
+    let name = match system {
+        Some(system) if !is_partition => {
+            system.seed(&files, &changes)?;
             let name = system.name.clone();
             drop((system, disk));
             for old in cidata::forget(&path, &places)? {
@@ -68,9 +89,9 @@ fn seed_cloud_init(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) 
             }
             name
         }
-        (root, _) => {
+        system => {
             let plan = cidata::plan(&disk, &places, &files)?;
-            make_way(root, report)?;
+            system.map_or(Ok(()), |system| system.make_way(&changes))?;
             drop(disk);
             let name = plan.name.clone();
             plan.write(&path, &places)?;
@@ -79,19 +100,6 @@ fn seed_cloud_init(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) 
     };
     // The instance ID is left out, because anyone who knows it can report for it.
     Ok(Done::go_on(format!("seeded cloud-init in {name}"), warnings))
-}
-
-/// Makes sure that the root file system does not interfere with a seed in a partition.
-fn make_way(root: Root, report: Tell) -> Result<(), Error> {
-    let (system, reason) = match root {
-        Root::Open(system) => (Some(system), None),
-        Root::Beside(system, reason) => (Some(system), Some(reason)),
-        Root::Closed(reason) => (None, Some(reason)),
-    };
-    if let Some(reason) = reason {
-        report(Report::Note(format!("writing the seed to a partition of its own: {reason}")));
-    }
-    system.map_or(Ok(()), |system| system.make_way())
 }
 
 /// Finds the root file system, and whether it can be written to.
@@ -109,20 +117,15 @@ fn find_root(disk: &OpenDisk, places: &[Place], wanted: SeedPlace, report: Tell)
         }
         Err(error) => return Err(error),
     };
-    match system.obstacle()? {
-        None => Ok(match system.hidden()? {
-            None => Root::Open(system),
-            Some(reason) => Root::Beside(system, reason),
-        }),
-        Some(reason) if system.has_seed() => {
-            let reason = format!(
-                "{reason} and has a seed of its own, whose instance-id would take precedence: remove that seed from \
-                 the image"
-            );
-            Err(TargetError::Seed { disk: disk.path().to_owned(), reason }.into())
-        }
-        Some(reason) => Ok(Root::Closed(reason)),
+    let obstacle = system.obstacle()?;
+    if let Some(reason) = obstacle.as_ref().filter(|_| system.has_lasting_seed()) {
+        let reason = format!(
+            "{reason} and has a seed of its own, whose instance-id would take precedence: remove that seed from the \
+             image"
+        );
+        return Err(TargetError::Seed { disk: disk.path().to_owned(), reason }.into());
     }
+    Ok(Root::Open(system, obstacle))
 }
 
 /// The files of a NoCloud seed.

@@ -8,14 +8,16 @@ use slipway_protocol::{NumberOrName, WriteFile, workflow};
 
 use crate::action::Done;
 use crate::disk::choose;
-use crate::disk::open::Access;
+use crate::disk::open::{Access, OpenDisk};
 use crate::error::{Error, TargetError};
 use crate::fetch::source::Source;
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::stream::read;
+use crate::target::layout::{Folder, Held, Layout};
 use crate::target::root::{Attributes, NewFile, TargetRoot, target_file};
-use crate::{target, text};
+use crate::target::{self, Target};
+use crate::text;
 
 /// Attributes of a new file.
 const NEW: Attributes = Attributes { uid: 0, gid: 0, mode: 0o644 };
@@ -28,14 +30,15 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: Tell) -> Re
     let source = origin.map(|origin| Source::prepare(&origin, machine, report)).transpose()?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
-    let path = inputs.path.trim_start_matches('/');
-    let attributes = attributes(inputs, &target.root, path)?;
+    let folder = folder(inputs, &disk, &target)?;
+    let Folder { root, path, name, kind } = &folder;
+    let attributes = attributes(inputs, &target.root, root, path)?;
     let mut warnings = target.warnings.clone();
-    if !target.keeps_owners() && (inputs.owner.is_some() || inputs.group.is_some() || inputs.mode.is_some()) {
-        warnings.push(format!("{} does not store the owner or mode of a file", target.kind));
+    if !folder.keeps_owners() && (inputs.owner.is_some() || inputs.group.is_some() || inputs.mode.is_some()) {
+        warnings.push(format!("{kind} does not store the owner or mode of a file"));
     }
     machine.cancel().check()?;
-    let new = target.root.begin(path, mode(&inputs.dir_mode).unwrap_or(NEW_DIR_MODE))?;
+    let new = root.begin(path, mode(&inputs.dir_mode).unwrap_or(NEW_DIR_MODE))?;
     let size = match source {
         Some(mut source) => {
             let (size, warning) = fetch(&new, path, &mut source, machine, report)?;
@@ -51,11 +54,30 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: Tell) -> Re
             content.len() as u64
         }
     };
-    let attributes = target.keeps_owners().then_some(attributes);
+    let attributes = folder.keeps_owners().then_some(attributes);
     new.finish(attributes).map_err(|source| target_file("writing", path, source))?;
-    target.root.sync()?;
-    let summary = format!("wrote {} to /{path} of {}", text::size(size), target.name);
+    root.sync()?;
+    let summary = format!("wrote {} to /{path} of {name}", text::size(size));
     Ok(Done::go_on(summary, warnings))
+}
+
+/// The file system that holds the path: the selected one, or the one that the installed system mounts there.
+fn folder(inputs: &WriteFile, disk: &OpenDisk, target: &Target) -> Result<Folder, Error> {
+    let path = inputs.path.trim_start_matches('/').to_owned();
+    let held = match inputs.partition {
+        Some(_) => Held::Root(path.clone()),
+        None => Layout::of(disk, target)?.held(&path)?,
+    };
+    match held {
+        Held::Root(path) => {
+            Ok(Folder { root: target.root.again()?, path, name: target.name.clone(), kind: target.kind })
+        }
+        Held::Mounted(folder) => Ok(folder),
+        Held::Away(reason) => {
+            let reason = format!("{reason}, which would hide the file; give partition to write it nevertheless");
+            Err(target_file("writing", &path, io::Error::other(reason)))
+        }
+    }
 }
 
 /// Fetches the content into a file. Returns its size in bytes, and a warning for the operator.
@@ -90,11 +112,12 @@ fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
 }
 
 /// Attributes of the file to write: from the inputs, else from the existing file, else [`NEW`].
-fn attributes(inputs: &WriteFile, root: &TargetRoot, path: &str) -> Result<Attributes, Error> {
+/// Names are looked up in the root file system `home`.
+fn attributes(inputs: &WriteFile, home: &TargetRoot, root: &TargetRoot, path: &str) -> Result<Attributes, Error> {
     let before = root.attributes(path)?.unwrap_or(NEW);
     Ok(Attributes {
-        uid: id(inputs.owner.as_ref(), USERS, root)?.unwrap_or(before.uid),
-        gid: id(inputs.group.as_ref(), GROUPS, root)?.unwrap_or(before.gid),
+        uid: id(inputs.owner.as_ref(), USERS, home)?.unwrap_or(before.uid),
+        gid: id(inputs.group.as_ref(), GROUPS, home)?.unwrap_or(before.gid),
         mode: mode(&inputs.mode).unwrap_or(before.mode),
     })
 }

@@ -7,7 +7,7 @@ use crate::disk::partitions::{self, Partition};
 use crate::disk::probe::FileSystem;
 use crate::error::{Error, PartitionError};
 use crate::report::{Report, Tell};
-use crate::target::mount::{self, SearchLog};
+use crate::target::mount::{self, MountError, SearchLog, Source};
 use crate::target::root::TargetRoot;
 use crate::target::{os_release, roles, verity};
 
@@ -20,6 +20,10 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// File system type.
     pub(crate) kind: &'static str,
+    /// The device, from which other subvolumes can be mounted.
+    pub(crate) source: Source,
+    /// The option that chose the subvolume with the root file system.
+    pub(crate) subvolume: Option<&'static str>,
     /// Partitions that could not be searched.
     pub(crate) warnings: Vec<String>,
 }
@@ -27,7 +31,7 @@ pub(crate) struct Target {
 impl Target {
     /// Whether the file system stores owners and modes.
     pub(crate) fn keeps_owners(&self) -> bool {
-        self.kind != "vfat"
+        mount::keeps_owners(self.kind)
     }
 }
 
@@ -69,14 +73,22 @@ pub(crate) fn find(disk: &OpenDisk, partition: Option<&NumberOrName>, report: Te
         return Err(refused(format!("{name} cannot be mounted: it is {kind}")));
     }
     let mut looked_at = SearchLog::default();
-    let root = match mount::mount(disk, &partition, kind) {
-        Ok(root) => root,
+    let (source, root, subvolume) = match mounted(disk, &partition, kind) {
+        Ok(mounted) => mounted,
         Err(error) => {
             looked_at.refused(&name, &error);
             return Err(looked_at.not_found("the selected file system", disk));
         }
     };
-    Ok(Target { root, partition, name, kind, warnings: Vec::new() })
+    Ok(Target { root, partition, name, kind, source, subvolume, warnings: Vec::new() })
+}
+
+type Mounted = (Source, TargetRoot, Option<&'static str>);
+
+fn mounted(disk: &OpenDisk, partition: &Partition, kind: &'static str) -> Result<Mounted, MountError> {
+    let source = mount::source(disk, partition)?;
+    let (root, subvolume) = mount::mount_source(&source, kind)?;
+    Ok((source, root, subvolume))
 }
 
 fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&FileSystem>) -> bool {
@@ -110,8 +122,8 @@ pub(crate) fn find_root(disk: &OpenDisk, report: Tell) -> Result<Target, Error> 
             looked_at.note_miss(format!("{name} is {kind}"));
             continue;
         }
-        let root = match mount::mount(disk, &partition, kind) {
-            Ok(root) => root,
+        let (source, root, subvolume) = match mounted(disk, &partition, kind) {
+            Ok(mounted) => mounted,
             Err(error) => {
                 looked_at.refused(&name, &error);
                 if roles::rank(&partition, Some(&file_system)) == 0 {
@@ -123,7 +135,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: Tell) -> Result<Target, Error> 
         };
         if os_release::PATHS.iter().any(|path| root.exists(path)) {
             report(Report::Note(format!("the root file system is {kind} on {name}")));
-            return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
+            return Ok(Target { root, partition, name, kind, source, subvolume, warnings: looked_at.refusals });
         }
         looked_at.note_miss(format!("{name} ({kind}) has no /etc/os-release"));
     }

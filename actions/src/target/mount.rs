@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mount::{
@@ -27,8 +28,17 @@ use crate::{sys, text};
 const LOOP_TRIES: u32 = 10;
 /// File systems that can be mounted, as the probe calls them.
 const MOUNTABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs", "vfat"];
-/// btrfs subvolumes that installers create for the root file system: of Fedora, of Ubuntu and Arch Linux, of Debian.
-const ROOT_SUBVOLUMES: &[&str] = &["root", "@", "@rootfs"];
+/// btrfs subvolumes that installers create for the root file system: of Fedora, of Ubuntu and Arch Linux, of Debian, of
+/// openSUSE, and others that are usual.
+const ROOT_SUBVOLUMES: &[&str] = &[
+    "subvol=root",
+    "subvol=@",
+    "subvol=@rootfs",
+    "subvol=@/.snapshots/1/snapshot",
+    "subvol=@root",
+    "subvol=rootfs",
+    "subvol=@/root",
+];
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
@@ -113,9 +123,14 @@ pub(crate) fn is_mountable(kind: &str) -> bool {
     MOUNTABLE.contains(&kind)
 }
 
+/// Whether a file system of this kind stores owners and modes.
+pub(crate) fn keeps_owners(kind: &str) -> bool {
+    kind != "vfat"
+}
+
 /// Mounts a partition of a disk.
 pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) -> Result<TargetRoot, MountError> {
-    mount_source(&source(disk, partition)?, kind)
+    mount_source(&source(disk, partition)?, kind).map(|(root, _)| root)
 }
 
 /// A device from which a partition can be mounted.
@@ -123,37 +138,54 @@ pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) 
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// Keeps the loop device bound.
-    _loop_device: Option<File>,
+    loop_device: Option<Arc<File>>,
+}
+
+impl Source {
+    /// The same device once more.
+    pub(crate) fn again(&self) -> Self {
+        Self { path: self.path.clone(), loop_device: self.loop_device.clone() }
+    }
 }
 
 /// The device of a partition: its node, or a loop device.
 pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, MountError> {
     match node::of_partition(disk, partition) {
-        Some(path) => Ok(Source { path, _loop_device: None }),
+        Some(path) => Ok(Source { path, loop_device: None }),
         None => {
             let (path, device) = bind_loop(disk.path(), &partition.bytes)?;
-            Ok(Source { path, _loop_device: Some(device) })
+            Ok(Source { path, loop_device: Some(Arc::new(device)) })
         }
     }
 }
 
-/// Mounts a device. For btrfs, mounts the subvolume with the root file system if it is below the default subvolume,
-/// unless told otherwise.
-pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<TargetRoot, MountError> {
-    let refused = |errno: Errno| MountError::Refused {
+/// Mounts a device. For btrfs, mounts the subvolume with the root file system if it is below the default subvolume.
+/// Returns also the option that chooses it.
+pub(crate) fn mount_source(
+    source: &Source,
+    kind: &'static str,
+) -> Result<(TargetRoot, Option<&'static str>), MountError> {
+    let root = mount_subvolume(source, kind, None)?;
+    let has_system = |folder: &str| os_release::PATHS.iter().any(|path| root.exists(&format!("{folder}{path}")));
+    let folder = |option: &str| option.trim_start_matches("subvol=").to_owned() + "/";
+    let is_root = |option: &&&str| kind == "btrfs" && !has_system("") && has_system(&folder(option));
+    let Some(option) = ROOT_SUBVOLUMES.iter().find(is_root) else { return Ok((root, None)) };
+    // A normal folder of that name is not a subvolume and cannot be mounted.
+    Ok(mount_subvolume(source, kind, Some(option)).map_or((root, None), |subvolume| (subvolume, Some(*option))))
+}
+
+/// Mounts a device. For btrfs, an option may choose the subvolume: `subvol=PATH` or `subvolid=NUMBER`.
+pub(crate) fn mount_subvolume(
+    source: &Source,
+    kind: &'static str,
+    option: Option<&str>,
+) -> Result<TargetRoot, MountError> {
+    let option = option.filter(|_| kind == "btrfs").and_then(|option| option.split_once('='));
+    attach(&source.path, kind, option).map(TargetRoot::new).map_err(|errno| MountError::Refused {
         kind,
         source_path: source.path.display().to_string(),
         source: advised(Tried::Mount(driver(kind)), errno.into()),
-    };
-    let attached = |subvolume| attach(&source.path, kind, subvolume).map(TargetRoot::new);
-    let root = attached(None).map_err(refused)?;
-    let has_system = |folder: &str| os_release::PATHS.iter().any(|path| root.exists(&format!("{folder}{path}")));
-    let is_root = |name: &&&str| kind == "btrfs" && !has_system("") && has_system(&format!("{name}/"));
-    match ROOT_SUBVOLUMES.iter().find(is_root) {
-        // A normal folder of that name is not a subvolume and cannot be mounted.
-        Some(name) => Ok(attached(Some(*name)).unwrap_or(root)),
-        None => Ok(root),
-    }
+    })
 }
 
 /// The driver for a file system. ext2 and ext3 use that of ext4, which is the one that kernels have.
@@ -161,12 +193,12 @@ pub(crate) fn driver(kind: &str) -> &str {
     if kind.starts_with("ext") { "ext4" } else { kind }
 }
 
-fn attach(node: &Path, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
+fn attach(node: &Path, kind: &str, subvolume: Option<(&str, &str)>) -> Result<OwnedFd, Errno> {
     let context = fsopen(driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", node)?;
     fsconfig_set_flag(context.as_fd(), "rw")?;
-    if let Some(name) = subvolume {
-        fsconfig_set_string(context.as_fd(), "subvol", name)?;
+    if let Some((key, value)) = subvolume {
+        fsconfig_set_string(context.as_fd(), key, value)?;
     }
     fsconfig_create(context.as_fd())?;
     let flags =

@@ -1,5 +1,6 @@
 //! Purposes of partitions, by their types, names and labels.
 
+use slipway_formats::fstab::Tags;
 use slipway_protocol::partition_types as types;
 
 use crate::disk::partitions::Partition;
@@ -27,6 +28,16 @@ pub(crate) fn is_for_booting(partition: &Partition, found: Option<&FileSystem>) 
 /// Whether the type of a partition is /usr.
 pub(crate) fn is_usr(partition: &Partition) -> bool {
     partition.type_guid.as_deref().is_some_and(|guid| USR_TYPES.contains(&guid))
+}
+
+/// What names a partition and its file system in an fstab.
+pub(crate) fn tags<'a>(partition: &'a Partition, found: Option<&'a FileSystem>) -> Tags<'a> {
+    Tags {
+        uuid: found.and_then(|found| found.uuid.as_deref()),
+        label: found.and_then(|found| found.label.as_deref()),
+        partuuid: partition.guid.as_deref(),
+        partlabel: Some(&partition.name),
+    }
 }
 
 /// How clearly a partition is marked as the root: 0 by its type, 1 by its name or label, else [`UNMARKED`].

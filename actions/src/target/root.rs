@@ -53,6 +53,17 @@ impl TargetRoot {
         inode(one).is_some() && inode(one) == inode(other)
     }
 
+    /// The same file system once more. It stays mounted until both are dropped.
+    pub(crate) fn again(&self) -> Result<Self, Error> {
+        self.0.try_clone().map(Self).map_err(|source| target_file("looking at", "", source))
+    }
+
+    /// Whether a path leads to a regular file.
+    pub(crate) fn is_file(&self, path: &str) -> bool {
+        let kind = |fd| fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        self.open(path, OFlags::PATH).and_then(kind) == Ok(FileType::RegularFile)
+    }
+
     /// Whether a path leads to a file or directory.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.open(path, OFlags::PATH).is_ok()

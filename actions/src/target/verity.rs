@@ -3,16 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use slipway_formats::boot_entry::grub;
-use slipway_formats::pe::{self, Sections};
-
-use super::roles;
+use super::{boot_texts, roles};
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Partition};
 use crate::disk::probe::{self, FileSystem};
 use crate::error::Error;
 use crate::target::mount;
-use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
+use crate::target::volume::Volume;
 
 /// A partition and its content.
 pub(crate) type Place = (Partition, Option<FileSystem>);
@@ -42,7 +39,7 @@ pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Er
 }
 
 /// Why a partition must not be mounted. `sealed` is the reason why the root file system is sealed, if it is.
-fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
+pub(crate) fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
     let is_boot = roles::is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
         _ if partition.read_only => Some("it is marked as read-only".to_owned()),
@@ -137,33 +134,11 @@ pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Argume
         let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(found.kind);
         if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, found.kind)) {
             let name = partition.describe(disk);
-            read_entries(&Volume::new(name, partition.clone(), found.clone(), root), &mut arguments)?;
+            let volume = Volume::new(name, partition.clone(), found.clone(), root);
+            boot_texts::read(&volume)?.iter().for_each(|(_, text)| arguments.read(text));
         }
     }
     Ok(arguments)
-}
-
-fn read_entries(volume: &Volume, arguments: &mut Arguments) -> Result<(), Error> {
-    for folder in volume.entry_folders() {
-        for name in volume.files(&folder, ".conf")? {
-            arguments.read(&volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default());
-        }
-    }
-    for folder in volume.grub_folders()? {
-        arguments.read(&volume.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?.unwrap_or_default());
-        let block = volume.root.read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?.unwrap_or_default();
-        grub::environment(&block).values().for_each(|value| arguments.read(value));
-    }
-    for folder in [IMAGES, REMOVABLE, ADDONS] {
-        for name in volume.files(folder, ".efi")? {
-            let sections = Sections::read(&volume.bytes(folder, &name, 0, pe::HEAD)?);
-            for section in sections.iter().flat_map(|sections| sections.of(".cmdline")) {
-                let len = section.len.min(MAX_ENTRY);
-                arguments.read(&pe::line(&volume.bytes(folder, &name, section.offset, len)?));
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

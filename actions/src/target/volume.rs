@@ -5,10 +5,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{Mode, OFlags, fstat, openat};
+use slipway_formats::fstab::Tags;
 
 use crate::disk::partitions::Partition;
 use crate::disk::probe::FileSystem;
 use crate::error::Error;
+use crate::target::roles;
 use crate::target::root::{TargetRoot, target_file};
 
 /// Folder of unified kernel images (Boot Loader Specification, Type #2).
@@ -60,6 +62,11 @@ impl Volume {
         let is_same = inode(b"boot").is_some() && inode(b"boot") == inode(b".");
         let prefixes = if is_same { &[""][..] } else { &["", "boot/"] };
         Self { name, partition, file_system, root, prefixes }
+    }
+
+    /// What names it in an fstab.
+    pub(crate) fn tags(&self) -> Tags<'_> {
+        roles::tags(&self.partition, Some(&self.file_system))
     }
 
     fn in_boot<'a>(&self, paths: &'a [&'a str]) -> impl Iterator<Item = String> + use<'a> {

@@ -93,7 +93,7 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
     let request = Request::new(&url, Some(&inputs.ca));
     let program = program_of(std::env::consts::ARCH);
     let must = "the system must fetch the reporter from the server";
-    let manifest = match small::fetch(&request, MAX_MANIFEST, PATIENCE, machine) {
+    let manifest = match small::fetch(&request, MAX_MANIFEST, PATIENCE, machine, &mut |_| {}) {
         Ok(small) => small.bytes,
         Err(error) => return Some(format!("{must}, which was not asked whether it has it: {}", text::chain(&error))),
     };

@@ -38,7 +38,7 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
         is_unknown
             || roles::is_for_booting(partition, found)
             || roles::rank(partition, found) < roles::UNMARKED
-            || named.iter().any(|entry| entry.means(partition, found))
+            || named.iter().any(|entry| entry.means(&roles::tags(partition, found)))
     };
     let unseen = looked_at.unmounted.iter().find(|place| place.is_refused && may_be_read(place));
     Ok(unseen.map(|Unmounted { reason, .. }| {

@@ -1,6 +1,7 @@
 //! Determines in advance which initramfs images will be rebuilt.
 
-use crate::action::run_in_target::fstab;
+use slipway_formats::fstab;
+
 use crate::error::Error;
 use crate::target;
 use crate::target::os_release;
@@ -34,8 +35,7 @@ impl<'a> System<'a> {
         let Some(home) = volumes.iter().filter(is_root).min_by_key(rank) else { return Ok(None) };
         let entries = boot_entries(&home.root)?;
         let meant = entries.iter().find(|entry| entry.place == "boot");
-        let is_meant =
-            |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.partition, Some(&volume.file_system)));
+        let is_meant = |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.tags()));
         let (boot, folder) = volumes.iter().find(is_meant).map_or((home, "boot/"), |boot| (boot, ""));
         let mut system = Self { home: &home.root, boot, folder, images: Vec::new() };
         let is_made = |image: &String| {

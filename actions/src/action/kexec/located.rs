@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::action::run_in_target::fstab;
+use slipway_formats::fstab;
+
 use crate::error::Error;
 use crate::target::mount::Unmounted;
 use crate::target::os_release;
+use crate::target::roles;
 use crate::target::root::MAX_LINKS;
 use crate::target::volume::Volume;
 
@@ -108,11 +110,11 @@ impl<'a> System<'a> {
     /// The file on the volume that the system's fstab mounts above it, if that is on this disk.
     fn mounted_at(&self, path: &str) -> Result<Option<Located<'a>>, String> {
         for (entry, path) in self.mounted.iter().filter_map(|entry| Some((entry, below(path, &entry.place)?))) {
-            let is_meant = |volume: &&&Volume| entry.means(&volume.partition, Some(&volume.file_system));
+            let is_meant = |volume: &&&Volume| entry.means(&volume.tags());
             if let Some(volume) = self.others.iter().find(is_meant) {
                 return Ok(Some(Located { volume, path: path.to_owned() }));
             }
-            let is_meant = |place: &&Unmounted| entry.means(&place.partition, place.file_system.as_ref());
+            let is_meant = |place: &&Unmounted| entry.means(&roles::tags(&place.partition, place.file_system.as_ref()));
             if let Some(Unmounted { reason, .. }) = self.unmounted.iter().find(is_meant) {
                 return Err(format!("its /{} is on a partition that is not mounted: {reason}", entry.place));
             }

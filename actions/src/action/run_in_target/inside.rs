@@ -95,14 +95,16 @@ fn enter(mounts: &[super::Mount]) -> Result<(), String> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| failed("keeping mounts private to this process", errno))?;
     let mut mounted = Vec::new();
-    for (source, kind, place) in mounts {
-        let root = of_disk(source, kind).map_err(|errno| {
+    for (source, kind, subvolume, place) in mounts {
+        let root = of_disk(source, kind, subvolume.as_deref()).map_err(|errno| {
             let reason = advised(Tried::Mount(mount::driver(kind)), errno.into());
             format!("mounting {kind} from {source}: {reason}")
         })?;
         mounted.push((root, format!("/{place}")));
     }
     for (root, place) in &mounted {
+        // systemd makes mount points too.
+        _ = fs::create_dir_all(place);
         attach(root, place).map_err(|errno| failed(&format!("mounting on {place}"), errno))?;
         if place == "/" {
             // The other file systems are mounted below the root.
@@ -114,10 +116,13 @@ fn enter(mounts: &[super::Mount]) -> Result<(), String> {
     Ok(())
 }
 
-fn of_disk(source: &str, kind: &str) -> Result<OwnedFd, Errno> {
+fn of_disk(source: &str, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
     let context = fsopen(mount::driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", source)?;
     fsconfig_set_flag(context.as_fd(), "rw")?;
+    if let Some((key, value)) = subvolume.and_then(|option| option.split_once('=')) {
+        fsconfig_set_string(context.as_fd(), key, value)?;
+    }
     fsconfig_create(context.as_fd())?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }

@@ -1,24 +1,31 @@
-//! Writes a seed to the root file system of the installed system, and removes the traces of former ones.
+//! Writes a seed where /var/lib/cloud of the installed system will be, and removes the traces of former ones.
 
-use rustix::fs::{Access, AtFlags, Dir, FileType, accessat};
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
+use slipway_user_data::image::{File, Seed};
 
+use super::configuration::{self, Change};
 use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::disk::probe::FileSystem;
 use crate::error::{Error, TargetError};
 use crate::report::{Report, Tell};
+use crate::target::layout::{Folder, Held, Layout};
+use crate::target::mount::Source;
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::verity::Place;
-use crate::target::{self, Target, mount};
+use crate::target::volume::Volume;
+use crate::target::{self, Target, boot_texts, mount, roles};
+use crate::text::chain;
 
-/// Below /var.
-const SEED: &str = "lib/cloud/seed/nocloud";
-/// State that makes cloud-init believe that it has run, and seeds it would read instead. Below /var.
-const LEFTOVERS: &[&str] =
-    &["lib/cloud/instance", "lib/cloud/instances", "lib/cloud/sem", "lib/cloud/data", "lib/cloud/seed/nocloud-net"];
-/// This file keeps cloud-init from running. Below /etc.
-const DISABLED: &str = "cloud/cloud-init.disabled";
-/// A single line, because ds-identify, which decides at boot whether cloud-init runs at all, reads no more. Below /etc.
-const DATASOURCE: (&str, &str) = ("cloud/cloud.cfg.d/99_slipway.cfg", "datasource_list: [ NoCloud, None ]\n");
+/// cloud-init's state. Its folder `seed` may have seeds.
+const STATE: &str = "var/lib/cloud";
+/// Below the state.
+const SEED: &str = "seed/nocloud";
+/// State that makes cloud-init believe that it has run, and seeds it would read instead. Below the state.
+const LEFTOVERS: &[&str] = &["instance", "instances", "sem", "data", "seed/nocloud-net"];
+/// Where boot file systems are mounted.
+const BOOT: &[&str] = &["boot", "boot/efi", "efi"];
 const PROGRAM: &str = "bin/cloud-init";
 /// Optional files of a seed.
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
@@ -26,29 +33,51 @@ const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
 const SEED_MODE: u32 = 0o600;
 /// OSTree systems, each with its /var and its deployments (libostree documentation, "Deployments").
 const OSTREE: &str = "ostree/deploy";
-/// A separate file system mounted here would hide the seed from the running system.
-const ABOVE_SEED: &[&str] = &["/var", "/var/lib", "/var/lib/cloud"];
 /// An installed system does not have more systems or deployments than this.
 const MAX_DEPLOYMENTS: usize = 16;
 
-/// The root file system, and the folders of the running system in it.
+/// A system on the disk, and the folders of the running system, wherever they are mounted from.
 #[derive(Debug)]
 pub(super) struct System {
-    root: TargetRoot,
-    /// Description of the partition.
+    /// Description of the file system with the seed, or of the root file system.
     pub(super) name: String,
     warnings: Vec<String>,
-    vars: Vec<String>,
-    etcs: Vec<String>,
-    usrs: Vec<String>,
+    /// Folders with cloud-init's state.
+    states: Vec<Folder>,
+    /// Why the state of the running system is not there, if so.
+    away: Option<String>,
+    etcs: Vec<Etc>,
+    /// Texts with arguments of the kernel.
+    boot: Vec<File>,
 }
 
-/// Mounts the root file system of a usual or an OSTree system.
+/// A folder /etc of a system, and its /usr.
+#[derive(Debug)]
+pub(super) struct Etc {
+    pub(super) folder: Folder,
+    pub(super) usr: Folder,
+    /// Why it cannot be written to, if so.
+    pub(super) closed: Option<String>,
+}
+
+/// A root file system, and what it is mounted from.
+struct Found<'a> {
+    disk: &'a OpenDisk,
+    root: TargetRoot,
+    home: (u32, Source),
+    name: String,
+    kind: &'static str,
+}
+
+/// Mounts the file systems of a usual or an OSTree system.
 pub(super) fn find(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<System, Error> {
     match target::find_root(disk, report) {
-        Ok(Target { root, name, warnings, .. }) => {
-            let [vars, etcs, usrs] = ["var", "etc", "usr"].map(|dir| vec![dir.to_owned()]);
-            Ok(System { root, name, warnings, vars, etcs, usrs })
+        Ok(Target { root, partition, name, kind, source, warnings, .. }) => {
+            let found = Found { disk, root, home: (partition.number, source), name, kind };
+            let mut system = found.system(places)?;
+            system.warnings.splice(0..0, warnings);
+            found.add("", "", &mut system)?;
+            Ok(system)
         }
         Err(error @ Error::Target(TargetError::NotFound { .. })) => find_ostree(disk, places, report)?.ok_or(error),
         Err(error) => Err(error),
@@ -58,34 +87,95 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<Sy
 fn find_ostree(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<Option<System>, Error> {
     for (partition, found) in places {
         let kind = found.as_ref().map_or("", |found| found.kind);
-        if target::roles::is_usr(partition) || partition.read_only || !mount::is_mountable(kind) || kind == "vfat" {
+        if roles::is_usr(partition) || partition.read_only || !mount::is_mountable(kind) || kind == "vfat" {
             continue;
         }
-        let Ok(root) = mount::mount(disk, partition, kind) else { continue };
+        let Ok(source) = mount::source(disk, partition) else { continue };
+        let Ok((root, _)) = mount::mount_source(&source, kind) else { continue };
         let name = partition.describe(disk);
         if root.exists("ostree/repo") {
             report(Report::Note(format!("the root file system is {kind} on {name}, managed by OSTree")));
-            return deployed(root, name);
+            return deployed(Found { disk, root, home: (partition.number, source), name, kind }, places);
         }
     }
     Ok(None)
 }
 
 /// The system of an OSTree root; `None` if nothing is deployed in it.
-fn deployed(root: TargetRoot, name: String) -> Result<Option<System>, Error> {
-    let (mut vars, mut etcs, mut usrs) = (Vec::new(), Vec::new(), Vec::new());
-    for os in directories(&root, OSTREE)? {
-        let deployments = directories(&root, &format!("{OSTREE}/{os}/deploy"))?;
-        if !deployments.is_empty() {
-            vars.push(format!("{OSTREE}/{os}/var"));
-        }
-        for deployment in deployments {
-            let [etc, usr] = ["etc", "usr"].map(|dir| format!("{OSTREE}/{os}/deploy/{deployment}/{dir}"));
-            etcs.push(etc);
-            usrs.push(usr);
+fn deployed(found: Found, places: &[Place]) -> Result<Option<System>, Error> {
+    let mut system = found.system(places)?;
+    for os in directories(&found.root, OSTREE)? {
+        for deployment in directories(&found.root, &format!("{OSTREE}/{os}/deploy"))? {
+            found.add(&format!("{OSTREE}/{os}/deploy/{deployment}/"), &format!("{OSTREE}/{os}/"), &mut system)?;
         }
     }
-    Ok((!vars.is_empty()).then_some(System { root, name, warnings: Vec::new(), vars, etcs, usrs }))
+    Ok((!system.etcs.is_empty()).then_some(system))
+}
+
+impl Found<'_> {
+    /// A system without folders, with the boot texts of the root file system and of partitions for booting.
+    fn system(&self, places: &[Place]) -> Result<System, Error> {
+        let mut system = System {
+            name: self.name.clone(),
+            warnings: Vec::new(),
+            states: Vec::new(),
+            away: None,
+            etcs: Vec::new(),
+            boot: Vec::new(),
+        };
+        system.read_boot(&self.folder("")?, "")?;
+        for (partition, found) in places.iter().filter(|(partition, _)| partition.number != self.home.0) {
+            let is_boot = roles::is_for_booting(partition, found.as_ref()) && !partition.read_only;
+            let Some(kind) = found.as_ref().map(|found| found.kind).filter(|kind| is_boot && mount::is_mountable(kind))
+            else {
+                continue;
+            };
+            if let Ok(root) = mount::mount(self.disk, partition, kind) {
+                let name = partition.describe(self.disk);
+                system.read_boot(
+                    &Folder { root, path: String::new(), name: name.clone(), kind },
+                    &format!(" of {name}"),
+                )?;
+            }
+        }
+        Ok(system)
+    }
+
+    /// Adds the folders of a system whose root is the folder `base` and whose /var is in the folder `shared`. Both end
+    /// with a slash, or are empty.
+    fn add(&self, base: &str, shared: &str, system: &mut System) -> Result<(), Error> {
+        let layout = Layout::read(self.disk, &self.root, (self.home.0, &self.home.1), base)?;
+        for place in BOOT {
+            if let Held::Mounted(folder) = layout.held(place)? {
+                system.read_boot(&folder, &format!(" of {}", folder.name))?;
+            }
+        }
+        match layout.held(STATE)? {
+            Held::Root(path) => {
+                let is_new = |state: &Folder| state.path != format!("{shared}{path}");
+                if system.states.iter().all(is_new) {
+                    system.states.push(self.folder(&format!("{shared}{path}"))?);
+                }
+            }
+            Held::Mounted(folder) => {
+                system.name.clone_from(&folder.name);
+                system.states.push(folder);
+            }
+            Held::Away(reason) => system.away = Some(reason),
+        }
+        let (folder, closed) = match layout.held("etc")? {
+            Held::Root(path) => (self.folder(&format!("{base}{path}"))?, None),
+            Held::Mounted(folder) => (folder, None),
+            Held::Away(reason) => (self.folder(&format!("{base}etc"))?, Some(reason)),
+        };
+        let closed = closed.or(folder.is_read_only()?.then(|| format!("{} is read-only", folder.name)));
+        system.etcs.push(Etc { folder, usr: self.folder(&format!("{base}usr"))?, closed });
+        Ok(())
+    }
+
+    fn folder(&self, path: &str) -> Result<Folder, Error> {
+        Ok(Folder { root: self.root.again()?, path: path.to_owned(), name: self.name.clone(), kind: self.kind })
+    }
 }
 
 /// Sorted names of the directories in a directory; empty if `path` is not a directory.
@@ -109,46 +199,43 @@ fn directories(root: &TargetRoot, path: &str) -> Result<Vec<String>, Error> {
     }
 }
 
-/// The folder above the seed that is a mount point of its own (fstab(5)).
-fn mounted_over(fstab: &str) -> Option<&'static str> {
-    let places = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let mut places = places.filter_map(|line| line.split_whitespace().nth(1));
-    places.find_map(|place| ABOVE_SEED.iter().copied().find(|above| place.trim_end_matches('/') == *above))
-}
-
 impl System {
-    /// Why the root file system cannot be written to, if so. The kernel silently mounts a file system read-only if it
-    /// is marked as such.
-    pub(super) fn obstacle(&self) -> Result<Option<String>, Error> {
-        let is_read_only = || -> Result<bool, Errno> {
-            let root = self.root.directory()?;
-            let mut places = vec![root];
-            places.extend(self.vars.iter().filter_map(|var| self.root.open_directory(var.as_bytes()).ok()));
-            let denied = |place| accessat(place, ".", Access::WRITE_OK, AtFlags::empty()) == Err(Errno::ROFS);
-            Ok(places.iter().any(denied))
-        };
-        let is_read_only = is_read_only().map_err(|errno| target_file("looking at", "", errno.into()))?;
-        Ok(is_read_only.then(|| format!("{} is read-only", self.name)))
-    }
-
-    /// Whether there is a NoCloud seed.
-    pub(super) fn has_seed(&self) -> bool {
-        self.vars.iter().any(|var| self.root.exists(&format!("{var}/{SEED}/meta-data")))
-    }
-
-    /// Why a seed in this file system would not be found, if so: the system mounts another file system over its place.
-    pub(super) fn hidden(&self) -> Result<Option<String>, Error> {
-        for etc in &self.etcs {
-            if let Some(place) = mounted_over(&self.root.read(&format!("{etc}/fstab"))?.unwrap_or_default()) {
-                return Ok(Some(format!("its fstab mounts another file system on {place}")));
+    /// Adds the boot texts of a file system. `of` tells it from the root file system.
+    fn read_boot(&mut self, folder: &Folder, of: &str) -> Result<(), Error> {
+        let file_system = FileSystem { kind: folder.kind, uuid: None, label: None };
+        let volume = Volume::new(folder.name.clone(), Partition::default(), file_system, folder.root.again()?);
+        let texts = boot_texts::read(&volume).unwrap_or_else(|error| {
+            self.warnings.push(format!("kernel arguments were not looked at in {}: {}", folder.name, chain(&error)));
+            Vec::new()
+        });
+        for (path, text) in texts {
+            let file = File { path: format!("/{path}{of}"), text };
+            if !self.boot.contains(&file) {
+                self.boot.push(file);
             }
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// Why a seed cannot be put where the running system looks for it, if so.
+    pub(super) fn obstacle(&self) -> Result<Option<String>, Error> {
+        for state in &self.states {
+            if state.is_read_only()? {
+                return Ok(Some(format!("{} is read-only", state.name)));
+            }
+        }
+        Ok(self.away.clone())
+    }
+
+    /// Whether there is a NoCloud seed that cannot be removed.
+    pub(super) fn has_lasting_seed(&self) -> bool {
+        let has_seed = |state: &Folder| state.root.exists(&state.at(&format!("{SEED}/meta-data")));
+        self.states.iter().any(|state| has_seed(state) && !state.is_read_only().is_ok_and(|read_only| !read_only))
     }
 
     /// Warnings for the operator.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let has_cloud_init = self.usrs.iter().any(|usr| self.root.exists(&format!("{usr}/{PROGRAM}")));
+        let has_cloud_init = self.etcs.iter().any(|etc| etc.usr.root.exists(&etc.usr.at(PROGRAM)));
         let mut warnings = self.warnings.clone();
         if !has_cloud_init {
             warnings.push("the installed system has no /usr/bin/cloud-init, so nothing will read the seed".to_owned());
@@ -156,51 +243,56 @@ impl System {
         warnings
     }
 
-    /// Removes what former seeds left, and has cloud-init look for a NoCloud seed.
-    fn prepare(&self) -> Result<(), Error> {
-        for var in &self.vars {
-            LEFTOVERS.iter().try_for_each(|path| self.root.remove(&format!("{var}/{path}")))?;
-        }
+    /// What has to change in each /etc for cloud-init to take a seed, and warnings. Refused if nothing helps.
+    pub(super) fn changes(&self, seed: Seed, disk: &str) -> Result<(Vec<Change>, Vec<String>), Error> {
+        let (mut changes, mut warnings) = (Vec::new(), Vec::new());
         for etc in &self.etcs {
-            self.root.remove(&format!("{etc}/{DISABLED}"))?;
-            self.root.write(&format!("{etc}/{}", DATASOURCE.0), DATASOURCE.1.as_bytes(), 0o644)?;
+            let (change, more) = configuration::plan(etc, seed, &self.boot, disk)?;
+            changes.push(change);
+            warnings.extend(more);
+        }
+        Ok((changes, warnings))
+    }
+
+    /// Removes what former seeds left, and has cloud-init look for a NoCloud seed.
+    fn prepare(&self, changes: &[Change]) -> Result<(), Error> {
+        for (etc, change) in self.etcs.iter().zip(changes) {
+            change.make(&etc.folder)?;
+            etc.folder.root.sync()?;
+        }
+        for state in &self.states {
+            if !state.is_read_only()? {
+                LEFTOVERS.iter().try_for_each(|path| state.root.remove(&state.at(path)))?;
+            }
         }
         Ok(())
     }
 
     /// Writes a seed.
-    pub(super) fn seed(&self, files: &[(&str, String)]) -> Result<(), Error> {
-        self.prepare()?;
-        for var in &self.vars {
+    pub(super) fn seed(&self, files: &[(&str, String)], changes: &[Change]) -> Result<(), Error> {
+        self.prepare(changes)?;
+        for state in &self.states {
+            let at = |name: &str| state.at(&format!("{SEED}/{name}"));
             for (name, content) in files {
-                self.root.write(&format!("{var}/{SEED}/{name}"), content.as_bytes(), SEED_MODE)?;
+                state.root.write(&at(name), content.as_bytes(), SEED_MODE)?;
             }
             for name in OPTIONAL.iter().filter(|name| files.iter().all(|(file, _)| file != *name)) {
-                self.root.remove(&format!("{var}/{SEED}/{name}"))?;
+                state.root.remove(&at(name))?;
             }
+            state.root.sync()?;
         }
-        self.root.sync()
+        Ok(())
     }
 
     /// Prepares for a seed elsewhere.
-    pub(super) fn make_way(&self) -> Result<(), Error> {
-        self.prepare()?;
-        self.vars.iter().try_for_each(|var| self.root.remove(&format!("{var}/{SEED}")))?;
-        self.root.sync()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_mounted_over_a_seed_is_seen_in_fstab() {
-        let check = |fstab: &str, expect: Option<&str>| assert_eq!(mounted_over(fstab), expect, "{fstab:?}");
-        check("", None);
-        check("UUID=a / ext4 defaults 0 1\nUUID=b /var/log ext4\n# UUID=c /var ext4\n", None);
-        check("UUID=a / ext4\n\tUUID=b\t/var\text4 defaults 0 2\n", Some("/var"));
-        check("UUID=a /var/lib/ btrfs subvol=@lib", Some("/var/lib"));
-        check("/dev/sda3", None);
+    pub(super) fn make_way(&self, changes: &[Change]) -> Result<(), Error> {
+        self.prepare(changes)?;
+        for state in &self.states {
+            if !state.is_read_only()? {
+                state.root.remove(&state.at(SEED))?;
+                state.root.sync()?;
+            }
+        }
+        Ok(())
     }
 }

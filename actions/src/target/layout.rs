@@ -1,0 +1,279 @@
+//! Which file system of the installed system holds a path, by what the system mounts when it starts: fstab(5) and
+//! systemd's mount units.
+
+use rustix::fs::{Access, AtFlags, accessat};
+use rustix::io::Errno;
+use slipway_formats::fstab::{self, Entry};
+
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::error::Error;
+use crate::target::mount::{self, MountError, SearchLog, Source};
+use crate::target::root::{MAX_LINKS, TargetRoot, target_file};
+use crate::target::verity::{self, Place};
+use crate::target::{Target, roles};
+use crate::text;
+
+const FSTAB: &str = "fstab";
+/// Folder below /etc of the units that an administrator made. Those that come with packages mount kernel file systems.
+const UNITS: &str = "systemd/system";
+
+/// What the installed system mounts.
+#[derive(Debug)]
+pub(crate) struct Layout<'a> {
+    disk: &'a OpenDisk,
+    places: Vec<Place>,
+    root: &'a TargetRoot,
+    /// Number of the root's partition, and its device.
+    home: (u32, &'a Source),
+    /// Where the root of the running system is on its file system, as a prefix.
+    base: String,
+    mounted: Vec<Mounted>,
+}
+
+/// A file system that is mounted, and the file that says so.
+#[derive(Debug)]
+struct Mounted {
+    entry: Entry,
+    by: String,
+}
+
+/// Where a path is.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// In the root file system, at this path.
+    Root(String),
+    /// In another file system of the disk.
+    Mounted(Folder),
+    /// Not on this disk, for this reason.
+    Away(String),
+}
+
+/// A path in a mounted file system.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) root: TargetRoot,
+    pub(crate) path: String,
+    /// The file system in words.
+    pub(crate) name: String,
+    /// File system type.
+    pub(crate) kind: &'static str,
+}
+
+/// A file system of the disk that the system mounts.
+#[derive(Debug)]
+pub(crate) struct Extra {
+    pub(crate) source: Source,
+    pub(crate) kind: &'static str,
+    /// The option that chooses a subvolume.
+    pub(crate) subvolume: Option<String>,
+    /// Mount point, without slashes at its ends.
+    pub(crate) place: String,
+}
+
+impl Folder {
+    /// The path of a file below the folder.
+    pub(crate) fn at(&self, path: &str) -> String {
+        if self.path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.path) }
+    }
+
+    /// Whether it cannot be written to. The kernel silently mounts a file system read-only if it is marked as such, and
+    /// a subvolume may be read-only by itself.
+    pub(crate) fn is_read_only(&self) -> Result<bool, Error> {
+        let mut path = &*self.path;
+        loop {
+            match self.root.open_directory(path.as_bytes()) {
+                // It is made in the folder above.
+                Err(Errno::NOENT | Errno::NOTDIR) if !path.is_empty() => {
+                    path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                }
+                Err(errno) => return Err(target_file("looking at", path, errno.into())),
+                Ok(place) => return Ok(accessat(place, ".", Access::WRITE_OK, AtFlags::empty()) == Err(Errno::ROFS)),
+            }
+        }
+    }
+
+    /// Whether the file system stores owners and modes.
+    pub(crate) fn keeps_owners(&self) -> bool {
+        mount::keeps_owners(self.kind)
+    }
+}
+
+impl<'a> Layout<'a> {
+    /// What a system mounts whose root file system was found.
+    pub(crate) fn of(disk: &'a OpenDisk, target: &'a Target) -> Result<Self, Error> {
+        Self::read(disk, &target.root, (target.partition.number, &target.source), "")
+    }
+
+    /// What a system mounts whose root is a folder, which ends with a slash, in this file system.
+    pub(crate) fn read(
+        disk: &'a OpenDisk,
+        root: &'a TargetRoot,
+        home: (u32, &'a Source),
+        base: &str,
+    ) -> Result<Self, Error> {
+        let etc = format!("{base}etc");
+        let mut mounted = Vec::new();
+        // A unit takes the place of the one that is made of fstab.
+        for name in root.list(&format!("{etc}/{UNITS}"))?.into_iter().filter(|name| name.ends_with(".mount")) {
+            let path = format!("{etc}/{UNITS}/{name}");
+            let text = if root.exists(&path) { root.read(&path)? } else { None };
+            mounted.extend(text.and_then(|text| fstab::of_unit(&text)).map(|entry| Mounted { entry, by: name }));
+        }
+        let text = root.read(&format!("{etc}/{FSTAB}"))?.unwrap_or_default();
+        // A boot file system counts even if it is mounted only for updates.
+        for entry in fstab::entries(&text).into_iter().chain(fstab::boot_entries(&text)) {
+            if mounted.iter().all(|earlier: &Mounted| earlier.entry.place != entry.place) {
+                mounted.push(Mounted { entry, by: FSTAB.to_owned() });
+            }
+        }
+        // A folder that is bound to itself stays what it is.
+        mounted.retain(|mounted| mounted.entry.bound().is_none_or(|folder| folder != mounted.entry.place));
+        Ok(Self { disk, places: verity::places(disk)?, root, home, base: base.to_owned(), mounted })
+    }
+
+    /// Where a path of the running system is. Mounts the file system that has it.
+    pub(crate) fn held(&self, path: &str) -> Result<Held, Error> {
+        let (mounted, path) = self.locate(path);
+        let Some(Mounted { entry, by }) = mounted else { return Ok(Held::Root(path)) };
+        let away = |reason: Option<String>| {
+            let what = reason.as_ref().map_or(&*entry.kind, |_| "another file system");
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            Ok(Held::Away(format!("its {by} mounts {what} on /{}{reason}", entry.place)))
+        };
+        let (partition, kind) = match self.partition(entry) {
+            Ok(found) => found,
+            Err(reason) => return away(reason),
+        };
+        let mut name = partition.describe(self.disk);
+        if let Some(subvolume) = entry.subvolume().filter(|_| kind == "btrfs") {
+            name = format!("{subvolume} of {name}");
+        }
+        match self.mount(partition, kind, entry.subvolume()) {
+            Ok(root) => Ok(Held::Mounted(Folder { root, path, name, kind })),
+            Err(error @ MountError::Refused { .. }) => away(Some(text::chain(&error))),
+            Err(error) => {
+                let mut looked_at = SearchLog::default();
+                looked_at.refused(&name, &error);
+                Err(looked_at.not_found("the file system for a folder", self.disk))
+            }
+        }
+    }
+
+    fn mount(
+        &self,
+        partition: &Partition,
+        kind: &'static str,
+        subvolume: Option<&str>,
+    ) -> Result<TargetRoot, MountError> {
+        // A file system must not be mounted through two devices.
+        match self.home {
+            (number, source) if number == partition.number => mount::mount_subvolume(source, kind, subvolume),
+            _ => mount::mount_subvolume(&mount::source(self.disk, partition)?, kind, subvolume),
+        }
+    }
+
+    /// What else the system mounts from this disk, the outer mount points first, and warnings of what has a lasting
+    /// name and is not mounted.
+    pub(crate) fn extras(&self) -> (Vec<Extra>, Vec<String>) {
+        let (mut extras, mut warnings) = (Vec::new(), Vec::new());
+        for Mounted { entry, .. } in self.mounted.iter().filter(|mounted| !mounted.entry.place.is_empty()) {
+            let place = entry.place.clone();
+            let extra = self.partition(entry).and_then(|(partition, kind)| {
+                let source = if partition.number == self.home.0 {
+                    Ok(self.home.1.again())
+                } else {
+                    mount::source(self.disk, partition)
+                };
+                let source = source.map_err(|error| Some(text::chain(&error)))?;
+                let subvolume = entry.subvolume().filter(|_| kind == "btrfs").map(str::to_owned);
+                Ok(Extra { source, kind, subvolume, place: place.clone() })
+            });
+            match extra {
+                Ok(extra) => extras.push(extra),
+                Err(Some(reason)) => warnings.push(format!("/{place} is not mounted: {reason}")),
+                Err(None) => {}
+            }
+        }
+        extras.sort_by_key(|extra| extra.place.len());
+        (extras, warnings)
+    }
+
+    /// The file system that is mounted over a path, if any, and the path in it. Bound folders and links to folders are
+    /// followed as long as they are in the root file system.
+    fn locate(&self, path: &str) -> (Option<&Mounted>, String) {
+        let names = |path: &str| path.rsplit('/').map(str::to_owned).collect::<Vec<_>>();
+        let (mut done, mut left, mut turns) = (Vec::new(), names(path), 0);
+        while let Some(name) = left.pop() {
+            match &*name {
+                "" | "." => continue,
+                ".." => _ = done.pop(),
+                _ => done.push(name),
+            }
+            let here = done.join("/");
+            let turn = if let Some((mounted, rest)) = self.over(&here, &left) {
+                match mounted.entry.bound() {
+                    Some(folder) if turns < MAX_LINKS => format!("{folder}/{rest}"),
+                    _ => return (Some(mounted), rest),
+                }
+            } else {
+                match self.root.link_at(&format!("{}{here}", self.base)) {
+                    Ok(Some(target)) if turns < MAX_LINKS && !left.is_empty() => {
+                        // A relative target is below the folder with the link.
+                        let target = target.strip_prefix(&self.base).unwrap_or(&target).to_owned();
+                        format!("{target}/{}", left.iter().rev().cloned().collect::<Vec<_>>().join("/"))
+                    }
+                    _ => continue,
+                }
+            };
+            turns += 1;
+            done.clear();
+            left = names(&turn);
+        }
+        (None, done.join("/"))
+    }
+
+    /// What is mounted over the rest of a path, if the path so far is a mount point; and the path there.
+    fn over(&self, here: &str, left: &[String]) -> Option<(&Mounted, String)> {
+        self.mounted.iter().find(|mounted| !here.is_empty() && mounted.entry.place == here)?;
+        let whole = left.iter().rev().fold(here.to_owned(), |path, name| format!("{path}/{name}"));
+        let over = self.mounted.iter().filter_map(|mounted| Some((mounted, mounted.entry.below(&whole)?)));
+        let (innermost, rest) = over.max_by_key(|(mounted, _)| mounted.entry.place.len())?;
+        Some((innermost, rest.trim_matches('/').to_owned()))
+    }
+
+    /// The partition that an entry means, and its file system. Otherwise why there is none; no reason if the entry
+    /// means no device.
+    fn partition(&self, entry: &Entry) -> Result<(&Partition, &'static str), Option<String>> {
+        let is_meant = |(partition, found): &&Place| match entry.tag() {
+            Some(_) => entry.means(&roles::tags(partition, found.as_ref())),
+            None => self.number(&entry.source) == Some(partition.number),
+        };
+        let Some((partition, found)) = self.places.iter().find(is_meant) else {
+            let is_device = entry.tag().is_some() || entry.source.starts_with("/dev/");
+            return Err(is_device.then(|| format!("{} is not on this disk", entry.source)));
+        };
+        if let Some(reason) = verity::closed(partition, found.as_ref(), None) {
+            return Err(Some(format!("{} is left alone: {reason}", partition.describe(self.disk))));
+        }
+        match found.as_ref().map(|found| found.kind) {
+            Some(kind) if mount::is_mountable(kind) => Ok((partition, kind)),
+            kind => Err(Some(format!("{} has {}", partition.describe(self.disk), kind.unwrap_or("no file system")))),
+        }
+    }
+
+    /// The number of the partition that is called so where the root is called as in fstab: `/dev/sda3` beside a root on
+    /// `/dev/sda2`.
+    fn number(&self, source: &str) -> Option<u32> {
+        let root = self.mounted.iter().find(|mounted| mounted.entry.place.is_empty())?;
+        if root.entry.source == source {
+            return Some(self.home.0);
+        }
+        let numbered = |name: &str| {
+            let base = name.strip_prefix("/dev/")?.trim_end_matches(|c: char| c.is_ascii_digit());
+            Some((base.to_owned(), name.strip_prefix("/dev/")?.strip_prefix(base)?.parse::<u32>().ok()?))
+        };
+        let ((disk, number), (root_disk, root_number)) = (numbered(source)?, numbered(&root.entry.source)?);
+        (disk == root_disk && root_number == self.home.0).then_some(number)
+    }
+}
