@@ -21,7 +21,7 @@ pub fn inject(user_data: &[u8], block: &Block) -> Result<Vec<u8>, Refusal> {
     Ok(if gzip::is_compressed(user_data) { gzip::pack(&edited) } else { edited.into_bytes() })
 }
 
-/// [`inject`] for text.
+/// [`inject()`] for text.
 pub fn inject_text(user_data: &str, block: &Block) -> Result<String, Refusal> {
     readable(user_data.as_bytes())?;
     with_block(user_data, block)

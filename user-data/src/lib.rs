@@ -51,7 +51,7 @@ pub use crate::trust::trusting;
 /// Removes every block with this `url`. The result is empty if nothing is left. User-data without such a block, or with
 /// invalid YAML, stays as it is.
 ///
-/// For user-data that was not empty, this undoes [`inject`] byte for byte, unless the user-data was compressed, ended
+/// For user-data that was not empty, this undoes [`inject()`] byte for byte, unless the user-data was compressed, ended
 /// inside a message without its closing boundary, or had a `phone_home`.
 ///
 /// A block is refused if something else depends on it, or if it is among other keys in an archive.
