@@ -292,7 +292,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
             "window of zstd",
             vec![0x28, 0xB5, 0x2F, 0xFD, 0, 0xA8, 1, 0, 0],
             "decoding the zstd image",
-            "too much memory",
+            "needs a window of 2048 MiB to decode",
         ),
         ("backing file of qcow2", backed, "decoding the qcow2 image", "it has a backing file"),
     ] {

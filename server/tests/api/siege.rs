@@ -296,9 +296,7 @@ async fn a_sequence_number_that_no_node_comes_to_changes_nothing() {
     let server = TestServer::start().await;
     let (node, run) = working(&server).await;
     report(&server, &node, &run, &[event(1, EventKind::Started)]).await;
-    let refused = refusal(node.post_events(&server, &run, &[note(2, 1), note(u64::MAX, 1)]).await).await;
-    assert!(refused.message.contains("expected a number below 2^63"), "{}", refused.message);
-    for seq in [i64::MAX as u64, MAX_SEQ_GAP + 2] {
+    for seq in [u64::MAX, i64::MAX as u64, MAX_SEQ_GAP + 2] {
         let refused = refusal(node.post_events(&server, &run, &[note(2, 1), note(seq, 1)]).await).await;
         assert_eq!(refused.code, ErrorCode::InvalidRequest);
         let message = format!("event {seq} comes too far after event 1, the last one stored");
