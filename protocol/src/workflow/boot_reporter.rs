@@ -24,7 +24,7 @@ pub struct BootReporter {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
     /// The token of the run. In a run, the server fills it in.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub token: Secret,
     /// The certificates in PEM that may sign the server's certificate. The service trusts no others. In a run, the
     /// server fills them in.

@@ -18,13 +18,13 @@ pub struct SeedCloudInit {
     pub seed: SeedPlace,
     /// The `instance-id` of the meta-data. cloud-init runs once for each instance-id, so each run needs a new one.
     /// Without it, the server makes one.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instance_id: String,
     /// The `local-hostname` of the meta-data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// The user-data as the operator wrote it: anything that cloud-init knows, or an Ignition config.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user_data: String,
     /// The vendor-data, which the site adds to the user's own data. If both have a key, the user's key counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]

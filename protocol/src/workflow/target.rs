@@ -188,7 +188,7 @@ pub struct UnpackArchive {
     pub partition: Option<NumberOrName>,
     /// The directory of that file system to unpack into. It is made if it does not exist. Without it, the archive is
     /// unpacked into the root of the file system.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub directory: String,
     /// The URL of the archive: `https://`, `file://`, an absolute path, or an artifact in a registry,
     /// `oci://REGISTRY/REPOSITORY:TAG`. `http://` is allowed only if another option proves what arrives.
