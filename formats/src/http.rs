@@ -39,8 +39,8 @@ fn in_bytes(range: &str) -> Option<(&str, &str)> {
     unit.eq_ignore_ascii_case("bytes").then_some((range.trim(), total.trim()))
 }
 
-/// The codings of a `Content-Encoding` that change the bytes, as the server names them (RFC 9110, 8.4; IANA's registry of
-/// content codings). Others, such as S3's `aws-chunked`, say nothing about the body.
+/// The codings of a `Content-Encoding` that change the bytes, as the server names them (RFC 9110, 8.4; IANA's registry
+/// of content codings). Others, such as S3's `aws-chunked`, say nothing about the body.
 pub fn codings(text: &str) -> impl Iterator<Item = &str> {
     const CODINGS: [&str; 9] = ["gzip", "x-gzip", "compress", "x-compress", "deflate", "br", "zstd", "dcb", "dcz"];
     let is_coding = |name: &&str| CODINGS.iter().any(|coding| coding.eq_ignore_ascii_case(name));

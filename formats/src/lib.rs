@@ -1,6 +1,6 @@
-//! Readers and editors for foreign formats: boot configurations, fstab, PE, EFI load options, lists of sums, signatures, block
-//! maps, and images by their first bytes. They take bytes or text and return a result or a text. They do no input or
-//! output.
+//! Readers and editors for foreign formats: boot configurations, fstab, PE, EFI load options, lists of sums,
+//! signatures, block maps, and images by their first bytes. They take bytes or text and return a result or a text. They
+//! do no input or output.
 #![deny(clippy::indexing_slicing, clippy::expect_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests"))]
 

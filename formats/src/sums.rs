@@ -1,7 +1,7 @@
 //! Finds the digest of a file in a list of checksums, as written by `sha256sum` and the similar programs of coreutils
 //! (GNU coreutils manual, "md5sum: Print or check MD5 digests") and `openssl dgst`. A line counts where `sha256sum
-//! --check` takes it (coreutils, digest.c: split_3, bsd_split_3). In addition, a byte order mark, names of algorithms in small
-//! letters, OpenSSL's `SHA2-256`, and spaces at the end of a line are accepted.
+//! --check` takes it (coreutils, digest.c: split_3, bsd_split_3). In addition, a byte order mark, names of algorithms
+//! in small letters, OpenSSL's `SHA2-256`, and spaces at the end of a line are accepted.
 //!
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
 

@@ -19,7 +19,8 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(45);
 /// The longest wait of all.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run begins.
+/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run
+/// begins.
 pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
     settle().await;
     name_unserved();
@@ -31,8 +32,8 @@ pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option
     settled.send_replace(true);
 }
 
-/// Returns when drivers are loaded, no device is known to come, and the list has not changed for as long as the machine's
-/// buses need.
+/// Returns when drivers are loaded, no device is known to come, and the list has not changed for as long as the
+/// machine's buses need.
 async fn settle() {
     let began = Instant::now();
     let (mut known, mut since) = (paths(), began);

@@ -160,7 +160,8 @@ pub struct Claim {
     pub address: String,
     /// The identifiers that it sent.
     pub identity: Identity,
-    /// Those of its identifiers that another machine has too, such as `uuid UUID`. Several machines probably share them.
+    /// Those of its identifiers that another machine has too, such as `uuid UUID`. Several machines probably share
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<String>,
     /// What it says of its TPM. Absent if it has none.

@@ -1,8 +1,8 @@
 //! What counts as a value, in whatever is given to slipway: files in YAML, requests and hints in JSON, options.
 //!
-//! A key that is present has a value. Otherwise it is left out. The variable of a template may be empty, and a hint that
-//! lost its value would select every disk. [`read`] puts this rule between any format and any type, so that no type
-//! needs attributes for it. What slipway itself has written, such as its store, is read without the rule.
+//! A key that is present has a value. Otherwise it is left out. The variable of a template may be empty, and a hint
+//! that lost its value would select every disk. [`read`] puts this rule between any format and any type, so that no
+//! type needs attributes for it. What slipway itself has written, such as its store, is read without the rule.
 
 mod access;
 mod deserializer;

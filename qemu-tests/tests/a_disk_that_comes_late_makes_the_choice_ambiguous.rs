@@ -1,5 +1,5 @@
-//! A USB disk takes longer than anything else to appear. A run that may erase the only disk must not begin before it is there:
-//! then there are two, and which one is meant is not known.
+//! A USB disk takes longer than anything else to appear. A run that may erase the only disk must not begin before it is
+//! there: then there are two, and which one is meant is not known.
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, timed};

@@ -158,7 +158,8 @@ impl DataDir {
         Ok(file)
     }
 
-    /// When the server on this folder last ran, in milliseconds since 1970, if none runs now. None too if none ever did.
+    /// When the server on this folder last ran, in milliseconds since 1970, if none runs now. None too if none ever
+    /// did.
     pub fn stopped_at(&self) -> Option<Millis> {
         let file = File::open(self.root.join(SERVE_LOCK)).ok()?;
         // A shared lock is in no server's way for longer than this.

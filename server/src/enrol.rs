@@ -175,8 +175,8 @@ pub struct Candidates {
     pub partial: Vec<Node>,
 }
 
-/// The nodes that are registered with any of these identifiers. One that many machines have counts for nothing, also if it
-/// was registered before that was known.
+/// The nodes that are registered with any of these identifiers. One that many machines have counts for nothing, also if
+/// it was registered before that was known.
 pub async fn candidates(connection: &mut Connection, identity: &Identity) -> Result<Candidates, Error> {
     let nodes = nodes::matching(connection, identity).await?;
     let (full, partial) = nodes.into_iter().partition(|node| admission::matches(&node.identity.usable(), identity));

@@ -65,8 +65,8 @@ async fn missing(
     Ok(steps.iter().enumerate().find_map(of_step))
 }
 
-/// The disk that a machine most likely chooses by these hints, of those it reported. If several are possible, the largest:
-/// whatever is too large for that is too large for each.
+/// The disk that a machine most likely chooses by these hints, of those it reported. If several are possible, the
+/// largest: whatever is too large for that is too large for each.
 fn likely(hints: &DiskHints, disks: &[Disk]) -> Option<Disk> {
     let is_named = |disk: &Disk| match &hints.device {
         Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),

@@ -5,8 +5,8 @@ use crate::kind::{self, Kind};
 use crate::refusal::Refusal;
 use crate::{archive, content, mime, parts};
 
-/// Refuses user-data that cloud-init would not understand, or that is too large. [`inject`](crate::inject()) refuses the
-/// same.
+/// Refuses user-data that cloud-init would not understand, or that is too large. [`inject`](crate::inject()) refuses
+/// the same.
 pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
     let source = readable(user_data)?;
     let source = text_of(&source)?;

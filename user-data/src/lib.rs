@@ -5,8 +5,8 @@
 //! another key becomes one part of a MIME message, and the block another part. How cloud-init handles user-data is
 //! taken from its source code (cloudinit/user_data.py and cloudinit/handlers/).
 //!
-//! [`ignition`] is for systems that use Ignition instead, [`network`] judges network configurations, [`seed`] all that a
-//! system gets for its first boot, and [`image`] whether an installed system would take it.
+//! [`ignition`] is for systems that use Ignition instead, [`network`] judges network configurations, [`seed`] all that
+//! a system gets for its first boot, and [`image`] whether an installed system would take it.
 
 mod archive;
 mod block;

@@ -103,7 +103,8 @@ fn look_at_usb_device(device: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>,
     true
 }
 
-/// The name of the device at a port: `1-2` at a root hub, `1-2.3` at another (Linux, drivers/usb/core/usb.c, usb_alloc_dev).
+/// The name of the device at a port: `1-2` at a root hub, `1-2.3` at another (Linux, drivers/usb/core/usb.c,
+/// usb_alloc_dev).
 fn child(hub: &Path, port: u16) -> String {
     match name(hub).strip_prefix("usb") {
         Some(bus) => format!("{bus}-{port}"),

@@ -25,8 +25,8 @@ const TIMEOUT_MS: u32 = 1000;
 /// `USBDEVFS_CONTROL`.
 const CONTROL: rustix::ioctl::Opcode = opcode::read_write::<Control>(b'U', 0);
 
-/// `wPortStatus` of a hub's port, from 1 (USB 2.0, 11.24.2.7.1; USB 3.2, 10.16.2.6.1). The file is the hub's in /dev/bus/usb, open
-/// for reading and writing. A suspended hub is woken.
+/// `wPortStatus` of a hub's port, from 1 (USB 2.0, 11.24.2.7.1; USB 3.2, 10.16.2.6.1). The file is the hub's in
+/// /dev/bus/usb, open for reading and writing. A suspended hub is woken.
 pub(crate) fn port_status(hub: &File, port: u16) -> Result<u16> {
     let mut answer = [0u8; 4];
     let mut control = Control {
@@ -38,8 +38,8 @@ pub(crate) fn port_status(hub: &File, port: u16) -> Result<u16> {
         timeout_ms: TIMEOUT_MS,
         data: answer.as_mut_ptr().cast(),
     };
-    // SAFETY: the opcode reads the structure, and the kernel writes at most `length` bytes to `data`, which is as long and
-    // outlives the call.
+    // SAFETY: the opcode reads the structure, and the kernel writes at most `length` bytes to `data`, which is as long
+    // and outlives the call.
     unsafe { ioctl(hub, Updater::<CONTROL, _>::new(&mut control)) }?;
     Ok(u16::from_le_bytes([answer[0], answer[1]]))
 }

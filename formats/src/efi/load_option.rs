@@ -71,7 +71,7 @@ impl LoadOption {
         text.starts_with('\\') || text.to_ascii_lowercase().contains(".efi")
     }
 
-    /// What the entry passes to its program, as text, or the bytes in hexadecimal if it is no text. None if it passes
+    /// What the entry passes to its program, as text, or the bytes in hexadecimal if it is not text. None if it passes
     /// nothing that a program would take for arguments: no data, an empty text with a mark of the firmware after it, or
     /// the mark of Windows.
     pub fn arguments(&self) -> Option<String> {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Whether the kernel found a partition on a disk that is built in: not on a stick or a card, which the machine may have
-/// started slipway from.
+/// Whether the kernel found a partition on a disk that is built in: not on a stick or a card, which the machine may
+/// have started slipway from.
 pub(super) fn is_there(sys: &Path) -> bool {
     let entries = fs::read_dir(sys.join("class/block")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|device| is_built_in(&device))

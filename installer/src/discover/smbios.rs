@@ -20,8 +20,8 @@ pub(super) fn uuid(roots: &Roots, notes: &mut Notes) -> Option<String> {
 }
 
 /// The system serial number from SMBIOS type 1, else from the device tree. Board and chassis serial numbers are not
-/// used: blades share a chassis, and a board may be replaced in repair. Nor is one that many machines have. Only root can
-/// read it.
+/// used: blades share a chassis, and a board may be replaced in repair. Nor is one that many machines have. Only root
+/// can read it.
 pub(super) fn serial(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let mut serial = |path: &Path| serial_number(&attribute(path, notes)?).ok();
     let smbios = serial(&roots.sys.join("class/dmi/id/product_serial"));

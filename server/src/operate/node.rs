@@ -145,7 +145,8 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The identifiers, each in its one spelling. Unlike a machine, an operator gets an error for one that identifies no machine.
+/// The identifiers, each in its one spelling. Unlike a machine, an operator gets an error for one that identifies no
+/// machine.
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let refuse = |text: &str, why: Unusable, kind: &str, like: &str, others: &str| {
         let message = match why {

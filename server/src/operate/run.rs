@@ -144,13 +144,14 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     Ok(status::of_run(run))
 }
 
-/// Lets the machine of a run have it that came unfinished from a backup. The run is that with this id, or the newest one of
-/// a node.
+/// Lets the machine of a run have it that came unfinished from a backup. The run is that with this id, or the newest
+/// one of a node.
 pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;
     if !run.restored || !state::is_open(run.progress.state) {
-        let message = format!("run {} does not wait to be confirmed: it is no unfinished run of a backup", run.id);
+        let message =
+            format!("run {} does not wait to be confirmed: only unfinished runs of a restored backup do", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     runs::confirm(&mut transaction, &run.id).await?;

@@ -20,7 +20,8 @@ pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
     }
 }
 
-/// The number of the line after the end of the document that has something. The parser ignores what is no YAML there.
+/// The number of the first line with content after the end of the document. The parser ignores such lines unless they
+/// are YAML.
 fn line_after_end(yaml: &str) -> Option<usize> {
     let is_end =
         |line: &str| line.strip_prefix("...").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));

@@ -58,8 +58,8 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
 /// is in progress is, because the machine may have been power-cycled.
 ///
-/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends here,
-/// before the machine erases a disk for it.
+/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends
+/// here, before the machine erases a disk for it.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;

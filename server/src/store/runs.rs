@@ -165,8 +165,8 @@ pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result
     query.execute(connection).await.map(drop).map_err(database("storing a run"))
 }
 
-/// Holds what a restored store has to do: no machine gets an unfinished run, none takes the place of a node's, and none is
-/// said to wait. Returns how many runs are held.
+/// Holds what a restored store has to do: no machine gets an unfinished run, none takes the place of a node's, and none
+/// is said to wait. Returns how many runs are held.
 pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let failed = || database("holding the runs of a restored store");
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";

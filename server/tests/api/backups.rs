@@ -147,7 +147,7 @@ async fn unfinished_runs_of_a_backup_wait_until_an_operator_confirms_them() {
     assert!(script().await.contains("initrd"), "{}", script().await);
     assert_eq!(node.workflow(&server).await.unwrap().run, run);
     let refused = fail(&data, &["run", "confirm", "web1"]);
-    assert!(refused.ends_with("it is no unfinished run of a backup"), "{refused}");
+    assert!(refused.ends_with("only unfinished runs of a restored backup do"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,7 +33,7 @@ pub(super) fn decide<'a>(files: &'a [File], config: Option<&'a File>, kernel: &A
     }
     policy = kernel.policy.map(|(value, by)| (value.to_owned(), Some(by))).or(policy);
     source = kernel.source.map(|(value, by)| (value.to_owned(), Some(by))).or(source);
-    // The last mode counts, and what is no mode is skipped.
+    // The last mode counts. Words that are not a mode are skipped.
     let modes = ["enabled", "disabled", "search", "report"];
     let mode = policy.as_ref().and_then(|(policy, _)| policy.split(',').rfind(|word| modes.contains(word)));
     let by_policy = policy.as_ref().and_then(|(_, by)| *by);

@@ -129,7 +129,8 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the short form of the benchmark whose turn it is, so that none breaks unseen. Its figures count for nothing here.
+/// Runs the short form of the benchmark whose turn it is, so that none breaks unseen. Its figures count for nothing
+/// here.
 fn measure_shortly(tally: &mut Tally) {
     let began = Instant::now();
     let bench = Bench::short(runner::commit());

@@ -1,6 +1,6 @@
 //! Systems that are made of OSTree deployments, such as Fedora CoreOS and Red Hat CoreOS (OSTree documentation,
-//! "Anatomy of an OSTree repository" and "Deployments"): each is a whole system in `/ostree/deploy/OS/deploy/CHECKSUM.SERIAL`,
-//! with an /etc of its own. All of one OS share `/ostree/deploy/OS/var`.
+//! "Anatomy of an OSTree repository" and "Deployments"): each is a whole system in
+//! `/ostree/deploy/OS/deploy/CHECKSUM.SERIAL`, with an /etc of its own. All of one OS share `/ostree/deploy/OS/var`.
 
 use std::collections::BTreeMap;
 

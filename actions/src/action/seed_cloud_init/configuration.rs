@@ -79,7 +79,7 @@ impl Change {
 /// Reads what cloud-init and ds-identify read.
 fn read(etc: &Folder, boot: &[File]) -> Result<Image, Error> {
     let file = |path: &str| -> Result<Option<File>, Error> {
-        // Both skip what is no regular file.
+        // Both skip everything but regular files.
         let text = if etc.root.is_file(&etc.at(path)) { etc.root.read(&etc.at(path))? } else { None };
         Ok(text.map(|text| File { path: format!("/etc/{path}"), text }))
     };

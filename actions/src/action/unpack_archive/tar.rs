@@ -128,7 +128,7 @@ impl<R: Read> Archive<R> {
                 b'g' => global(&self.extension(size)?)?,
                 b'L' => extended.path = Some(without_end(self.extension(size)?)),
                 b'K' => extended.link = Some(without_end(self.extension(size)?)),
-                // The label of a volume (GNU tar manual, "Basic Tar Format"): it is no file.
+                // The label of a volume (GNU tar manual, "Basic Tar Format"), not a file.
                 b'V' if size == 0 => {}
                 _ => return self.entry(&header, size, extended).map(Some),
             }

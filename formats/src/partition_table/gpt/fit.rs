@@ -56,9 +56,9 @@ impl Fitted<'_> {
         (self.backup_entries * self.gpt.block(), self.last * self.gpt.block())
     }
 
-    /// Changes the primary copy in the head of the image. With `grown`, the partition with this number ends at this byte.
-    /// Returns the backup in whole blocks: entries and header. The checksums of the copy in the head were right, so
-    /// nothing damaged gets a right one.
+    /// Changes the primary copy in the head of the image. With `grown`, the partition with this number ends at this
+    /// byte. Returns the backup in whole blocks: entries and header. The checksums of the copy in the head were right,
+    /// so nothing damaged gets a right one.
     pub fn write(&self, head: &mut [u8], grown: Option<(u32, u64)>) -> (Vec<u8>, Vec<u8>) {
         let block = self.gpt.block();
         if let Some((number, end)) = grown {

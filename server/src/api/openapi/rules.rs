@@ -1,5 +1,5 @@
-//! What is true of every operation, and so is not written at each: a key that is present has a value, and any request may
-//! meet a server that is stopping.
+//! What is true of every operation, and so is not written at each: a key that is present has a value, and any request
+//! may meet a server that is stopping.
 
 use std::collections::BTreeSet;
 
