@@ -19,7 +19,7 @@ use attack::Attack;
 use nodes::Nodes;
 use target::Target;
 
-/// How long the nodes report before the first attack, and between two.
+/// How long the nodes report before the first attack, and between two; less if the attacks are shorter.
 const REST: Duration = Duration::from_secs(5);
 
 /// What the nodes saw during an attack.
@@ -51,19 +51,20 @@ async fn main() {
         return attack::run(Attack::named(name), rest).await;
     }
     let server: PathBuf = arguments.first().expect("siege SERVER [SECONDS]").into();
-    let seconds = arguments.get(1).map_or(20, |seconds| seconds.parse().unwrap());
+    let time = Duration::from_secs(arguments.get(1).map_or(20, |seconds| seconds.parse().unwrap()));
+    let rest = REST.min(time);
     let target = Target::start(&server).await;
     let nodes = Nodes::start(&target).await;
-    tokio::time::sleep(REST).await;
-    let mut attacks = vec![row("none", &target, &nodes, Duration::from_secs(seconds)).await];
+    tokio::time::sleep(rest).await;
+    let mut attacks = vec![row("none", &target, &nodes, time).await];
     for attack in Attack::all() {
         eprintln!("{}: {}", attack.name(), attack.description());
         let mut attacker = target.attack(&attack);
-        attacks.push(row(&attack.name(), &target, &nodes, Duration::from_secs(seconds)).await);
+        attacks.push(row(&attack.name(), &target, &nodes, time).await);
         eprintln!("{:?}", attacks.last().unwrap());
         attacker.kill().unwrap();
         attacker.wait().unwrap();
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(rest).await;
     }
     println!("{}", serde_json::to_string(&Results { attacks }).unwrap());
 }

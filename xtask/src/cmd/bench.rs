@@ -102,7 +102,7 @@ impl Bench {
                 boot(rounds, &way)?;
             }
             What::Siege { seconds } => {
-                let attacks = Duration::from_secs((seconds + 6) * 13);
+                let attacks = Duration::from_secs((seconds + seconds.min(5) + 1) * 13);
                 prepare::prepare("cargo xtask bench siege", &[prepare::SERVER], attacks)?;
                 siege(seconds)?;
             }
