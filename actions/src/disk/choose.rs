@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use slipway_protocol::{Disk, DiskChoice, DiskHints};
 
+use crate::disk::list::kind::why_no_disk;
 use crate::disk::node;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::Partition;
@@ -138,7 +139,10 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
         // A disk may have no node, and nothing creates links in the boot image, so the machine's list of disks is
         // searched.
         Err(error) => known_as(device, &candidates).ok_or_else(|| {
-            let reason = format!("looking for {device}: {error}; {}", those_there_are(&candidates));
+            let reason = match why_no_disk(Path::new("/sys"), device) {
+                Some(what) => format!("{device} is {what}; {}", those_there_are(&candidates)),
+                None => format!("looking for {device}: {error}; {}", those_there_are(&candidates)),
+            };
             Error::ChooseDisk { reason }
         })?,
     };
@@ -169,7 +173,8 @@ fn no_disk(path: &str, candidates: &[Candidate]) -> String {
     };
     let whole = candidates.iter().map(|candidate| candidate.disk.path.as_str()).find(is_partition_of);
     let advice = whole.map_or_else(|| those_there_are(candidates), |whole| format!("did you mean {whole}?"));
-    format!("{path} is not a whole disk; {advice}")
+    let what = why_no_disk(Path::new("/sys"), path).unwrap_or_else(|| "not a whole disk".to_owned());
+    format!("{path} is {what}; {advice}")
 }
 
 fn those_there_are(candidates: &[Candidate]) -> String {

@@ -1,6 +1,6 @@
 //! The whole disks of this machine, from sysfs (kernel documentation, ABI/stable/sysfs-block).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use slipway_protocol::{Disk, raid_lvm};
@@ -11,13 +11,10 @@ use boot_medium::{BootMedium, Found};
 
 mod attachment;
 mod boot_medium;
+pub(crate) mod kind;
 
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
-/// Prefixes of block devices that are built on others and can be used in place of a disk.
-const LAYERS: &[&str] = &["loop", "dm-", "md"];
-/// Prefixes of block devices that are never written to: in memory, optical, floppy, flash chips.
-const NEVER: &[&str] = &["ram", "zram", "sr", "fd", "mtdblock"];
 /// Vendor strings that name a bus, not a manufacturer.
 const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
 
@@ -31,17 +28,24 @@ pub fn list_disks(sys: &Path) -> Vec<Disk> {
 fn block_devices(sys: &Path) -> Vec<Disk> {
     let Ok(entries) = fs::read_dir(sys.join("block")) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let boot_partition = |name: &str| name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
-    let mut disks: Vec<Disk> = names
-        .filter(|name| !boot_partition(name) && !NEVER.iter().any(|prefix| name.starts_with(prefix)))
-        .filter_map(|name| disk(sys, &name))
-        .collect();
+    let mut disks: Vec<Disk> =
+        names.filter(|name| kind::never(name).is_none()).filter_map(|name| disk(sys, &name)).collect();
     disks.sort_by(|a, b| a.path.cmp(&b.path));
     disks
 }
 
 fn is_layer(disk: &Disk) -> bool {
-    LAYERS.iter().any(|prefix| disk.path.trim_start_matches("/dev/").starts_with(prefix))
+    kind::is_layer(&kernel_name(&disk.path))
+}
+
+/// The kernel writes a slash in a device name as an exclamation mark (cciss!c0d0).
+fn kernel_name(path: &str) -> String {
+    path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
+}
+
+/// The folder of a block device in sysfs, by its path.
+fn kernel_folder(sys: &Path, path: &str) -> PathBuf {
+    sys.join("block").join(kernel_name(path))
 }
 
 fn disk(sys: &Path, name: &str) -> Option<Disk> {
@@ -54,7 +58,6 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
         return None;
     }
     Some(Disk {
-        // The kernel writes a slash in a device name as an exclamation mark (cciss!c0d0).
         path: format!("/dev/{}", name.replace('!', "/")),
         size,
         logical_block: text("queue/logical_block_size").and_then(|size| size.parse().ok()).unwrap_or_default(),
@@ -184,6 +187,77 @@ mod tests {
         assert_eq!((disks[2].vendor.as_deref(), disks[2].hctl.as_deref()), (Some("SEAGATE"), Some("2:0:1:0")));
         assert!(disks[2].removable && disks[2].read_only && disks[2].rotational);
         assert_eq!((disks[3].model.as_deref(), disks[3].serial.as_deref()), (None, Some("virtio-serial")));
+    }
+
+    #[test]
+    fn each_kind_of_block_device_is_a_disk_or_a_layer_or_refused() {
+        let layer = Err("a layer");
+        let (memory, flash) =
+            ("a disk in memory; slipway never writes to one", "a flash chip; slipway never writes to one");
+        let optical = "an optical drive; slipway never writes to one";
+        let boot = "an eMMC boot partition, which may contain the board's firmware; slipway never writes to one";
+        let nothing = "a device without a size: nothing is connected to it";
+        for (name, files, expect) in [
+            ("sda", &[("size", "8")][..], Ok("/dev/sda")),
+            ("sdaa", &[("size", "8")], Ok("/dev/sdaa")),
+            ("vda", &[("size", "8")], Ok("/dev/vda")),
+            ("xvda", &[("size", "8")], Ok("/dev/xvda")),
+            ("hda", &[("size", "8")], Ok("/dev/hda")),
+            ("nvme0n1", &[("size", "8")], Ok("/dev/nvme0n1")),
+            ("nvme1n2", &[("size", "8")], Ok("/dev/nvme1n2")),
+            ("mmcblk0", &[("size", "8")], Ok("/dev/mmcblk0")),
+            ("pmem0", &[("size", "8")], Ok("/dev/pmem0")),
+            ("rssda", &[("size", "8")], Ok("/dev/rssda")),
+            ("cciss!c0d0", &[("size", "8")], Ok("/dev/cciss/c0d0")),
+            // A USB bridge that shows sectors of 4096 bytes: sysfs counts 512 all the same.
+            ("sdc", &[("size", "8"), ("queue/logical_block_size", "4096")], Ok("/dev/sdc")),
+            ("sdd", &[("size", "8"), ("removable", "1")], Ok("/dev/sdd")),
+            ("dm-0", &[("size", "8")], layer),
+            ("md127", &[("size", "8")], layer),
+            ("md_system", &[("size", "8")], layer),
+            ("loop0", &[("size", "8")], layer),
+            ("bcache0", &[("size", "8")], layer),
+            ("nbd0", &[("size", "8")], layer),
+            ("rbd0", &[("size", "8")], layer),
+            ("drbd0", &[("size", "8")], layer),
+            ("zd0", &[("size", "8")], layer),
+            ("ublkb0", &[("size", "8")], layer),
+            ("nullb0", &[("size", "8")], layer),
+            ("etherd!e0.0", &[("size", "8")], layer),
+            ("zram0", &[("size", "8")], Err(memory)),
+            ("ram0", &[("size", "8")], Err(memory)),
+            ("mtdblock0", &[("size", "8")], Err(flash)),
+            ("fd0", &[("size", "8")], Err("a floppy drive; slipway never writes to one")),
+            ("sr0", &[("size", "8")], Err(optical)),
+            ("sr1", &[("size", "0"), ("removable", "1")], Err(optical)),
+            ("mmcblk0boot0", &[("size", "8")], Err(boot)),
+            ("mmcblk0rpmb", &[("size", "8")], Err(boot)),
+            (
+                "nvme0c0n1",
+                &[("size", "8"), ("hidden", "1")],
+                Err("one path of an NVMe namespace, which has a name of its own"),
+            ),
+            ("sde", &[("size", "0"), ("removable", "1")], Err("a drive without a medium")),
+            ("sdf", &[("size", "0")], Err(nothing)),
+            ("nbd1", &[("size", "0")], Err(nothing)),
+        ] {
+            let files: Vec<(String, &str)> =
+                files.iter().map(|(file, text)| (format!("block/{name}/{file}"), *text)).collect();
+            let files: Vec<(&str, &str)> = files.iter().map(|(file, text)| (file.as_str(), *text)).collect();
+            let sys = folder(&[&files[..], &[("self/mountinfo", "")]].concat());
+            let path = format!("/dev/{}", name.replace('!', "/"));
+            let listed = candidates(sys.path(), sys.path(), true).expect("candidates");
+            let found = match listed.as_slice() {
+                [one] if one.by_name_only => Err("a layer".to_owned()),
+                [one] => Ok(one.disk.path.clone()),
+                _ => Err(kind::why_no_disk(sys.path(), &path).unwrap_or_default()),
+            };
+            assert_eq!(found, expect.map(str::to_owned).map_err(str::to_owned), "{name}");
+            if let [one] = listed.as_slice() {
+                assert_eq!((one.disk.size, kind::why_no_disk(sys.path(), &path)), (4096, None), "{name}");
+            }
+        }
+        assert_eq!(kind::why_no_disk(Path::new("/nowhere"), "/dev/sda"), None);
     }
 
     #[test]
