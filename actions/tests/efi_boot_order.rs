@@ -213,9 +213,9 @@ fn a_second_disk_with_the_same_image_is_told() {
     let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
     assert!(warning.contains("other has a partition with the same GUID as partition 1"), "{warning}");
     // Another path to the same disk.
-    bench.disks[1].disk.serial = Some("S1".to_owned());
+    bench.disks[1].disk.other_path_to = Some(bench.place("disk"));
     succeeds(&bench, EfiBootOrder::default());
-    bench.disks[1].disk.serial = None;
+    bench.disks[1].disk.other_path_to = None;
     write_image(&bench, "other");
     succeeds(&bench, EfiBootOrder::default());
 }

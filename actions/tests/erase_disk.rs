@@ -116,6 +116,26 @@ fn all_disks_are_erased_with_a_result_for_each_and_none_is_left_out_silently() {
 }
 
 #[test]
+fn a_disk_with_several_paths_is_erased_once() {
+    let mut bench = Bench::new(20 * MIB);
+    bench.add_disk("path", 20 * MIB);
+    bench.disks[1].disk.other_path_to = Some(bench.place("disk"));
+    let (result, reports) = bench.run(&erase_all());
+    let outcome = result.unwrap().outcome;
+    let [erased] = outcome.disks.as_slice() else { panic!("{outcome:?}") };
+    assert_eq!(erased.path, bench.place("disk"));
+    assert!(std::fs::read(bench.path("path")).unwrap().iter().all(|byte| *byte == 0xAA), "the other path is not used");
+    let other = format!("({} is another path to it)", bench.place("path"));
+    assert!(reports.notes[0].ends_with(&other), "{:?}", reports.notes);
+    assert!(outcome.summary.starts_with("erased ") && !outcome.summary.contains("skipped"), "{}", outcome.summary);
+    // The best path cannot be written to, so the other is the disk.
+    bench.disks[0].disk.read_only = true;
+    let outcome = bench.run(&erase_all()).0.unwrap().outcome;
+    let paths: Vec<&str> = outcome.disks.iter().map(|disk| disk.path.as_str()).collect();
+    assert_eq!(paths, [bench.place("path")]);
+}
+
+#[test]
 fn one_disk_that_fails_does_not_keep_the_others_and_fails_the_step() {
     let mut bench = Bench::new(20 * MIB);
     let path = bench.place("gone");

@@ -1,10 +1,13 @@
 //! How a workflow selects a disk.
 
 mod matching;
+mod world_wide_name;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{SizeHint, TextHint};
+
+pub use world_wide_name::is_of_one_disk;
 
 /// The folder of links that name a disk by where it is attached. slipway works out these links by itself.
 pub const BY_PATH: &str = "/dev/disk/by-path/";

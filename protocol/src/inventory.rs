@@ -117,6 +117,17 @@ pub struct Disk {
     /// Whether the disk is write-protected.
     #[serde(default)]
     pub read_only: bool,
+    /// The best path to the same disk, if this is another one: a disk with two ports, or a volume behind two
+    /// controllers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_path_to: Option<String>,
+}
+
+impl Disk {
+    /// The best path to this disk, by which all its paths are known to be one disk.
+    pub fn best_path(&self) -> &str {
+        self.other_path_to.as_deref().unwrap_or(&self.path)
+    }
 }
 
 /// A network interface.

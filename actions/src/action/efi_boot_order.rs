@@ -289,10 +289,8 @@ impl Order<'_> {
     /// of and other paths to the same disk.
     fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
         let own = choose::named(self.disk.path(), machine)?;
-        let identity = previous_install::identity(&own.disk);
         let is_other = |other: &Candidate| {
-            let is_same = identity.is_some() && previous_install::identity(&other.disk) == identity;
-            other.disk.path != own.disk.path && !is_same && !other.by_name_only && !own.by_name_only
+            other.disk.best_path() != own.disk.best_path() && !other.by_name_only && !own.by_name_only
         };
         let has_copy = |path: &str| -> Result<bool, Error> {
             let disk = OpenDisk::open(path, Access::Read)?;
@@ -324,7 +322,8 @@ fn gone(mut partitions: Vec<Signature>, machine: &dyn Machine) -> Result<Vec<Sig
     if partitions.is_empty() {
         return Ok(partitions);
     }
-    for candidate in machine.disks()? {
+    // Another path to a disk shows the same partitions, or cannot be read while it stands by.
+    for candidate in machine.disks()?.iter().filter(|candidate| candidate.disk.other_path_to.is_none()) {
         let disk = OpenDisk::open(&candidate.disk.path, Access::Read)?;
         for partition in partitions::read(&disk)? {
             let drive = partition.hard_drive(u64::from(disk.logical_block()));

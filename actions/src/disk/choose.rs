@@ -113,11 +113,12 @@ pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>,
     candidates.sort_by(|a, b| a.disk.path.cmp(&b.disk.path));
     let chosen = choose_all(&hints, &candidates);
     let is_chosen = |disk: &Disk| chosen.as_ref().is_ok_and(|chosen| chosen.iter().any(|(one, _)| *one == disk));
-    let verdict = |candidate: &Candidate| Verdict {
-        disk: candidate.disk.clone(),
-        obstacle: obstacle(candidate),
-        objection: objection(&hints, candidate),
-        chosen: is_chosen(&candidate.disk),
+    let verdict = |candidate: &Candidate| {
+        let disk = &candidate.disk;
+        let chosen = is_chosen(disk);
+        let other = disk.other_path_to.as_ref().filter(|_| !chosen);
+        let objection = objection(&hints, candidate).or_else(|| Some(format!("is another path to {}", other?)));
+        Verdict { disk: disk.clone(), obstacle: obstacle(candidate), objection, chosen }
     };
     let verdicts = candidates.iter().map(verdict).collect();
     Ok((verdicts, chosen.err().map(|reason| Error::ChooseDisk { reason })))
@@ -208,7 +209,7 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
     judged.sort_by(|a, b| a.disk.path.cmp(&b.disk.path));
     let judged: Vec<(&Disk, Option<String>)> =
         judged.into_iter().map(|candidate| (&candidate.disk, objection(hints, candidate))).collect();
-    let mut matching: Vec<&Disk> = judged.iter().filter(|(_, no)| no.is_none()).map(|(disk, _)| *disk).collect();
+    let mut matching = one_path_each(judged.iter().filter(|(_, no)| no.is_none()).map(|(disk, _)| *disk).collect());
     // The sort is stable: equal disks stay in the order of their paths.
     match hints.choose {
         DiskChoice::Smallest => matching.sort_by_key(|disk| disk.size),
@@ -220,14 +221,19 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
         true => format!("no hint was given, and this is {what}"),
         false => format!("{wanted} is wanted, and this is {what}"),
     };
+    let because = |disk: &Disk, what: &str| format!("{}{}", because(what), other_paths(disk, all));
     let many = matching.len();
     match (matching.as_slice(), hints.choose) {
         ([], _) => Err(none_matches(&wanted, &judged)),
-        ([only], _) if hints.device.is_some() => Ok(vec![(*only, "it is named by device".to_owned())]),
-        ([only], _) => Ok(vec![(*only, because("the only one"))]),
-        ([first, ..], DiskChoice::Smallest) => Ok(vec![(*first, because(&format!("the smallest of {many}")))]),
-        ([first, ..], DiskChoice::Largest) => Ok(vec![(*first, because(&format!("the largest of {many}")))]),
-        (each, DiskChoice::All) => Ok(each.iter().map(|disk| (*disk, because(&format!("one of {many}")))).collect()),
+        ([only], _) if hints.device.is_some() => {
+            Ok(vec![(*only, format!("it is named by device{}", other_paths(only, all)))])
+        }
+        ([only], _) => Ok(vec![(*only, because(only, "the only one"))]),
+        ([first, ..], DiskChoice::Smallest) => Ok(vec![(*first, because(first, &format!("the smallest of {many}")))]),
+        ([first, ..], DiskChoice::Largest) => Ok(vec![(*first, because(first, &format!("the largest of {many}")))]),
+        (each, DiskChoice::All) => {
+            Ok(each.iter().map(|disk| (*disk, because(disk, &format!("one of {many}")))).collect())
+        }
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
             let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's \
@@ -235,6 +241,30 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
                         start`) or the operating system (`os add`)";
             Err(format!("{wanted} is wanted, but there are {many}: {}; {hint}", list.join(", ")))
         }
+    }
+}
+
+/// Of the paths to one disk the best. The order of the disks stays.
+fn one_path_each(matching: Vec<&Disk>) -> Vec<&Disk> {
+    let is_best = |disk: &Disk| {
+        let mut same = matching.iter().filter(|other| other.best_path() == disk.best_path());
+        // If the best path itself does not match, the first of the others is as good as any.
+        let best = same.clone().find(|other| other.other_path_to.is_none()).or_else(|| same.next());
+        best.is_some_and(|best| best.path == disk.path)
+    };
+    matching.iter().copied().filter(|disk| is_best(disk)).collect()
+}
+
+/// The other paths to a disk, to be appended to a reason.
+fn other_paths(disk: &Disk, all: &[Candidate]) -> String {
+    let others = all.iter().map(|other| &other.disk).filter(|other| other.path != disk.path);
+    let others = others.filter(|other| other.best_path() == disk.best_path());
+    let mut others: Vec<&str> = others.map(|other| other.path.as_str()).collect();
+    others.sort_unstable();
+    match others.as_slice() {
+        [] => String::new(),
+        [only] => format!(" ({only} is another path to it)"),
+        many => format!(" ({} are other paths to it)", many.join(", ")),
     }
 }
 

@@ -12,14 +12,15 @@ use boot_medium::{BootMedium, Found};
 mod attachment;
 mod boot_medium;
 pub(crate) mod kind;
+mod paths;
 
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
 /// Vendor strings that name a bus, not a manufacturer.
 const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
 
-/// Every whole disk with a size, sorted by path. `sys` is the mount point of sysfs. Disks that cannot be read are left
-/// out, because a disk may vanish at any time.
+/// Every whole disk with a size, sorted by path. Of several paths to one disk each is listed. `sys` is the mount point
+/// of sysfs. Disks that cannot be read are left out, because a disk may vanish at any time.
 pub fn list_disks(sys: &Path) -> Vec<Disk> {
     block_devices(sys).into_iter().filter(|disk| !is_layer(disk)).collect()
 }
@@ -31,7 +32,16 @@ fn block_devices(sys: &Path) -> Vec<Disk> {
     let mut disks: Vec<Disk> =
         names.filter(|name| kind::never(name).is_none()).filter_map(|name| disk(sys, &name)).collect();
     disks.sort_by(|a, b| a.path.cmp(&b.path));
+    paths::join(sys, &mut disks);
     disks
+}
+
+/// All paths to the disk at one of them, that one first.
+pub(crate) fn paths_to(sys: &Path, path: &str) -> Vec<String> {
+    let disks = list_disks(sys);
+    let own = disks.iter().find(|disk| disk.path == path).map(Disk::best_path);
+    let others = disks.iter().filter(|disk| disk.path != path && own == Some(disk.best_path()));
+    std::iter::once(path.to_owned()).chain(others.map(|disk| disk.path.clone())).collect()
 }
 
 fn is_layer(disk: &Disk) -> bool {
@@ -74,6 +84,7 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
         rotational: flag("queue/rotational"),
         removable: flag("removable"),
         read_only: flag("ro"),
+        other_path_to: None,
     })
 }
 
@@ -114,7 +125,7 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
     fs::metadata(proc.join("self/mountinfo"))?;
     let usage = Usage::read(sys, proc);
     let medium = BootMedium::of(sys, proc)?;
-    Ok(block_devices(sys)
+    let mut candidates: Vec<Candidate> = block_devices(sys)
         .into_iter()
         .map(|disk| {
             let is_layer = is_layer(&disk);
@@ -128,7 +139,9 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
             let boot_medium = if let Found::Made(mark) = found { Some(mark) } else { None };
             Candidate { disk, in_use, by_name_only: is_layer, boot_medium }
         })
-        .collect())
+        .collect();
+    paths::share(&mut candidates);
+    Ok(candidates)
 }
 
 #[cfg(test)]
@@ -258,6 +271,31 @@ mod tests {
             }
         }
         assert_eq!(kind::why_no_disk(Path::new("/nowhere"), "/dev/sda"), None);
+    }
+
+    #[test]
+    fn two_paths_to_one_disk_are_known_by_its_name() {
+        let sys = folder(&[
+            ("block/sda/size", "8\n"),
+            ("block/sda/device/wwid", "naa.5000c500a1b2c3d4\n"),
+            ("block/sdb/size", "8\n"),
+            ("block/sdb/device/wwid", "naa.5000c500a1b2c3d4\n"),
+            ("block/sdb/holders/dm-0/x", ""),
+            ("block/sdc/size", "8\n"),
+            ("block/sdc/serial", "0123456789ABCDEF\n"),
+            ("block/sdd/size", "8\n"),
+            ("block/sdd/serial", "0123456789ABCDEF\n"),
+            ("self/mountinfo", ""),
+        ]);
+        let found = candidates(sys.path(), sys.path(), false).expect("candidates");
+        let known: Vec<(Option<&str>, Option<&str>)> =
+            found.iter().map(|one| (one.disk.other_path_to.as_deref(), one.in_use.as_deref())).collect();
+        let held = "/dev/sdb is held by dm-0";
+        let by_way = format!("{held}, and /dev/sdb is another path to it");
+        assert_eq!(known, [(None, Some(by_way.as_str())), (Some("/dev/sda"), Some(held)), (None, None), (None, None)]);
+        assert_eq!(paths_to(sys.path(), "/dev/sdb"), ["/dev/sdb", "/dev/sda"]);
+        assert_eq!(paths_to(sys.path(), "/dev/sdc"), ["/dev/sdc"]);
+        assert_eq!(paths_to(sys.path(), "/dev/dm-7"), ["/dev/dm-7"]);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use std::{io, thread};
 use rustix::mount::UnmountFlags;
 use slipway_protocol::Disk;
 
+use super::list::paths_to;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Report, Tell};
 use crate::sys;
-use plan::{Stack, Step, plan};
+use plan::{Stack, Step, names, plan};
 
 /// How long something may take to disappear after it was stopped. bcache first writes back its data.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,16 +30,26 @@ const MOST_USES: usize = 4;
 /// More steps than any machine needs. If they are exceeded, something restores what is taken down.
 const MAX_STEPS: usize = 10_000;
 
-/// Takes down everything that holds a disk, if slipway is the operating system, with one note for each thing. On a
-/// running system of somebody else nothing is touched: there a disk in use is not chosen, and cannot be opened.
+/// Takes down everything that holds a disk by any path, if slipway is the operating system, with one note for each
+/// thing. On a running system of somebody else nothing is touched: there a disk in use is not chosen, and cannot be
+/// opened.
 pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
-    take_down_at(disk, &kernel_name(&disk.path), machine, report)
+    let mut paths = paths_to(Path::new("/sys"), &disk.path).into_iter();
+    paths.try_for_each(|path| take_down_at(disk, &kernel_name(&path), machine, report))
 }
 
 /// As [`tear_down`], for one partition of a disk, by its node.
 pub(crate) fn tear_down_partition(disk: &Disk, node: &Path, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
-    take_down_at(disk, &place, machine, report)
+    let block = Path::new("/sys/block");
+    let number = fs::read(block.join(&place).join("partition")).ok();
+    take_down_at(disk, &place, machine, report)?;
+    for other in paths_to(Path::new("/sys"), &disk.path).iter().skip(1).map(|path| kernel_name(path)) {
+        let is_it = |name: &String| fs::read(block.join(&other).join(name).join("partition")).ok() == number;
+        let same = number.as_ref().and_then(|_| names(&block.join(&other)).into_iter().find(is_it));
+        same.map_or(Ok(()), |name| take_down_at(disk, &format!("{other}/{name}"), machine, report))?;
+    }
+    Ok(())
 }
 
 /// What is in use on this machine. This is the one judgement whether a disk is, whatever is built on what.

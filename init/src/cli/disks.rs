@@ -95,10 +95,11 @@ fn table(verdicts: &[Verdict], has_hints: bool) -> String {
 fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     let disk = &verdict.disk;
     let known = |text: &Option<String>| text.as_deref().map_or("-".into(), line).into_owned();
-    let state = match &verdict.obstacle {
-        Some(obstacle) => obstacle.clone(),
-        None if disk.removable => "free, removable".to_owned(),
-        None => "free".to_owned(),
+    let state = match (&verdict.obstacle, &disk.other_path_to) {
+        (Some(obstacle), _) => obstacle.clone(),
+        (None, Some(best)) => format!("free, another path to {best}"),
+        (None, None) if disk.removable => "free, removable".to_owned(),
+        (None, None) => "free".to_owned(),
     };
     let matched = match &verdict.objection {
         None if verdict.chosen => "chosen".to_owned(),

@@ -15,7 +15,7 @@ use slipway_installer::rare_drivers::{self, Insert, Places};
 use slipway_installer::run::MakeMachine;
 use slipway_installer::tpm::{MachineTpm, Place, READY};
 use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
-use slipway_protocol::Proof;
+use slipway_protocol::{Disk, Proof};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -198,7 +198,8 @@ fn previous_exit(how: Option<String>) -> Option<String> {
 fn facts(tpm: MachineTpm) -> Facts {
     let roots = discover::Roots::default();
     let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
-    for note in notes {
+    let other_path = |disk: &Disk| Some(format!("{} is another path to {}", disk.path, disk.other_path_to.as_ref()?));
+    for note in notes.into_iter().chain(inventory.disks.iter().filter_map(other_path)) {
         info!("discovery: {note}");
     }
     let identity = discover::identity(&roots);

@@ -19,7 +19,7 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
     let bare: Vec<Candidate> = candidates.iter().map(bare).collect();
     let meant = choose::choose_all(hints, &bare).unwrap_or_default();
     let is_meant = |disk: &Disk| meant.iter().any(|(meant, _)| meant.path == disk.path);
-    let is_chosen = |disk: &Disk| chosen.iter().any(|chosen| chosen.path == disk.path);
+    let is_chosen = |disk: &Disk| chosen.iter().any(|chosen| chosen.best_path() == disk.best_path());
     let left = candidates.iter().filter(|candidate| is_meant(&candidate.disk) && !is_chosen(&candidate.disk));
     left.map(|Candidate { disk, in_use, boot_medium, .. }| {
         let reason = match (in_use, boot_medium) {

@@ -204,3 +204,38 @@ fn a_place_names_its_disk_where_nothing_makes_links() {
     assert_eq!(known_as("/dev/disk/by-path/pci-0", &machine()), None);
     assert_eq!(known_as(by_path, &[machine(), machine()].concat()), None, "two disks at one place");
 }
+
+#[test]
+fn several_paths_to_one_disk_are_one_disk_that_is_chosen_by_its_best() {
+    let disk = |path: &str, other: Option<&str>| {
+        let (other_path_to, wwn) = (other.map(str::to_owned), Some("naa.5000c500a1b2c3d4".to_owned()));
+        let hctl = Some(format!("{}:0:0:0", path.len() + usize::from(path.as_bytes()[7])));
+        let disk = Disk { path: path.to_owned(), size: 10 << 30, wwn, hctl, other_path_to, ..Disk::default() };
+        Candidate { disk, in_use: None, by_name_only: false, boot_medium: None }
+    };
+    let mut machine =
+        vec![disk("/dev/sda", Some("/dev/sdb")), disk("/dev/sdb", None), disk("/dev/sdc", Some("/dev/sdb"))];
+    let chosen = |machine: &[Candidate], hints: &DiskHints| {
+        choose_all(hints, machine)
+            .map(|chosen| chosen.into_iter().map(|(disk, why)| (disk.path.clone(), why)).collect::<Vec<_>>())
+    };
+    let all = DiskHints { choose: DiskChoice::All, ..DiskHints::default() };
+    for hints in [DiskHints::default(), hints(&[("wwn", "naa.5000c500a1b2c3d4")]), all.clone()] {
+        let found = chosen(&machine, &hints).expect("one disk");
+        let [(path, why)] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(path, "/dev/sdb");
+        assert!(why.ends_with("this is the only one (/dev/sda, /dev/sdc are other paths to it)"), "{why}");
+    }
+    // Who names one path gets it.
+    let found = chosen(&machine, &hints(&[("device", "/dev/sdc")])).expect("the path that is named");
+    let why = "it is named by device (/dev/sda, /dev/sdb are other paths to it)";
+    assert_eq!(found, [("/dev/sdc".to_owned(), why.to_owned())]);
+    let place = machine[0].disk.hctl.clone().expect("an address");
+    assert_eq!(chosen(&machine, &hints(&[("hctl", &place)])).expect("one path")[0].0, "/dev/sda");
+    // The best path cannot be written to.
+    machine[1].disk.read_only = true;
+    assert_eq!(chosen(&machine, &all).expect("another path")[0].0, "/dev/sda");
+    machine.push(disk("/dev/sdd", None));
+    let refusal = chosen(&machine, &DiskHints::default()).expect_err("two disks");
+    assert!(refusal.contains("there are 2: /dev/sda (10 GiB), /dev/sdd (10 GiB)"), "{refusal}");
+}

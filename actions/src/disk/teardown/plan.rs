@@ -331,7 +331,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// The entries of a folder, sorted; none if there is no such folder.
-fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();

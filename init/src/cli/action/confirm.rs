@@ -41,7 +41,8 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
 fn description(found: Candidate) -> String {
     let disk = found.disk;
     let medium = found.boot_medium.map(|mark| format!("a slipway boot medium ({mark})"));
-    let known: String = found.in_use.into_iter().chain(medium).map(|what| format!(", {what}")).collect();
+    let best = disk.other_path_to.map(|best| format!("another path to {best}"));
+    let known: String = found.in_use.into_iter().chain(medium).chain(best).map(|what| format!(", {what}")).collect();
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
     let (size, model, serial) = (HumanBytes(disk.size), or_unknown(disk.model), or_unknown(disk.serial));
     format!("{}: {size}, model {model}, serial {serial}{known}", disk.path)

@@ -1,0 +1,173 @@
+//! Several paths to one disk: a disk with two ports, or a volume of an array behind two controllers. The kernel shows
+//! each path as a disk. The boot image has no mapping over them: while a system is installed, one path is enough.
+//!
+//! Two disks that were taken for one would be worse than one disk that is taken for two: the first is written in place
+//! of the second, while the other way round the choice is only ambiguous. So paths are joined by what disks of
+//! different makers cannot share, and all else that they report must be equal too. multipath-tools joins by the same
+//! names: its default are disks for which udev knows a World Wide Name (multipath.conf(5), `blacklist_exceptions`,
+//! `property`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use slipway_protocol::Disk;
+use slipway_protocol::disk::is_of_one_disk;
+
+use super::{attribute, kernel_folder};
+use crate::machine::Candidate;
+
+/// Transports by which a disk has one port. Two such disks with one name are two disks whose maker gave both the same.
+const ONE_PORT: &[&str] = &["usb", "sata", "ata", "mmc"];
+/// The vendor of a SATA disk at a SAS controller (SAT-3, 8.3), which has one port too.
+const SATA: &str = "ATA";
+
+/// Notes which disks are other paths to one that is listed, and to which. The disks are sorted by path.
+pub(super) fn join(sys: &Path, disks: &mut [Disk]) {
+    let mut best: BTreeMap<String, (Rank, String)> = BTreeMap::new();
+    for disk in disks.iter() {
+        let Some(identity) = identity(disk) else { continue };
+        let own = (rank(sys, disk), disk.path.clone());
+        let best = best.entry(identity).or_insert_with(|| own.clone());
+        *best = own.min(best.clone());
+    }
+    for disk in disks {
+        let found = identity(disk).and_then(|identity| best.get(&identity)).map(|(_, path)| path);
+        disk.other_path_to = found.filter(|path| **path != disk.path).cloned();
+    }
+}
+
+/// What uses a disk or marks it as a boot medium holds for each path to it.
+pub(super) fn share(candidates: &mut [Candidate]) {
+    let told: Vec<Candidate> =
+        candidates.iter().filter(|one| one.in_use.is_some() || one.boot_medium.is_some()).cloned().collect();
+    for candidate in candidates {
+        let others = || {
+            let is_other = |other: &&Candidate| {
+                other.disk.path != candidate.disk.path && other.disk.best_path() == candidate.disk.best_path()
+            };
+            told.iter().filter(is_other)
+        };
+        let by_way = |other: &Candidate, what: &Option<String>| {
+            Some(format!("{}, and {} is another path to it", what.as_ref()?, other.disk.path))
+        };
+        let in_use = others().find_map(|other| by_way(other, &other.in_use));
+        let boot_medium = others().find_map(|other| by_way(other, &other.boot_medium));
+        candidate.in_use = candidate.in_use.take().or(in_use);
+        candidate.boot_medium = candidate.boot_medium.take().or(boot_medium);
+    }
+}
+
+/// What is equal on all paths to a disk, and on no other disk; none if nothing is that certain.
+fn identity(disk: &Disk) -> Option<String> {
+    let name = disk.wwn.as_deref().filter(|name| is_of_one_disk(name))?;
+    let has_one_port = disk.transport.as_deref().is_some_and(|transport| ONE_PORT.contains(&transport));
+    let is_sata = disk.vendor.as_deref() == Some(SATA);
+    let facts = (name, disk.size, disk.logical_block, &disk.vendor, &disk.model, &disk.serial);
+    (!has_one_port && !is_sata).then(|| format!("{facts:?}"))
+}
+
+/// How little a path is to be used: the least is the best.
+type Rank = (bool, u8, bool);
+
+/// State of the path, access to the volume by it (`access_state`, drivers/scsi/scsi_sysfs.c, of arrays with ALUA), and
+/// whether it is write-protected.
+fn rank(sys: &Path, disk: &Disk) -> Rank {
+    let device = kernel_folder(sys, &disk.path).join("device");
+    let state = attribute(&device.join("state"));
+    let is_down = state.is_some_and(|state| state != "running" && state != "live");
+    let access = match attribute(&device.join("access_state")).as_deref() {
+        None | Some("active/optimized") => 0,
+        Some("active/non-optimized") => 1,
+        Some(_) => 2,
+    };
+    (is_down, access, disk.read_only)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::folder;
+
+    const NAA: &str = "naa.5000c500a1b2c3d4";
+
+    fn disk(path: &str) -> Disk {
+        let text = |text: &str| Some(text.to_owned());
+        Disk {
+            path: path.to_owned(),
+            size: 1 << 40,
+            logical_block: 512,
+            model: text("ACME Disk"),
+            vendor: text("ACME"),
+            serial: text("S1"),
+            wwn: text(NAA),
+            transport: text("sas"),
+            ..Disk::default()
+        }
+    }
+
+    fn joined(sys: &Path, mut disks: Vec<Disk>) -> Vec<Option<String>> {
+        join(sys, &mut disks);
+        disks.into_iter().map(|disk| disk.other_path_to).collect()
+    }
+
+    #[test]
+    fn two_paths_are_one_disk_only_if_all_they_report_says_so() {
+        let check = |what: &str, change: &dyn Fn(&mut Disk), expect: bool| {
+            let mut disks = vec![disk("/dev/sda"), disk("/dev/sdb")];
+            disks.iter_mut().for_each(change);
+            let found = joined(Path::new("/nowhere"), disks);
+            assert_eq!(found, [None, expect.then(|| "/dev/sda".to_owned())], "{what}");
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let is_second = |disk: &Disk| disk.path == "/dev/sdb";
+        check("a disk with two ports", &|_| {}, true);
+        for (transport, expect) in
+            [("fc", true), ("iscsi", true), ("virtio", true), ("nvme", true), ("usb", false), ("sata", false)]
+        {
+            check(transport, &|disk| disk.transport = text(transport), expect);
+        }
+        check("a volume of a RAID controller", &|disk| disk.transport = None, true);
+        check("a SATA disk at a SAS controller", &|disk| disk.vendor = text("ATA"), false);
+        check("a disk without a serial number", &|disk| disk.serial = None, true);
+        check("one serial number, no name", &|disk| disk.wwn = None, false);
+        check("another serial number", &|disk| disk.serial = text(&disk.path), false);
+        check("another size", &|disk| disk.size += u64::from(is_second(disk)), false);
+        check("another block size", &|disk| disk.logical_block <<= u32::from(is_second(disk)), false);
+        check("another model", &|disk| disk.model = text(&disk.path), false);
+        check("another vendor", &|disk| disk.vendor = text(&disk.path), false);
+    }
+
+    #[test]
+    fn the_path_that_works_best_is_the_disk() {
+        let check = |files: &[(&str, &str)], expect: [Option<&str>; 3]| {
+            let found = joined(folder(files).path(), ["/dev/sda", "/dev/sdb", "/dev/sdc"].map(disk).to_vec());
+            assert_eq!(found, expect.map(|path| path.map(str::to_owned)), "{files:?}");
+        };
+        check(&[], [None, Some("/dev/sda"), Some("/dev/sda")]);
+        let standby = [
+            ("block/sda/device/access_state", "standby\n"),
+            ("block/sdb/device/access_state", "active/non-optimized\n"),
+            ("block/sdc/device/access_state", "active/optimized\n"),
+        ];
+        check(&standby, [Some("/dev/sdc"), Some("/dev/sdc"), None]);
+        let down = [("block/sdc/device/state", "transport-offline\n"), ("block/sda/device/state", "running\n")];
+        check(&[&standby[..], &down].concat(), [Some("/dev/sdb"), None, Some("/dev/sdb")]);
+    }
+
+    #[test]
+    fn what_one_path_shows_of_a_disk_holds_for_all() {
+        let mut disks = ["/dev/sda", "/dev/sdb"].map(disk).to_vec();
+        disks.push(Disk { wwn: Some("naa.5000c500ffffffe1".to_owned()), ..disk("/dev/sdc") });
+        join(Path::new("/nowhere"), &mut disks);
+        let as_candidate = |disk| Candidate { disk, in_use: None, by_name_only: false, boot_medium: None };
+        let mut candidates: Vec<Candidate> = disks.into_iter().map(as_candidate).collect();
+        candidates[1].in_use = Some("/dev/sdb1 is mounted at /".to_owned());
+        candidates[1].boot_medium = Some("it has the label SLIPWAY".to_owned());
+        share(&mut candidates);
+        let by_way = |what: &str| Some(format!("{what}, and /dev/sdb is another path to it"));
+        assert_eq!(candidates[0].in_use, by_way("/dev/sdb1 is mounted at /"));
+        assert_eq!(candidates[0].boot_medium, by_way("it has the label SLIPWAY"));
+        assert_eq!(candidates[1].in_use.as_deref(), Some("/dev/sdb1 is mounted at /"));
+        assert_eq!((&candidates[2].in_use, &candidates[2].boot_medium), (&None, &None));
+    }
+}
