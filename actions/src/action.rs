@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::Tell;
 
-pub use foresee::foresee;
+pub use foresee::{foresee, names_present_disks};
 pub use run_in_target::in_target;
 pub use stopped::if_stopped;
 

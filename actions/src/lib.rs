@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use slipway_protocol::{Stage, StreamImage};
 
-pub use action::{Done, Next, foresee, if_stopped, in_target, run};
+pub use action::{Done, Next, foresee, if_stopped, in_target, names_present_disks, run};
 pub use disk::choose::{Verdict, choose, named, survey};
 pub use disk::expected::{Expected, expected_disks};
 pub use disk::list::list_disks;

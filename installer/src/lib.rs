@@ -65,8 +65,7 @@ pub struct Options {
     pub log: LogBook,
     /// Makes the machine that actions work on.
     pub machine: MakeMachine,
-    /// Becomes true once the list of disks seems complete. Steps do not start before, because a rule such as "smallest
-    /// disk" needs the whole list.
+    /// Becomes true once the list of disks seems complete. Steps do not start before, unless they name their disks.
     pub disks_settled: watch::Receiver<bool>,
     /// Return after the first run instead of waiting for the next, and give up if the server refuses or cannot be
     /// reached.
@@ -75,7 +74,7 @@ pub struct Options {
 
 /// The whole flow. Returns when the machine is to be left, after the server has stored the last event. Fails only on
 /// errors that waiting cannot fix.
-pub async fn run(config: Config, mut options: Options) -> Result<End, ClientError> {
+pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     if options.set_clock {
         set_clock(&config, &options.state.join(clock::SEEN)).await?;
     }
@@ -91,6 +90,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
         after_failure,
         previous_exit: options.previous_exit,
         machine: options.machine,
+        disks_settled: options.disks_settled,
     };
     let mut backoff = Backoff::default();
     // A run whose reports the server refuses. The server may hand it out again, but it is not started again.
@@ -105,8 +105,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
             Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,
             Ok(Some(workflow)) => {
                 backoff.reset();
-                // The sender lives as long as the machine. An error means there is nothing to wait for.
-                let _ = options.disks_settled.wait_for(|settled| *settled).await;
+                runner.wait_for_disks(&workflow.steps).await;
                 // Not before: an installer that ends while it enrols leaves it for the next one. Not later: it does not
                 // explain how this installer ends.
                 let _ = std::fs::remove_file(options.state.join(PANIC));

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use slipway_actions::{Cancel, Done, Machine, Next, Report};
-use slipway_protocol::{EventKind, Failure, Step, Workflow, workflow};
+use slipway_protocol::{Action, EventKind, Failure, Step, Workflow, workflow};
 use slipway_user_data::seed;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -22,6 +23,9 @@ use tracing::{error, info, warn};
 
 /// How long a cancelled action may take to release the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
+
+/// How often disks that steps name are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Makes the machine that actions work on, once per attempt. The handle stops that attempt.
 pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + Sync>;
@@ -56,6 +60,8 @@ pub struct Runner {
     pub previous_exit: Option<String>,
     /// Makes the machine for an attempt.
     pub machine: MakeMachine,
+    /// Becomes true once the list of disks seems complete.
+    pub disks_settled: watch::Receiver<bool>,
 }
 
 /// The step in progress.
@@ -78,6 +84,33 @@ enum Unsuccessful {
 }
 
 impl Runner {
+    /// Returns once the list of disks is complete, because a rule such as "smallest disk" needs the whole list. Returns
+    /// before that if each step names a disk that is there and no other disk can match.
+    pub async fn wait_for_disks(&self, steps: &[Step]) {
+        tokio::select! {
+            biased;
+            () = self.all_disks() => {}
+            () = self.named_disks(steps) => info!("each step names a disk that is there; not waiting for others"),
+        }
+    }
+
+    async fn all_disks(&self) {
+        // The sender lives as long as the machine. An error means there is nothing to wait for.
+        let _ = self.disks_settled.clone().wait_for(|settled| *settled).await;
+    }
+
+    async fn named_disks(&self, steps: &[Step]) {
+        loop {
+            let (make, steps) = (Arc::clone(&self.machine), steps.to_vec());
+            let look = move || slipway_actions::names_present_disks(&steps, &*make(&Cancel::default()));
+            let looked = tokio::task::spawn_blocking(look).await;
+            if looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+                return;
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
     /// Runs a workflow to its end. Returns once every event is queued. The caller must flush before it leaves the
     /// machine.
     pub async fn run(&self, workflow: &Workflow) -> End {
@@ -133,6 +166,10 @@ impl Runner {
     /// Runs one step and reports its result.
     async fn run_step(&self, workflow: &Workflow, index: u32, step: &Step) -> Result<Next, ()> {
         let place = format!("step {}/{} {}", index + 1, workflow.steps.len(), step.name);
+        // It removes entries whose disk is gone, and looks for the same partition on other disks.
+        if matches!(step.action, Action::EfiBootOrder(_)) {
+            self.all_disks().await;
+        }
         let mut backoff = Backoff::default();
         for attempt in 1.. {
             self.remember(&InProgress { run: workflow.run.clone(), step: index, attempt });

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::CaptureDisk;
+use crate::{CaptureDisk, DiskHints};
 
 pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;
@@ -174,6 +174,27 @@ impl Action {
         }
     }
 
+    /// The hints for its disk, if it works on one.
+    pub fn disk(&self) -> Option<&DiskHints> {
+        match self {
+            Action::EraseDisk(erase) => Some(&erase.disk),
+            Action::StreamImage(image) => Some(&image.disk),
+            Action::Partition(partition) => Some(&partition.disk),
+            Action::MakeFileSystem(make) => Some(&make.disk),
+            Action::SeedCloudInit(seed) => Some(&seed.disk),
+            Action::KernelArgs(arguments) => Some(&arguments.disk),
+            Action::WriteFile(file) => Some(&file.disk),
+            Action::UnpackArchive(archive) => Some(&archive.disk),
+            Action::RunInTarget(run) => Some(&run.disk),
+            Action::EncryptRoot(encrypt) => Some(&encrypt.disk),
+            Action::CaptureDisk(capture) => Some(&capture.disk),
+            Action::BootReporter(reporter) => Some(&reporter.disk),
+            Action::EfiBootOrder(order) => Some(&order.disk),
+            Action::Kexec(kexec) => Some(&kexec.disk),
+            Action::EnrolSecureBoot(_) | Action::Reboot(_) => None,
+        }
+    }
+
     /// Returns the action's name in workflows and on the command line.
     pub fn name(&self) -> &'static str {
         match self {
@@ -200,7 +221,6 @@ impl Action {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DiskHints;
 
     fn reboot(name: &str) -> Step {
         Step { name: name.to_owned(), action: Action::Reboot(Reboot {}), retries: 0, timeout: None }

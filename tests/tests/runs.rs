@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use slipway_installer::config::Config;
 use slipway_installer::{End, Options, PANIC, clock};
-use slipway_protocol::{Action, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage};
+use slipway_protocol::{
+    Action, DiskHints, EfiBootOrder, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage,
+};
 use slipway_server::operate;
 use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -61,6 +63,40 @@ async fn every_step_of_a_run_is_stored_before_the_machine_leaves() {
     assert_eq!(run.steps[1].progress.as_ref().map(|p| p.bytes), Some(image.len() as u64));
     assert!(run.steps[1].notes.iter().any(|note| note.contains(lab.disk().to_str().unwrap())), "{run:#?}");
     assert!(std::fs::read(lab.disk()).unwrap().starts_with(&image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_every_step_names_is_not_kept_waiting_for_others() {
+    let lab = Lab::start().await;
+    lab.register(true).await;
+    // Disks are looked for, and no end of that is in sight.
+    let (_looking, disks_settled) = tokio::sync::watch::channel(false);
+    let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
+    lab.start_run(vec![step("erase", erase), step("leave", Action::Reboot(Reboot::default()))]).await;
+    let options = Options { disks_settled, ..lab.options(None) };
+    assert_eq!(slipway_installer::run(lab.config(), options).await.unwrap(), End::Reboot);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_looks_at_all_disks_or_names_none_waits_for_them() {
+    for is_named in [false, true] {
+        let lab = Lab::start().await;
+        lab.register(true).await;
+        let none = DiskHints { min_size: Some(u64::MAX), ..DiskHints::default() };
+        let action = match is_named {
+            false => Action::EraseDisk(EraseDisk { disk: none, ..EraseDisk::default() }),
+            true => Action::EfiBootOrder(EfiBootOrder { disk: lab.disk_hints(), ..EfiBootOrder::default() }),
+        };
+        let (settled, disks_settled) = tokio::sync::watch::channel(false);
+        lab.start_run(vec![step("look", action)]).await;
+        let options = Options { disks_settled, ..lab.options(None) };
+        let installing = tokio::spawn(slipway_installer::run(lab.config(), options));
+        lab.wait_for("enrolled", |node| node.state != NodeState::Registered).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!installing.is_finished(), "it waits");
+        settled.send_replace(true);
+        assert_eq!(installing.await.unwrap().unwrap(), End::Failed);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,15 @@ pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine)).or_else(|| missing(steps, machine))
 }
 
+/// Whether every step names a disk that is there, and no disk that is yet to come can match. Then nobody has to wait for
+/// other disks.
+pub fn names_present_disks(steps: &[Step], machine: &dyn Machine) -> bool {
+    let mut all: Vec<&DiskHints> = steps.iter().filter_map(|step| step.action.disk()).collect();
+    // Most steps of a workflow have the same.
+    all.dedup();
+    all.into_iter().all(|hints| disk(hints, machine).is_some_and(|disk| hints.is_certain(&disk)))
+}
+
 /// The disk that a step with these hints would choose now.
 fn disk(hints: &DiskHints, machine: &dyn Machine) -> Option<Disk> {
     let (hints, candidates) = choose::resolve(hints, machine).ok()?;

@@ -1,16 +1,36 @@
 //! Whether hints select a disk, as far as its own properties go. Whether it may be touched at all is for the machine.
 
-use super::{BY_PATH, DiskHints};
+use super::{BY_PATH, DiskHints, is_of_one_disk};
+use crate::identity::serial_number;
 use crate::printable::size;
 use crate::{Disk, TextHint};
 
 const GIB: u64 = 1 << 30;
+/// Transports of disks that have the serial number of their maker.
+const OF_MAKERS: [&str; 4] = ["nvme", "sata", "ata", "sas"];
 
 impl DiskHints {
     /// Whether the hints name a disk, so that a removable one is meant too.
     pub fn names_one_disk(&self) -> bool {
         let names = [&self.serial, &self.wwn, &self.wwn_with_extension];
         self.device.is_some() || names.into_iter().flatten().any(TextHint::is_exact)
+    }
+
+    /// Whether no disk but this one can match the hints, whatever else the machine has. Not by a serial number that
+    /// somebody gives to virtual disks, or that a maker left as it was.
+    pub fn is_certain(&self, disk: &Disk) -> bool {
+        let is_one =
+            |hint: &Option<TextHint>| hint.as_ref().is_some_and(|hint| hint.is_exact() && hint.values().len() == 1);
+        let is_place = [&self.name, &self.by_path, &self.hctl].into_iter().any(is_one);
+        // Without its vendor extension, several volumes of an array have the same.
+        let is_whole = |hint: &TextHint| hint.matches(&disk.wwn.as_deref().into_iter().collect::<Vec<_>>(), bare_wwn);
+        let names = [&self.wwn, &self.wwn_with_extension];
+        let has_name = names.into_iter().any(|hint| is_one(hint) && hint.as_ref().is_some_and(is_whole));
+        let has_maker = disk.transport.as_deref().is_some_and(|transport| OF_MAKERS.contains(&transport));
+        let is_real = disk.serial.as_deref().is_some_and(|serial| serial_number(serial).is_ok());
+        let has_serial = is_one(&self.serial) && has_maker && is_real;
+        let is_named = has_name && disk.wwn.as_deref().is_some_and(is_of_one_disk);
+        (self.device.is_some() || is_place || is_named || has_serial) && self.mismatch(disk).is_none()
     }
 
     /// The property by which a disk does not match the hints. `device` and `choose` are not looked at.
@@ -115,4 +135,67 @@ fn split_wwn(wwn: &str) -> Option<(&str, &str)> {
     let bare = wwn.strip_prefix("naa.")?;
     let is_extended = bare.len() == 32 && bare.starts_with('6') && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_extended.then(|| bare.split_at(16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_certain_if_no_other_can_have_what_the_hints_name() {
+        let text = |text: &str| Some(text.to_owned());
+        let disk = Disk {
+            path: "/dev/sda".to_owned(),
+            serial: text("S6PENG0T912345"),
+            wwn: text("naa.6001405d27e5d898829468b90ce4ef8c"),
+            hctl: text("0:0:0:0"),
+            by_path: text("/dev/disk/by-path/pci-0000:02:00.0-scsi-0:0:0:0"),
+            model: text("ACME"),
+            transport: text("sas"),
+            ..Disk::default()
+        };
+        let check = |json: &str, disk: &Disk, expect: bool| {
+            let hints: DiskHints = serde_json::from_str(json).expect(json);
+            assert_eq!(hints.is_certain(disk), expect, "{json} {disk:?}");
+        };
+        for json in [
+            r#"{"device": "/dev/sda"}"#,
+            r#"{"name": "/dev/sda"}"#,
+            r#"{"by_path": "pci-0000:02:00.0-scsi-0:0:0:0"}"#,
+            r#"{"hctl": "0:0:0:0"}"#,
+            r#"{"wwn": "0x6001405d27e5d898829468b90ce4ef8c"}"#,
+            r#"{"wwn_with_extension": "6001405D27E5D898829468B90CE4EF8C"}"#,
+            r#"{"serial": "s6peng0t912345", "model": "ACME"}"#,
+        ] {
+            check(json, &disk, true);
+        }
+        for json in [
+            "{}",
+            r#"{"model": "ACME"}"#,
+            r#"{"choose": "largest"}"#,
+            r#"{"serial": "<in> S6PENG"}"#,
+            r#"{"serial": "<or> S6PENG0T912345 <or> S2"}"#,
+            // Other volumes of the array have the same without the extension.
+            r#"{"wwn": "0x6001405d27e5d898"}"#,
+            r#"{"wwn": "<in> 6001405d27e5d898829468b90ce4ef8c"}"#,
+            r#"{"device": "/dev/sda", "model": "other"}"#,
+        ] {
+            check(json, &disk, false);
+        }
+        let serial = |serial: &str| format!(r#"{{"serial": "{serial}"}}"#);
+        for (transport, number, expect) in [
+            ("nvme", "S1ABC", true),
+            ("sata", "S1ABC", true),
+            ("usb", "S1ABC", false),
+            ("virtio", "S1ABC", false),
+            ("fc", "S1ABC", false),
+            ("sata", "0123456789ABCDEF", false),
+            ("sata", "00000000", false),
+        ] {
+            let disk = Disk { transport: text(transport), serial: text(number), ..Disk::default() };
+            check(&serial(number), &disk, expect);
+        }
+        let copied = Disk { wwn: text("naa.5000000000000000"), ..Disk::default() };
+        check(r#"{"wwn": "0x5000000000000000"}"#, &copied, false);
+    }
 }
