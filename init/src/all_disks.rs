@@ -36,13 +36,21 @@ pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option
 /// machine's buses need.
 async fn settle() {
     let began = Instant::now();
-    let (mut known, mut since) = (paths(), began);
+    let (mut known, mut since) = ((Vec::new(), Vec::new()), began);
     let mut told = Vec::new();
+    // Whoever loaded the drivers waited for the scans of these controllers.
+    let mut first: Option<Vec<String>> = None;
     loop {
-        let Expected { devices, settle } = expected().await;
+        let expected = expected().await;
+        let is_loaded = drivers_are_loaded();
+        if is_loaded && first.is_none() {
+            first = Some(expected.controllers.clone());
+        }
+        let settle = expected.settle_after(first.as_deref().unwrap_or(&expected.controllers));
+        let Expected { devices, controllers, .. } = expected;
         let is_waiting = !devices.is_empty() && began.elapsed() < DEVICE_LIMIT;
-        let now = paths();
-        if now != known || is_waiting || !drivers_are_loaded() {
+        let now = (paths(), controllers);
+        if now != known || is_waiting || !is_loaded {
             (known, since) = (now, Instant::now());
         }
         if since.elapsed() >= settle || began.elapsed() >= LIMIT {

@@ -1,8 +1,9 @@
 //! Disks that are not there yet: what the kernel still looks for, from sysfs (kernel documentation, ABI/*/sysfs-*).
 //!
 //! A driver that is loaded has found its disks when the call that loads it returns: it waits for probes and scans that
-//! go on at the same time (`async_synchronize_full` in Linux, kernel/module/main.c). So what remains are buses that
-//! find their devices at a pace of their own.
+//! go on at the same time (`async_synchronize_full` in Linux, kernel/module/main.c). What remains are buses that find
+//! their devices at a pace of their own, drivers that look for disks in a queue of their own (mpi3mr, hpsa), and
+//! controllers that come when their driver is loaded already, because nobody waits for their scans.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -24,13 +25,18 @@ const POLLING: u16 = 7 << 5;
 const SUPER_SPEED: f64 = 5000.0;
 /// States of an NVMe controller in which it will have its namespaces (drivers/nvme/host/sysfs.c).
 const NVME_STARTING: [&str; 3] = ["new", "resetting", "connecting"];
+/// In the path of a SCSI host behind USB, of which its interface tells.
+const USB_HOST: &str = "/usb";
 /// Buses of which nothing tells whether they have found all that is there: Fibre Channel, iSCSI, and those of Hyper-V
 /// and Xen. Slots for memory cards that look empty are the same.
 const SILENT: [&str; 4] = ["class/fc_host", "class/iscsi_host", "bus/vmbus/devices", "bus/xen/devices"];
 /// How long the list of disks must not change, where each bus tells what it is doing.
 const SETTLE: Duration = Duration::from_millis(300);
-/// The same where one does not.
+/// The same where one does not, and for a controller that came late.
 const SETTLE_SILENT: Duration = Duration::from_secs(3);
+/// The same where a card is in a slot that has no power yet: five seconds in which it may be pulled out again
+/// (drivers/pci/hotplug/pciehp_ctrl.c), and the start of its link. A card that is broken stays like that.
+const SETTLE_SLOT: Duration = Duration::from_secs(10);
 
 /// What may still bring disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +45,16 @@ pub struct Expected {
     pub devices: Vec<String>,
     /// How long the list of disks must not change before it is complete.
     pub settle: Duration,
+    /// The controllers of disks, by the kernel's names, but for those behind USB.
+    pub controllers: Vec<String>,
+}
+
+impl Expected {
+    /// How long the list of disks must not change, if those were the controllers when the drivers had been loaded.
+    pub fn settle_after(&self, first: &[String]) -> Duration {
+        let is_late = self.controllers.iter().any(|controller| !first.contains(controller));
+        if is_late { self.settle.max(SETTLE_SILENT) } else { self.settle }
+    }
 }
 
 /// What may still bring disks, on a machine whose drivers are loaded. `sys` and `dev` are the mount points of sysfs and
@@ -53,11 +69,25 @@ pub fn expected_disks(sys: &Path, dev: &Path) -> Expected {
 
 /// `status` gives `wPortStatus` of a port of the hub in a folder; none if it cannot be read.
 fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
-    let mut devices = Vec::new();
+    let (mut devices, mut controllers) = (Vec::new(), Vec::new());
+    let mut is_silent = SILENT.iter().any(|bus| !folders(&sys.join(bus)).is_empty());
     for controller in folders(&sys.join("class/nvme")) {
         if attribute(&controller, "state").is_some_and(|state| NVME_STARTING.contains(&state.as_str())) {
             devices.push(format!("the namespaces of {}", name(&controller)));
         }
+        // Its first namespace may be on its way. With several paths to it, there is one of its own for each.
+        is_silent |= !folders(&controller).iter().any(|namespace| name(namespace).starts_with(name(&controller)));
+        controllers.push(name(&controller).to_owned());
+    }
+    for host in folders(&sys.join("class/scsi_host")) {
+        if fs::canonicalize(&host).is_ok_and(|path| path.to_string_lossy().contains(USB_HOST)) {
+            continue;
+        }
+        // Nothing uses a disk yet, so these are the questions of a scan.
+        if attribute(&host, "host_busy").is_some_and(|commands| commands != "0") {
+            devices.push(format!("an answer to SCSI {}", name(&host)));
+        }
+        controllers.push(name(&host).to_owned());
     }
     for unit in folders(&sys.join("bus/scsi/devices")) {
         // Hosts and targets are in the same folder and have no type.
@@ -67,7 +97,6 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
         }
     }
     let is_empty = |slot: &PathBuf| !folders(slot).iter().any(|card| name(card).starts_with(name(slot)));
-    let mut is_silent = SILENT.iter().any(|bus| !folders(&sys.join(bus)).is_empty());
     is_silent |= folders(&sys.join("class/mmc_host")).iter().any(is_empty);
     for device in folders(&sys.join("bus/usb/devices")) {
         match attribute(&device, "bInterfaceClass") {
@@ -75,7 +104,21 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
             None => is_silent |= !look_at_usb_device(&device, status, &mut devices),
         }
     }
-    Expected { devices, settle: if is_silent { SETTLE_SILENT } else { SETTLE } }
+    let settle = match is_silent {
+        _ if folders(&sys.join("bus/pci/slots")).iter().any(|slot| is_starting(sys, slot)) => SETTLE_SLOT,
+        true => SETTLE_SILENT,
+        false => SETTLE,
+    };
+    Expected { devices, settle, controllers }
+}
+
+/// Whether a slot for hot-plugging has a card that is no PCI device yet (kernel documentation,
+/// ABI/testing/sysfs-bus-pci, and drivers/pci/hotplug/pci_hotplug_core.c).
+fn is_starting(sys: &Path, slot: &Path) -> bool {
+    let has_card = attribute(slot, "adapter").as_deref() == Some("1");
+    let address = attribute(slot, "address").map(|address| format!("{address}."));
+    let devices = || folders(&sys.join("bus/pci/devices"));
+    has_card && address.is_some_and(|address| !devices().iter().any(|device| name(device).starts_with(&address)))
 }
 
 /// The disk of a USB interface of this class, if a driver has it and has not looked for disks yet.
@@ -161,9 +204,8 @@ mod tests {
         let no_ports = |_: &Path, _| Some(0);
         for (files, expect) in [
             (&[][..], &[][..]),
-            (&[("class/nvme/nvme0/state", "live\n")], &[]),
-            (&[("class/nvme/nvme0/state", "dead\n")], &[]),
-            (&[("class/nvme/nvme0/state", "connecting\n")], &["the namespaces of nvme0"]),
+            (&[("class/scsi_host/host0/host_busy", "0\n")], &[]),
+            (&[("class/scsi_host/host0/host_busy", "1\n")], &["an answer to SCSI host0"]),
             (&[("bus/scsi/devices/0:0:0:0/type", "0\n")], &["the disk of SCSI device 0:0:0:0"]),
             (&[("bus/scsi/devices/0:0:0:0/type", "5\n")], &[]),
             (&[("bus/scsi/devices/0:0:0:0/type", "0\n"), ("bus/scsi/devices/0:0:0:0/block/sda/size", "1\n")], &[]),
@@ -185,8 +227,53 @@ mod tests {
             ),
         ] {
             let sys = sysfs(files);
-            assert_eq!(look(sys.path(), &no_ports), Expected { devices: texts(expect), settle: SETTLE }, "{files:?}");
+            let found = look(sys.path(), &no_ports);
+            assert_eq!((found.devices, found.settle), (texts(expect), SETTLE), "{files:?}");
         }
+    }
+
+    #[test]
+    fn an_nvme_controller_is_waited_for_until_it_has_a_namespace() {
+        let check = |files: &[(&str, &str)], expect: (&[&str], Duration)| {
+            let found = look(sysfs(files).path(), &|_, _| None);
+            assert_eq!((found.devices, found.settle), (texts(expect.0), expect.1), "{files:?}");
+            assert_eq!(found.controllers, ["nvme0"]);
+        };
+        check(&[("class/nvme/nvme0/state", "connecting\n")], (&["the namespaces of nvme0"], SETTLE_SILENT));
+        check(&[("class/nvme/nvme0/state", "dead\n")], (&[], SETTLE_SILENT));
+        check(&[("class/nvme/nvme0/state", "live\n"), ("class/nvme/nvme0/ng0n1/x", "")], (&[], SETTLE_SILENT));
+        for namespace in ["class/nvme/nvme0/nvme0n1/x", "class/nvme/nvme0/nvme0c0n1/x"] {
+            check(&[("class/nvme/nvme0/state", "live\n"), (namespace, "")], (&[], SETTLE));
+        }
+    }
+
+    #[test]
+    fn a_controller_that_comes_late_and_a_slot_that_starts_get_more_time() {
+        let slot = [("bus/pci/slots/3/adapter", "1\n"), ("bus/pci/slots/3/address", "0000:01:00\n")];
+        let card = ("bus/pci/devices/0000:01:00.0/x", "");
+        let settle = |files: &[(&str, &str)]| look(sysfs(files).path(), &|_, _| None).settle;
+        assert_eq!(settle(&slot), SETTLE_SLOT);
+        assert_eq!(settle(&[slot[0], slot[1], card]), SETTLE);
+        assert_eq!(settle(&[("bus/pci/slots/3/adapter", "0\n"), slot[1]]), SETTLE);
+        // A slot that nothing can be plugged into while the machine runs.
+        assert_eq!(settle(&[slot[1]]), SETTLE);
+
+        let hosts = [("class/scsi_host/host0/x", ""), ("class/scsi_host/host1/x", "")];
+        let found = look(sysfs(&hosts).path(), &|_, _| None);
+        assert_eq!(found.settle_after(&texts(&["host0", "host1", "nvme0"])), SETTLE);
+        assert_eq!(found.settle_after(&texts(&["host0"])), SETTLE_SILENT);
+        let starting = look(sysfs(&[&hosts[..], &slot].concat()).path(), &|_, _| None);
+        assert_eq!(starting.settle_after(&[]), SETTLE_SLOT);
+    }
+
+    #[test]
+    fn a_host_behind_usb_is_no_controller_because_its_interface_tells() {
+        let host = "devices/pci0/usb1/1-2/1-2:1.0/host3";
+        let sys = sysfs(&[(&format!("{host}/scsi_host/host3/host_busy"), "1\n")]);
+        fs::create_dir_all(sys.path().join("class/scsi_host")).unwrap();
+        let link = sys.path().join("class/scsi_host/host3");
+        std::os::unix::fs::symlink(sys.path().join(host).join("scsi_host/host3"), link).unwrap();
+        assert_eq!(look(sys.path(), &|_, _| None), Expected { settle: SETTLE, ..Expected::default() });
     }
 
     #[test]
