@@ -228,6 +228,17 @@ fn the_last_primary_partition_of_an_mbr_grows() {
 }
 
 #[test]
+fn a_partition_of_type_0_is_one_and_nothing_grows_over_it() {
+    let bench = with_mbr("label: dos\\nstart=1MiB, size=8MiB, type=83\\nstart=10MiB, size=19MiB, type=83\\n", 1);
+    let image = bench.path("image");
+    File::options().write(true).open(&image).unwrap().write_all_at(&[0], 446 + 16 + 4).unwrap();
+    let before = mbr(&image);
+    let done = written(&bench, true);
+    assert_eq!(mbr(&bench.path("disk")), before);
+    assert!(done.outcome.summary.contains("did not grow partition 2"), "{}", done.outcome.summary);
+}
+
+#[test]
 fn an_extended_partition_is_left_with_all_it_holds() {
     let extended = "start=4MiB, size=25MiB, type=5\\nstart=9MiB, size=20MiB, type=83\\n";
     let bench = with_mbr(&format!("label: dos\\nstart=1MiB, size=3MiB, type=83\\n{extended}"), 9);

@@ -167,7 +167,7 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
             let numbered = (first_logical..).zip(logical);
             found.extend(numbered.map(|(number, (start, record))| (number, start, record)));
             first_logical = found.iter().map(|(number, ..)| number + 1).fold(first_logical, u32::max);
-        } else if record.os_type != 0 && record.os_type != MBR_PROTECTIVE {
+        } else if is_used(&record) && record.os_type != MBR_PROTECTIVE {
             found.push((number, start, record));
         }
     }
@@ -186,6 +186,11 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
 /// place. The kernel uses the same test.
 fn are_records(records: &[PartRecord]) -> bool {
     records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE))
+}
+
+/// Whether a record stands for something. One of type 0 does if it has blocks, as for the kernel.
+fn is_used(record: &PartRecord) -> bool {
+    record.os_type != 0 || record.lb_size > 0
 }
 
 /// The partition of a record whose start is counted from this block.
@@ -209,7 +214,7 @@ fn logical_partitions(
         let records = mbr_records(disk, link, block_size)?;
         let is_extended = |record: &&PartRecord| MBR_EXTENDED.contains(&record.os_type);
         next = records.iter().find(is_extended).map(|record| extended + u64::from(record.lb_start));
-        let partition = records.iter().find(|record| record.os_type != 0 && !is_extended(record));
+        let partition = records.iter().find(|record| is_used(record) && !is_extended(record));
         found.extend(partition.map(|record| (link + u64::from(record.lb_start), *record)));
     }
     Ok(found)

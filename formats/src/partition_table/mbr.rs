@@ -35,9 +35,10 @@ impl Record {
         Some(Self { indicator: indicator?, kind: kind?, start: le32(bytes, 8)?, blocks: le32(bytes, 12)? })
     }
 
-    /// Whether it is the record of a partition. The protective record is not.
+    /// Whether it is the record of a partition. The protective record is not. A record of type 0 with blocks is: Linux,
+    /// libblkid and fdisk go by the blocks (block/partitions/msdos.c), and mkisofs writes such records.
     fn is_partition(&self) -> bool {
-        self.kind != 0 && self.kind != PROTECTIVE
+        (self.kind != 0 || self.blocks > 0) && self.kind != PROTECTIVE
     }
 
     fn has_valid_indicator(&self) -> bool {
@@ -93,9 +94,10 @@ impl BootRecord {
     }
 
     /// Whether it has partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in the place of
-    /// records. Linux uses the same test.
+    /// records. Linux uses the same test. Records of type 0 alone are no table: a damaged one looks like that.
     pub(super) fn has_partitions(&self) -> bool {
-        self.records.iter().all(Record::has_valid_indicator) && self.records.iter().any(Record::is_partition)
+        let has_type = |record: &Record| record.is_partition() && record.kind != 0;
+        self.records.iter().all(Record::has_valid_indicator) && self.records.iter().any(has_type)
     }
 
     /// The number of the first record with an invalid indicator, if otherwise they can only be records: each is empty

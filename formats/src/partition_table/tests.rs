@@ -341,6 +341,11 @@ fn an_mbr_has_primary_and_logical_partitions() {
     let table = whole(&mbr()).unwrap();
     let found: Vec<_> = table.partitions.iter().map(|one| (one.number, one.bytes.start / 512)).collect();
     assert_eq!(found, [(1, 2048), (2, 4096), (3, 6144), (5, 7168), (6, 11264)]);
+    let mut of_type_0 = mbr();
+    for at in [466, 6144 * 512 + 450] {
+        of_type_0[at] = 0;
+    }
+    assert_eq!(whole(&of_type_0).unwrap().partitions.len(), 5, "as in Linux, a record with blocks counts");
     let kind_of = |image: &[u8]| whole(image).map(|table| table.kind);
     assert_eq!(kind_of(&mbr()), Ok(Kind::Mbr));
     let mut boot_sector = vec![0; SIZE as usize];
@@ -360,6 +365,11 @@ fn an_mbr_is_judged_as_linux_reads_it() {
             ("sound", |_| {}, ""),
             ("no blocks", |image| image[474..478].fill(0), "partition 2 has no blocks"),
             ("overlap", |image| image[459] = 16, "partitions 1 and 2 overlap"),
+            (
+                "overlap with a partition of type 0",
+                |image| (image[459], image[466]) = (16, 0),
+                "partitions 1 and 2 overlap",
+            ),
             ("logical overlap", |image| image[6144 * 512 + 459] = 32, "partitions 5 and 6 overlap"),
             (
                 "an ISO image contains the others",
