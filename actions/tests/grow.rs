@@ -227,6 +227,23 @@ fn the_last_primary_partition_of_an_mbr_grows() {
     assert_eq!(read_file(&bench.path("disk"), 9, "/a").unwrap().0, "b");
 }
 
+/// sgdisk finds fault with a hybrid MBR whose records are not partitions of the GPT.
+#[test]
+fn a_hybrid_mbr_agrees_with_the_gpt_when_its_partition_has_grown() {
+    let bench = with_root(LINUX);
+    let image = bench.path("image");
+    run(Command::new("sgdisk").arg("--hybrid=1:2").arg(&image));
+    verify(&image);
+    written(&bench, true);
+    let disk = bench.path("disk");
+    assert_eq!(extent(&disk, 2), 9..END);
+    let records = fs::read(&disk).unwrap()[446..510].to_vec();
+    let kinds: Vec<u8> = records.chunks(16).map(|record| record[4]).collect();
+    let blocks: Vec<u32> =
+        records.chunks(16).map(|record| u32::from_le_bytes(record[12..16].try_into().unwrap())).collect();
+    assert_eq!((kinds[0], blocks), (0xEE, vec![2047, 8 * 2048, (END as u32 - 9) * 2048, 0]));
+}
+
 #[test]
 fn a_partition_of_type_0_is_one_and_nothing_grows_over_it() {
     let bench = with_mbr("label: dos\\nstart=1MiB, size=8MiB, type=83\\nstart=10MiB, size=19MiB, type=83\\n", 1);

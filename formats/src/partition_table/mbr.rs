@@ -1,5 +1,7 @@
 //! MBR: four records, and a chain of further boot records in an extended partition.
 
+use std::ops::Range;
+
 use super::{Fault, Found, Image, Kind, Known, MAKE_AGAIN, Partition, Table, le32, overlapping, put};
 
 /// Offset of the records, their size, and the signature of a boot record (UEFI specification, tables 5-1 and 5-2).
@@ -9,6 +11,8 @@ const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 /// Type of the protective record of a GPT, and where it begins. Linux and firmware accept no other place.
 const PROTECTIVE: u8 = 0xEE;
 const PROTECTIVE_START: u32 = 1;
+/// Cylinder, head and sector of a block that they cannot express.
+const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
 /// Number of the first logical partition, as in Linux, whatever the four primary ones are.
 const FIRST_LOGICAL: u32 = 5;
 /// Most links that are followed in an extended partition. Linux follows 100.
@@ -182,6 +186,22 @@ fn chain(
         seen.extend(next);
     }
     Ok(())
+}
+
+/// Has the record of a partition of these blocks, which a hybrid MBR also has, end before block `end`. sgdisk and
+/// firmware that reads the MBR expect both tables to agree.
+pub(super) fn grow_in_hybrid(head: &mut [u8], blocks: Range<u64>, end: u64) {
+    let Some(boot) = head.get(..super::BOOT_RECORD).and_then(BootRecord::parse) else { return };
+    let is_it = |record: &Record| {
+        let start = u64::from(record.start);
+        record.is_partition() && (start..start + u64::from(record.blocks)) == blocks
+    };
+    let len = u32::try_from(end.saturating_sub(blocks.start));
+    if let (Some(index), Ok(len)) = (boot.records.iter().position(is_it), len) {
+        let at = RECORDS + index * RECORD_SIZE;
+        put(head, at + 5, &BEYOND_CHS);
+        put(head, at + 12, &len.to_le_bytes());
+    }
 }
 
 /// Gives the protective record at the start of a disk the size of the disk in blocks, if it is the only record and does

@@ -1,10 +1,10 @@
 //! Fits a GPT to a larger disk: the backup moves to its end.
 
-use super::super::mbr::fit_protective;
-use super::super::{Partition, put};
+use super::super::mbr::{fit_protective, grow_in_hybrid};
+use super::super::{Partition, le64, put};
 use super::{
-    ENTRIES_LBA, ENTRIES_SUM, ENTRY_LAST, Gpt, HEADER_SIZE, HEADER_SUM, LAST_USABLE, OTHER_LBA, OWN_LBA, PRIMARY,
-    USUAL_ENTRY,
+    ENTRIES_LBA, ENTRIES_SUM, ENTRY_FIRST, ENTRY_LAST, Gpt, HEADER_SIZE, HEADER_SUM, LAST_USABLE, OTHER_LBA, OWN_LBA,
+    PRIMARY, USUAL_ENTRY,
 };
 use crate::crc32::crc32;
 
@@ -62,8 +62,10 @@ impl Fitted<'_> {
     pub fn write(&self, head: &mut [u8], grown: Option<(u32, u64)>) -> (Vec<u8>, Vec<u8>) {
         let block = self.gpt.block();
         if let Some((number, end)) = grown {
-            let entry = number.saturating_sub(1) as usize * USUAL_ENTRY as usize;
-            put(head, self.entries.start + entry + ENTRY_LAST, &(end / block - 1).to_le_bytes());
+            let at = self.entries.start + number.saturating_sub(1) as usize * USUAL_ENTRY as usize;
+            let [first, last] = [ENTRY_FIRST, ENTRY_LAST].map(|field| le64(head, at + field).unwrap_or_default());
+            grow_in_hybrid(head, first..last.saturating_add(1), end / block);
+            put(head, at + ENTRY_LAST, &(end / block - 1).to_le_bytes());
         }
         let mut entries = head.get(self.entries.clone()).unwrap_or_default().to_vec();
         let sum = crc32(&entries);
