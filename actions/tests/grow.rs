@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, can_mount, make, read_file, run, spoil};
+use common::disk_image::{ESP, LINUX, Part, can_mount, can_mount_btrfs, make, read_file, run, spoil};
+use common::loop_device::{Loop, alone};
 use common::partitions::{self, verify};
 use common::{Bench, MIB, sha256, stream};
 use slipway_actions::Done;
@@ -153,6 +154,47 @@ fn xfs_and_btrfs_grow_too() {
         };
         assert_eq!(bytes, (disk - 2) * MIB, "{kind}");
     }
+}
+
+/// After a device was replaced, the one that is left has not the number 1.
+#[test]
+fn a_btrfs_grows_whatever_number_its_device_has() {
+    let Some(_alone) = alone().filter(|_| can_mount_btrfs()) else { return };
+    let bench = Bench::new(400 * MIB);
+    let (first, second) = (bench.path("first"), bench.path("second"));
+    {
+        let [first, second] = [&first, &second].map(|path| Loop::new(path, 512, 200 * MIB));
+        let mount = tempfile::tempdir().unwrap();
+        run(Command::new("mkfs.btrfs").args(["-q", &first.0]));
+        run(Command::new("mount").arg(&first.0).arg(mount.path()));
+        run(Command::new("btrfs").args(["device", "add", "-f", &second.0]).arg(mount.path()));
+        run(Command::new("btrfs").args(["device", "remove", &first.0]).arg(mount.path()));
+        run(Command::new("umount").arg(mount.path()));
+    }
+    let image = bench.path("image");
+    File::create(&image).unwrap().set_len(202 << 20).unwrap();
+    run(Command::new("sgdisk").arg("--new=1:2048:+200M").arg(&image));
+    File::options().write(true).open(&image).unwrap().write_all_at(&fs::read(&second).unwrap(), 1 << 20).unwrap();
+    let done = written(&bench, true);
+    assert_eq!(done.outcome.warnings, [""; 0]);
+    assert!(done.outcome.summary.ends_with("with its btrfs file system"), "{}", done.outcome.summary);
+}
+
+#[test]
+fn an_ext4_with_errors_is_not_grown_and_the_reason_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_root(LINUX);
+    // The state of the file system: valid, and with errors.
+    File::options()
+        .write(true)
+        .open(bench.path("image"))
+        .unwrap()
+        .write_all_at(&[3, 0], (9 << 20) + 1024 + 0x3A)
+        .unwrap();
+    let warnings = written(&bench, true).outcome.warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains("check it with e2fsck -f"), "{warnings:?}");
 }
 
 #[test]

@@ -57,10 +57,11 @@ struct BtrfsVolume {
     name: [u8; 4088],
 }
 
-/// Grows a mounted btrfs to the size of its first device. `root` is a directory in it.
-pub(crate) fn grow_btrfs(root: &OwnedFd) -> Result<()> {
+/// Grows a mounted btrfs to the size of the device with this number in it. `root` is a directory in it.
+pub(crate) fn grow_btrfs(root: &OwnedFd, device: u64) -> Result<()> {
     let mut argument = BtrfsVolume { fd: 0, name: [0; 4088] };
-    argument.name[..3].copy_from_slice(b"max");
+    let name = format!("{device}:max");
+    argument.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: BTRFS_IOC_RESIZE reads a struct btrfs_ioctl_vol_args, which BtrfsVolume mirrors; its name ends with a
     // zero.
     unsafe { ioctl::ioctl(root, Setter::<BTRFS_IOC_RESIZE, BtrfsVolume>::new(argument)) }

@@ -12,6 +12,20 @@ use crate::disk::partitions::{Grown, Partition};
 use crate::error::{Error, Tried, advised};
 use crate::{sys, text};
 
+/// Where btrfs has the number of the device, which is 1 only if no device was ever replaced (Linux,
+/// uapi/linux/btrfs_tree.h, struct `btrfs_super_block`, `dev_item`).
+const BTRFS_DEVICE: u64 = 0x1_0000 + 0xC9;
+/// Where ext4 has its state, and the bit for errors (Linux, fs/ext4/ext4.h, `s_state`, `EXT4_ERROR_FS`).
+const EXT_STATE: u64 = 1024 + 0x3A;
+const EXT_ERRORS: u16 = 2;
+
+/// Where xfs has the bytes of a block, and the blocks of an allocation group (Linux, fs/xfs/libxfs/xfs_format.h, struct
+/// `xfs_dsb`).
+const XFS_BLOCK: u64 = 4;
+const XFS_GROUP: u64 = 84;
+/// Fedora CoreOS makes its root file system anew from 400 on, because it is slower; with 20,000, systems did not start.
+const MOST_GROUPS: u64 = 2000;
+
 /// Why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
 enum GrowError {
@@ -21,6 +35,9 @@ enum GrowError {
     /// The file system could not be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The kernel grows no file system that has errors, and answers as if a right were missing.
+    #[error("it is marked as having errors: check it with e2fsck -f, and create the image again")]
+    HasErrors,
     /// The kernel refused to grow it.
     #[error("growing {kind}")]
     Refused {
@@ -33,13 +50,13 @@ enum GrowError {
 }
 
 /// Lets the kernel grow the file system in a partition that was extended, on a disk that is not in use. Returns in
-/// words what was done, with a warning if it failed.
+/// words what was done, with a warning if it failed or has a price.
 pub(crate) fn finish(path: &str, grown: &Grown) -> (String, Option<String>) {
     let Grown { partition, old_end, kind } = grown;
     let [old, new] = [*old_end, partition.bytes.end].map(|end| text::size(end - partition.bytes.start));
     let from_to = format!("partition {} from {old} to {new}", partition.number);
     match grow_file_system(path, partition, kind) {
-        Ok(()) => (format!("grew {from_to}, with its {kind} file system"), None),
+        Ok(warning) => (format!("grew {from_to}, with its {kind} file system"), warning),
         Err(error) => {
             let warning = format!(
                 "the {kind} file system in partition {} still has {old}: {}",
@@ -51,20 +68,67 @@ pub(crate) fn finish(path: &str, grown: &Grown) -> (String, Option<String>) {
     }
 }
 
-fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Result<(), GrowError> {
+fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Result<Option<String>, GrowError> {
     let disk = OpenDisk::open(path, Access::Read)?;
+    if kind.starts_with("ext") && u16::from_le_bytes(field(&disk, partition, EXT_STATE)?) & EXT_ERRORS != 0 {
+        return Err(GrowError::HasErrors);
+    }
+    let device = if kind == "btrfs" { u64::from_le_bytes(field(&disk, partition, BTRFS_DEVICE)?) } else { 0 };
     let root = mount::mount(&disk, partition, kind)?;
     let len = partition.bytes.end - partition.bytes.start;
-    let grow = || resize(&root.directory()?, kind, len);
+    let grow = || match kind {
+        "btrfs" => sys::file_system::grow_btrfs(&root.directory()?, device),
+        "xfs" => sys::file_system::grow_xfs(&root.directory()?, len),
+        _ => grow_ext4(&root.directory()?, len),
+    };
     grow().map_err(|errno| GrowError::Refused { kind, source: advised(Tried::Grow(kind), errno.into()) })?;
-    Ok(root.sync()?)
+    root.sync()?;
+    if kind != "xfs" {
+        return Ok(None);
+    }
+    let [block, group] =
+        [XFS_BLOCK, XFS_GROUP].map(|at| Ok::<_, Error>(u32::from_be_bytes(field(&disk, partition, at)?)));
+    Ok(many_groups(len, block?, group?))
 }
 
-/// Grows a file system to `len` bytes.
-fn resize(root: &OwnedFd, kind: &str, len: u64) -> Result<(), Errno> {
-    match kind {
-        "btrfs" => sys::file_system::grow_btrfs(root),
-        "xfs" => sys::file_system::grow_xfs(root, len),
-        _ => sys::file_system::grow_ext4(root, len / fstatvfs(root)?.f_frsize),
+/// The warning for an xfs of `len` bytes whose groups have `group` blocks of `block` bytes. Growing only adds groups of
+/// the size that suited the image. With very many of them, mounting takes longer than systems wait at their start.
+fn many_groups(len: u64, block: u32, group: u32) -> Option<String> {
+    let groups = len.div_ceil(u64::from(block).saturating_mul(group.into()).max(1));
+    (groups > MOST_GROUPS).then(|| {
+        format!(
+            "the xfs file system has {groups} allocation groups now, because that of the image is far smaller: the \
+             system may be slow, or not start; make it larger in the image, or with mkfs.xfs -d agcount=2"
+        )
+    })
+}
+
+/// Bytes of a partition.
+fn field<const N: usize>(disk: &OpenDisk, partition: &Partition, at: u64) -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    disk.read_at(&mut bytes, partition.bytes.start + at)?;
+    Ok(bytes)
+}
+
+fn grow_ext4(root: &OwnedFd, len: u64) -> Result<(), Errno> {
+    sys::file_system::grow_ext4(root, len / fstatvfs(root)?.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_xfs_that_grew_into_very_many_groups_is_told() {
+        let check = |len: u64, expect: Option<&str>| {
+            let found = many_groups(len, 4096, 19840);
+            assert_eq!(found.is_some(), expect.is_some(), "{found:?}");
+            assert!(found.is_none_or(|found| found.contains(expect.unwrap_or_default())));
+        };
+        check(30 << 30, None);
+        check(2000 * 4096 * 19840, None);
+        check(2000 * 4096 * 19840 + 1, Some("has 2001 allocation groups"));
+        check(536_870_400 * 4096, Some("has 27060 allocation groups"));
+        assert!(many_groups(u64::MAX, 0, 0).is_some());
     }
 }
