@@ -16,9 +16,10 @@ const HEAD: u64 = 16 << 20;
 /// Bytes erased at the end of both: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and 1.0 and firmware RAID
 /// (128 KiB).
 const TAIL: u64 = 1 << 20;
-/// Offsets of the copies of the btrfs superblock (fs/btrfs/disk-io.h, btrfs_sb_offset).
-const BTRFS_COPIES: [u64; 2] = [64 << 20, 256 << 30];
-const BTRFS_COPY: u64 = 4096;
+/// Offsets of copies of superblocks: of btrfs (fs/btrfs/disk-io.h, btrfs_sb_offset), and of the label of Ceph's
+/// `BlueStore` (src/os/bluestore/BlueStore.cc, bdev_label_positions), which wins over a label that is gone.
+const COPIES: [u64; 6] = [64 << 20, 256 << 30, 1 << 30, 10 << 30, 100 << 30, 1000 << 30];
+const COPY: u64 = 4096;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     Places::find(worker.disk)?.erase(worker)
@@ -78,8 +79,8 @@ fn metadata_ranges(disk_size: u64, partitions: &[Partition]) -> Vec<Range<u64>> 
     for bytes in partitions.iter().map(|partition| &partition.bytes).chain([&whole]) {
         ranges.push(bytes.start..bytes.start + HEAD);
         ranges.push(bytes.end.saturating_sub(TAIL).max(bytes.start)..bytes.end);
-        ranges.extend(BTRFS_COPIES.map(|copy| bytes.start + copy..bytes.start + copy + BTRFS_COPY));
-        for range in ranges.iter_mut().rev().take(2 + BTRFS_COPIES.len()) {
+        ranges.extend(COPIES.map(|copy| bytes.start + copy..bytes.start + copy + COPY));
+        for range in ranges.iter_mut().rev().take(2 + COPIES.len()) {
             range.end = range.end.min(bytes.end);
         }
     }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_at_the_ends_and_where_btrfs_keeps_copies() {
+    fn metadata_is_at_the_ends_and_where_copies_are_kept() {
         let copy = |at: u64| at * MIB..at * MIB + 4096;
         check(40, &[], &[0..16 * MIB, 39 * MIB..40 * MIB]);
         check(20, &[(1, 19)], &[0..17 * MIB, 18 * MIB..20 * MIB]);
@@ -117,6 +118,10 @@ mod tests {
         check(60, &[(1, 20), (20, 59)], &[0..17 * MIB, 19 * MIB..36 * MIB, 58 * MIB..60 * MIB]);
         let last = (300_u64 << 10) * MIB;
         let tail = last - MIB..last;
-        check(300 << 10, &[], &[0..16 * MIB, copy(64), copy(256 << 10), tail]);
+        let [first, second, third, fourth, fifth] = [64, 1 << 10, 10 << 10, 100 << 10, 256 << 10].map(copy);
+        check(300 << 10, &[], &[0..16 * MIB, first, second, third, fourth, fifth, tail]);
+        let of_partition =
+            [0..17 * MIB, copy(64), copy(65), copy(1 << 10), copy((1 << 10) + 1), 1099 * MIB..1101 * MIB];
+        check(1101, &[(1, 1100)], &of_partition);
     }
 }
