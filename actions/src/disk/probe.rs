@@ -73,6 +73,8 @@ const PROBES: &[(Class, Probe)] = &[
     (Class::Raid, raid::ddf),
     (Class::Raid, raid::isw),
     (Class::Sole, volume::bcache),
+    (Class::Sole, volume::bluestore),
+    (Class::Raid, raid::drbd),
     (Class::Raid, volume::lvm2),
     (Class::Crypto, crypt::verity),
     (Class::Crypto, crypt::integrity),

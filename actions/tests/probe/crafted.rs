@@ -67,6 +67,10 @@ fn ddf(size: u64) -> Pieces {
     vec![(size - 512, anchor), (primary * 512, magic.to_vec())]
 }
 
+fn drbd(size: u64, magic: u32, identity: usize) -> Pieces {
+    fields_at(size - 4096, 64, &[(identity, &UUID[..8]), (60, &magic.to_be_bytes())])
+}
+
 fn lvm2(sector: u64) -> Pieces {
     let id = b"abcdefghijklmnopqrstuvwxyz012345";
     let fields: &[(usize, &[u8])] =
@@ -194,6 +198,10 @@ pub fn images() -> Vec<Image> {
             Bytes(|_| fields_at(4096, 56, &[(8, &[8]), (24, BCACHE), (40, &UUID)])),
             &[(4096, 64)],
         ),
+        Image("bluestore", "ceph_bluestore", 8 * MIB, Bytes(|_| at(0, b"bluestore block device\n")), &[(0, 22)]),
+        Image("drbd-8", "drbd", 8 * MIB, Bytes(|size| drbd(size, 0x8374_026B, 40)), &[(-4096, 64)]),
+        Image("drbd-8.4", "drbd", 8 * MIB, Bytes(|size| drbd(size, 0x8374_026C, 40)), &[(-4096, 64)]),
+        Image("drbd-9", "drbd", 8 * MIB, Bytes(|size| drbd(size, 0x8374_026D, 48)), &[(-4096, 64)]),
         Image("vdo", "vdo", 8 * MIB, Bytes(|_| fields_at(0, 56, &[(0, b"dmvdo001"), (40, &UUID)])), &[(0, 64)]),
         Image("integrity", "DM_integrity", 8 * MIB, Bytes(|_| at(0, b"integrt\0\x05")), &[(0, 16)]),
         Image("luks2-crafted", "crypto_LUKS", 8 * MIB, Bytes(|_| luks2(0, b"LUKS\xBA\xBE")), &[(0, 8)]),

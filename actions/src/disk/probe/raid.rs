@@ -54,6 +54,22 @@ fn version_1(area: &Area, offset: u64) -> Option<FileSystem> {
     })
 }
 
+/// A disk that DRBD copies to other machines, with its metadata at the end (drbd-utils, user/shared/drbdmeta.c, structs
+/// `md_on_disk_08` and `meta_data_on_disk_9`).
+pub(super) fn drbd(area: &Area) -> Option<FileSystem> {
+    const MIN_SIZE: u64 = 0x1_0000;
+    const METADATA: u64 = 4096;
+    /// The versions, each with the offset of the device's identity: 8, 8.4 in use, and 9.
+    const VERSIONS: [(u32, usize); 3] = [(0x8374_026B, 40), (0x8374_026C, 40), (0x8374_026D, 48)];
+    let start = area.size().checked_sub(METADATA).filter(|_| area.size() >= MIN_SIZE)?;
+    let metadata = area.bytes(start, 64)?;
+    let magic = be32(&metadata, 60)?;
+    let (_, identity) = VERSIONS.into_iter().find(|(version, _)| *version == magic)?;
+    let device = be64(&metadata, identity)?;
+    let uuid = (device != 0).then(|| format!("{device:x}"));
+    Some(FileSystem { kind: "drbd", uuid, label: None })
+}
+
 /// A member of a firmware RAID in the common format (SNIA, Common RAID Disk Data Format, 5.5, "DDF Header"). The anchor
 /// is the last block, or with some firmware 256 blocks before it.
 pub(super) fn ddf(area: &Area) -> Option<FileSystem> {

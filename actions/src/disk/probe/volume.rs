@@ -47,6 +47,11 @@ pub(super) fn bcache(area: &Area) -> Option<FileSystem> {
     is_here.then_some(FileSystem { kind: "bcache", uuid: uuid(&superblock, 40), label: None })
 }
 
+/// Ceph's `BlueStore` (Ceph, src/os/bluestore/BlueStore.cc, `_write_bdev_label`).
+pub(super) fn bluestore(area: &Area) -> Option<FileSystem> {
+    area.has(0, b"bluestore block device").then(|| FileSystem::of_kind("ceph_bluestore"))
+}
+
 /// VDO, a deduplicating volume (Linux, drivers/md/dm-vdo/encodings.h, struct `volume_geometry`).
 pub(super) fn vdo(area: &Area) -> Option<FileSystem> {
     let is_one = area.has(0, b"dmvdo001");
