@@ -26,7 +26,7 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
             (Some(by), _) => format!("it is in use: {by}"),
             _ if disk.read_only => "it is write-protected".to_owned(),
             (None, Some(mark)) if !disk.removable => {
-                format!("it is a slipway boot medium ({mark}), and is not named by device, serial or wwn")
+                format!("it is a boot medium ({mark}), and is not named by device, serial or wwn")
             }
             _ => "it is removable, and is not named by device, serial or wwn".to_owned(),
         };

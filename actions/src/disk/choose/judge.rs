@@ -29,7 +29,7 @@ pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<Stri
         return Some("is removable, and is not named by device, serial or wwn".to_owned());
     }
     if let Some(mark) = candidate.boot_medium.as_ref().filter(|_| !hints.names_one_disk()) {
-        return Some(format!("is a slipway boot medium ({mark}), and is not named by device, serial or wwn"));
+        return Some(format!("is a boot medium ({mark}), and is not named by device, serial or wwn"));
     }
     hints.mismatch(disk)
 }

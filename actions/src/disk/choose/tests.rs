@@ -146,7 +146,7 @@ fn a_boot_medium_is_taken_only_by_who_names_it() {
     check(hints(&[("device", "/dev/sdf")]), Ok("/dev/sdf"));
     check(hints(&[("serial", "S6")]), Ok("/dev/sdf"));
     for (key, value) in [("size", "300"), ("name", "/dev/sdf"), ("serial", "<in> 6")] {
-        let expect = "/dev/sdf is a slipway boot medium (its partition 1 has the label SLIPWAY), and is not named";
+        let expect = "/dev/sdf is a boot medium (its partition 1 has the label SLIPWAY), and is not named";
         check(hints(&[(key, value)]), Err(expect));
     }
 }

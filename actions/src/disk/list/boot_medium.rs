@@ -2,10 +2,11 @@
 //!
 //! The EFI stub records the GPT partition from which the firmware loaded slipway. A loader that knows better can name
 //! the medium on the kernel's command line. If neither is given, as with BIOS, an MBR or a kernel loaded by GRUB, a
-//! medium is recognised by its label.
+//! medium is recognised by its label. Ventoy starts an image that is a file on its stick, and names the stick itself.
 
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
-use std::{fs, io};
 
 use crate::disk::probe::{self, Place};
 
@@ -14,6 +15,16 @@ use crate::disk::probe::{self, Place};
 const KEY: &str = "slipway.boot_medium=";
 /// Label of a file system or name of a partition that marks a disk as a medium. Case is ignored.
 const LABEL: &str = "slipway";
+/// Label of the second partition of Ventoy's sticks, which may have an image of slipway among others.
+const VENTOY_LABEL: &str = "VTOYEFI";
+/// What Ventoy tells the system that it starts (Ventoy documentation, "Ventoy Information Format"): the variable, the
+/// signature at its beginning, its size in bytes, and where it has the identity of the stick.
+const VENTOY: &str = "VentoyOsParam-77772020-2e77-6576-6e74-6f792e6e6574";
+const VENTOY_SIGNATURE: &[u8] = b"  www.ventoy.net";
+const VENTOY_SIZE: usize = 512;
+const VENTOY_DISK: usize = 17;
+/// Where the stick has it in its first block, with an MBR as with a GPT (the same).
+const VENTOY_ON_DISK: usize = 384;
 /// Maximum number of partitions per disk whose file systems are checked.
 const MOST_PLACES: usize = 16;
 
@@ -25,6 +36,8 @@ enum Name {
     Uuid(String),
     Label(String),
     Device(String),
+    /// The identity that Ventoy has given to the disk.
+    Ventoy([u8; 16]),
 }
 
 /// What is known about the medium that slipway was started from.
@@ -50,7 +63,9 @@ impl BootMedium {
     pub(super) fn of(sys: &Path, proc: &Path) -> io::Result<Self> {
         let command_line = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
         let mut names = told(&command_line)?;
-        names.extend(boot_partition(&sys.join("firmware/efi/efivars")).map(Name::PartUuid));
+        let efivars = sys.join("firmware/efi/efivars");
+        names.extend(boot_partition(&efivars).map(Name::PartUuid));
+        names.extend(ventoy_stick(&efivars).map(Name::Ventoy));
         Ok(Self { names })
     }
 
@@ -81,6 +96,7 @@ impl Name {
             Name::Uuid(wanted) => any(|place| place.uuid.as_ref(), wanted, str::eq_ignore_ascii_case),
             Name::Label(wanted) => any(|place| place.label.as_ref(), wanted, str::eq),
             Name::Device(wanted) => wanted == path,
+            Name::Ventoy(wanted) => ventoy_of(path).as_ref() == Some(wanted),
         }
     }
 }
@@ -90,7 +106,10 @@ fn mark(place: &Place) -> Option<String> {
     let what = if place.number == 0 { "it".to_owned() } else { format!("its partition {}", place.number) };
     let is_marked = |text: &&String| text.eq_ignore_ascii_case(LABEL);
     let label = place.label.as_ref().filter(is_marked).map(|label| format!("{what} has the label {label}"));
-    label.or_else(|| Some(format!("{what} has the name {}", place.partlabel.as_ref().filter(is_marked)?)))
+    let is_ventoy = place.number > 0 && place.label.as_deref() == Some(VENTOY_LABEL);
+    let ventoy = is_ventoy.then(|| format!("{what} has the label {VENTOY_LABEL}, as Ventoy's sticks have"));
+    let name = || place.partlabel.as_ref().filter(is_marked).map(|name| format!("{what} has the name {name}"));
+    label.or(ventoy).or_else(name)
 }
 
 /// The media named on the kernel's command line.
@@ -120,6 +139,21 @@ fn boot_partition(efivars: &Path) -> Option<String> {
     let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
     let units: Vec<u16> = value.get(4..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     Some(String::from_utf16_lossy(&units).trim_end_matches('\0').to_ascii_lowercase())
+}
+
+/// The identity of the stick from which Ventoy started slipway.
+fn ventoy_stick(efivars: &Path) -> Option<[u8; 16]> {
+    let value = fs::read(efivars.join(VENTOY)).ok()?;
+    let told = value.get(4..).filter(|told| told.len() == VENTOY_SIZE && told.starts_with(VENTOY_SIGNATURE))?;
+    let sum = told.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    told.get(VENTOY_DISK..)?.first_chunk().copied().filter(|disk| sum == 0 && *disk != [0; 16])
+}
+
+/// The identity that Ventoy may have given to a disk.
+fn ventoy_of(path: &str) -> Option<[u8; 16]> {
+    let mut block = [0; VENTOY_ON_DISK + 16];
+    File::open(path).and_then(|mut disk| disk.read_exact(&mut block)).ok()?;
+    block.last_chunk().copied()
 }
 
 #[cfg(test)]
@@ -184,7 +218,32 @@ mod tests {
         assert_eq!(mark(&place(2, "SLIPWAY", "first")).as_deref(), Some("its partition 2 has the label SLIPWAY"));
         assert_eq!(mark(&place(3, "", "slipway")).as_deref(), Some("its partition 3 has the name slipway"));
         assert_eq!(mark(&place(0, "Slipway", "")).as_deref(), Some("it has the label Slipway"));
+        let ventoy = "its partition 2 has the label VTOYEFI, as Ventoy's sticks have";
+        assert_eq!(mark(&place(2, "VTOYEFI", "VTOYEFI")).as_deref(), Some(ventoy));
         assert_eq!(mark(&place(1, "SLIPWAY2", "my slipway")), None);
+    }
+
+    #[test]
+    fn the_stick_from_which_ventoy_started_slipway_is_known_by_what_ventoy_tells() {
+        let dir = tempfile::tempdir().unwrap();
+        let stick = dir.path().join("stick").to_str().unwrap().to_owned();
+        let disk: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
+        let mut told = [VENTOY_SIGNATURE, &[0], &disk].concat();
+        told.resize(VENTOY_SIZE, 0);
+        told[16] = told.iter().fold(0_u8, |sum, byte| sum.wrapping_sub(*byte));
+        let check = |told: &[u8], expect: Option<[u8; 16]>| {
+            fs::write(dir.path().join(VENTOY), [&[6, 0, 0, 0], told].concat()).unwrap();
+            assert_eq!(ventoy_stick(dir.path()), expect);
+        };
+        let damaged = [&told[..511], &[1]].concat();
+        check(&damaged, None);
+        check(&told[..511], None);
+        check(&told, Some(disk));
+        let medium = BootMedium { names: vec![Name::Ventoy(disk)] };
+        fs::write(&stick, [0; 1 << 20]).unwrap();
+        assert_eq!(medium.look_at(&stick, false), Found::Other);
+        fs::write(&stick, [&[0; VENTOY_ON_DISK], &disk[..], &[0; 1 << 20]].concat()).unwrap();
+        assert_eq!(medium.look_at(&stick, false), Found::BootedFrom);
     }
 
     #[test]

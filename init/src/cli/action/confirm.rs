@@ -40,7 +40,7 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
 
 fn description(found: Candidate) -> String {
     let disk = found.disk;
-    let medium = found.boot_medium.map(|mark| format!("a slipway boot medium ({mark})"));
+    let medium = found.boot_medium.map(|mark| format!("a boot medium ({mark})"));
     let best = disk.other_path_to.map(|best| format!("another path to {best}"));
     let known: String = found.in_use.into_iter().chain(medium).chain(best).map(|what| format!(", {what}")).collect();
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
@@ -134,7 +134,7 @@ mod tests {
         let found =
             Candidate { disk, in_use, by_name_only: false, boot_medium: Some("its label is SLIPWAY".to_owned()) };
         let expect = "/dev/sda: 3.00 GiB, model A 1, serial unknown, \
-                      /dev/sda1 is mounted at /srv, a slipway boot medium (its label is SLIPWAY)";
+                      /dev/sda1 is mounted at /srv, a boot medium (its label is SLIPWAY)";
         assert_eq!(description(found), expect);
     }
 }
