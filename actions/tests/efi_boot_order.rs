@@ -122,6 +122,19 @@ fn the_disk_is_first_and_everything_else_stays() {
 }
 
 #[test]
+fn what_somebody_else_wants_started_next_is_told_and_stays() {
+    let true = can_mount() else { return };
+    let bench = installed();
+    for (next, expect) in [(3, Some("Boot0003 (PXE) is to be started once before it")), (9, None), (2, None)] {
+        set(&bench, "BootNext", &[next, 0]);
+        let warnings = run(&bench, EfiBootOrder::default()).unwrap().outcome.warnings;
+        assert_eq!(warnings.len(), expect.iter().count(), "{warnings:?}");
+        assert!(expect.is_none_or(|expect| warnings[0].starts_with(expect)), "{warnings:?}");
+        assert_eq!(get(&bench, "BootNext"), Some(vec![next, 0]));
+    }
+}
+
+#[test]
 fn for_the_next_time_only_the_order_is_kept() {
     let true = can_mount() else { return };
     let bench = installed();

@@ -6,7 +6,7 @@
 use std::fs;
 
 use slipway_formats::efi::device_path::{HardDrive, Signature, guid_bytes};
-use slipway_formats::efi::load_option::LoaderPath;
+use slipway_formats::efi::load_option::{LoadOption, LoaderPath};
 use slipway_formats::efi::order::{self, Name};
 use slipway_protocol::{BootPosition, EfiBootOrder, partition_types};
 
@@ -198,6 +198,9 @@ impl Order<'_> {
             ))
         }));
         self.write(&has, &plan, inputs.position, warnings)?;
+        if inputs.position == BootPosition::First {
+            warnings.extend(self.another_is_next(&has, &plan));
+        }
         self.remember(&note, identity.as_deref(), &gone);
         Ok(self.summary(&plan, &loader, inputs.position))
     }
@@ -253,6 +256,19 @@ impl Order<'_> {
             self.variables.write(&global("BootNext"), &plan.number.to_le_bytes())?;
         }
         Ok(())
+    }
+
+    /// What an operator should know of an entry that somebody else wants to be started next time. It stays, because it
+    /// may be a firmware update.
+    fn another_is_next(&self, has: &order::Entries, plan: &order::Plan) -> Option<String> {
+        let next = *order::decode(&self.variables.read(&global("BootNext")).ok()??).first()?;
+        // A number without an entry is passed over by the firmware.
+        let option = has.options.get(&next).filter(|_| next != plan.number && !plan.removed.contains(&next))?;
+        let called = option.as_ref().map_or("unreadable".to_owned(), LoadOption::description);
+        Some(format!(
+            "Boot{next:04X} ({called}) is to be started once before it, because BootNext says so; somebody else set \
+             that, for example for a firmware update"
+        ))
     }
 
     fn summary(&self, plan: &order::Plan, loader: &LoaderPath, position: BootPosition) -> String {
