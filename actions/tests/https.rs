@@ -55,6 +55,23 @@ fn another_authority_is_refused_at_once_even_under_the_same_name() {
 }
 
 #[test]
+fn a_certificate_that_is_out_of_date_is_told_with_both_times() {
+    let authority = authority();
+    for (years, expect) in [
+        (1990..2000, "valid until Sat, 01 Jan 2000 00:00:00 GMT, but this machine's clock says "),
+        (3000..3001, "valid from Wed, 01 Jan 3000 00:00:00 GMT, but this machine's clock says "),
+    ] {
+        let acceptor = Acceptor::valid(&authority, years);
+        let server = Server::start_with(Some(acceptor), |_, _| Answer::Bytes(ok(b"never sent")));
+        let bench = trusting(&authority);
+        let error = fails_for(&bench, stream(&server.url), expect);
+        assert!(chain(&error).ends_with("if the clock is wrong, set it, otherwise renew the certificate"));
+        assert_eq!(server.connections(), 1);
+        check_untouched(&bench);
+    }
+}
+
+#[test]
 fn a_ca_without_a_certificate_is_named_before_anything_is_sent() {
     let server = serve(&authority(), ok(b"never sent"));
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();

@@ -32,6 +32,17 @@ pub enum FetchError {
         #[source]
         source: reqwest::Error,
     },
+    /// The server's certificate is not valid at the time of this machine's clock.
+    #[error(
+        "verifying the server's certificate: it is valid {validity}, but this machine's clock says {now}; if the clock \
+         is wrong, set it, otherwise renew the certificate"
+    )]
+    OutOfDate {
+        /// From or until when it is valid.
+        validity: String,
+        /// The time of the clock.
+        now: String,
+    },
     /// A local file could not be read completely.
     #[error("reading the file")]
     ReadFile {

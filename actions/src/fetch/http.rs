@@ -1,7 +1,7 @@
 //! Sources on HTTP servers.
 
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use reqwest::StatusCode;
@@ -10,6 +10,7 @@ use reqwest::header::{
     TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use rustls::CertificateError;
+use rustls::pki_types::UnixTime;
 use serde_json::Value;
 use slipway_formats::http::{challenge, codings, resumed_total, retry_after, unsatisfied_total};
 use slipway_protocol::Proxy;
@@ -103,9 +104,20 @@ fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
         Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             FetchError::UntrustedCa { trusted, source }
         }
+        Some(CertificateError::NotValidYetContext { time, not_before }) => {
+            FetchError::OutOfDate { validity: format!("from {}", date(*not_before)), now: date(*time) }
+        }
+        Some(CertificateError::ExpiredContext { time, not_after }) => {
+            FetchError::OutOfDate { validity: format!("until {}", date(*not_after)), now: date(*time) }
+        }
         _ if is_cut_off(&source) => FetchError::HungUp,
         _ => FetchError::Send { source },
     }
+}
+
+/// A time as it stands in HTTP dates.
+fn date(time: UnixTime) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
 }
 
 /// The `message` of an error response whose body is a small JSON object, as sent by slipway's server and others.

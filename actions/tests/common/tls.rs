@@ -1,6 +1,7 @@
 //! Certificate authorities, and servers with certificates from them.
 
 use std::net::TcpStream;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -25,9 +26,17 @@ pub struct Acceptor(Arc<ServerConfig>);
 
 impl Acceptor {
     pub fn new(issuer: &Authority) -> Self {
+        Self::valid(issuer, 1975..4096)
+    }
+
+    /// With a certificate that is valid from the beginning of a year to that of another.
+    pub fn valid(issuer: &Authority, years: Range<i32>) -> Self {
         let key = KeyPair::generate().unwrap();
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, issuer).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        let leaf = params.signed_by(&key, issuer).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
