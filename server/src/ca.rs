@@ -11,6 +11,7 @@ mod rotation;
 mod template;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
@@ -94,12 +95,10 @@ impl Authority {
             _ => {}
         }
         let authority = Self::open(data)?;
-        let ends = authority.current.root.not_after.min(authority.current.intermediate.not_after);
-        if ends - OffsetDateTime::now_utc() < ROTATION {
-            tracing::warn!(
-                "the certificate authority ends on {}; replace it with `slipway-server ca rotate`",
-                ends.date()
-            );
+        let Generation { root, intermediate, .. } = &authority.current;
+        let valid = root.not_before.max(intermediate.not_before)..root.not_after.min(intermediate.not_after);
+        if let Some(warning) = validity_warning(valid, OffsetDateTime::now_utc()) {
+            tracing::warn!("{warning}");
         }
         Ok(authority)
     }
@@ -280,11 +279,30 @@ fn kept_or_signed(
     Ok(ServerIdentity { chain: vec![leaf], key })
 }
 
-/// Whether the certificate is for exactly these names, from this authority, and lasts long enough.
+/// What an operator should know of the time in which a certificate authority is valid.
+fn validity_warning(valid: Range<OffsetDateTime>, now: OffsetDateTime) -> Option<String> {
+    let clock = "if this server's clock was or is wrong, set it; then replace the certificate authority with \
+                 `slipway-server ca rotate`";
+    let (begins, ends) = (valid.start.date(), valid.end.date());
+    if now < valid.start {
+        Some(format!("no machine can verify this server: its certificate authority begins on {begins}; {clock}"))
+    } else if now >= valid.end {
+        Some(format!("no machine can verify this server: its certificate authority ended on {ends}; {clock}"))
+    } else if valid.end - now < ROTATION {
+        Some(format!("the certificate authority ends on {ends}; replace it with `slipway-server ca rotate`"))
+    } else {
+        None
+    }
+}
+
+/// Whether the certificate is for exactly these names, from this authority, valid and lasts long enough. One that was
+/// made while the clock was ahead is not valid yet.
 fn serves(leaf: &Certificate, authority: &Certificate, names: &BTreeSet<String>) -> bool {
+    let now = OffsetDateTime::now_utc();
     // A certificate of an authority that ends soon cannot last longer.
-    let renewal = SERVER_RENEWAL.min((authority.not_after - OffsetDateTime::now_utc()) / 2);
-    leaf.names == *names && leaf.is_issued_by(authority) && leaf.not_after - OffsetDateTime::now_utc() > renewal
+    let renewal = SERVER_RENEWAL.min((authority.not_after - now) / 2);
+    let is_valid = leaf.not_before <= now && leaf.not_after - now > renewal;
+    leaf.names == *names && leaf.is_issued_by(authority) && is_valid
 }
 
 fn certificate_error(doing: &'static str) -> impl FnOnce(rcgen::Error) -> Error {
@@ -317,6 +335,35 @@ mod tests {
         assert_ne!(first.chain[0], other.chain[0]);
         assert_eq!(first.chain[1], other.chain[1], "the authority stays");
         Ok(())
+    }
+
+    #[test]
+    fn a_certificate_that_was_made_while_the_clock_was_ahead_is_replaced() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::make(folder.path())?;
+        let names = names(&["localhost"]);
+        let authority = Authority::open_or_make(&data, &names)?;
+        authority.server_identity(&data, &names)?;
+        let mut leaf = files::certificate(&data, "server.pem")?.ok_or("no certificate")?;
+        let issuer = &authority.current.intermediate;
+        assert!(serves(&leaf, issuer, &names));
+        leaf.not_before = OffsetDateTime::now_utc() + time::Duration::HOUR;
+        assert!(!serves(&leaf, issuer, &names));
+        Ok(())
+    }
+
+    #[test]
+    fn an_authority_that_is_not_valid_at_the_servers_time_is_told() {
+        let at = |day: i64| OffsetDateTime::UNIX_EPOCH + time::Duration::days(day);
+        let check = |now: i64, expect: Option<&str>| {
+            let found = validity_warning(at(1000)..at(4000), at(now));
+            assert_eq!(found.is_some(), expect.is_some(), "{found:?}");
+            assert!(found.is_none_or(|found| found.contains(expect.unwrap_or_default())));
+        };
+        check(999, Some("authority begins on 1972-09-27; if this server's clock was or is wrong"));
+        check(1000, None);
+        check(3999, Some("the certificate authority ends on 1980-12-14"));
+        check(4000, Some("authority ended on 1980-12-14; if this server's clock was or is wrong"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Certificate {
     pub der: CertificateDer<'static>,
     /// Common name of its subject.
     pub common_name: String,
+    /// When it begins.
+    pub not_before: OffsetDateTime,
     /// When it ends.
     pub not_after: OffsetDateTime,
     /// Most certificates of authorities below it, if it says so.
@@ -55,6 +57,7 @@ impl Certificate {
         }
         Some(Self {
             common_name: parsed.subject().iter_common_name().next()?.as_str().ok()?.to_owned(),
+            not_before: parsed.validity().not_before.to_datetime(),
             not_after: parsed.validity().not_after.to_datetime(),
             path_length: parsed.basic_constraints().ok()?.and_then(|basic| basic.value.path_len_constraint),
             permitted,
