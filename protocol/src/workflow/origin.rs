@@ -1,5 +1,7 @@
 //! The source of a download, and the proof that it is the right one.
 
+use std::net::Ipv6Addr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, OciReference, Secret};
@@ -82,8 +84,36 @@ fn place_problem(url: &str) -> Option<String> {
 /// Returns the problem of the URL of a single file.
 pub(super) fn url_problem(url: &str) -> Option<String> {
     let is_known = Location::of(url).is_some_and(|location| location != Location::Artifact);
-    let wrong = "which is neither https://, http:// nor file://, nor an absolute path";
-    (!is_known).then(|| format!("fetches {:?}, {wrong}", shown_url(url)))
+    let unknown = "which is neither https://, http:// nor file://, nor an absolute path";
+    let wrong = if is_known { server_problem(url)? } else { unknown };
+    Some(format!("fetches {:?}, {wrong}", shown_url(url)))
+}
+
+/// Returns the problem of the server and port of a URL (RFC 3986, section 3.2). An address with a zone, such as
+/// `[fe80::1%25eth0]`, is none that HTTP clients take (WHATWG URL, section 3.5), and each machine has its own names.
+fn server_problem(url: &str) -> Option<&'static str> {
+    if !matches!(Location::of(url), Some(Location::Https | Location::Http)) {
+        return None;
+    }
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+    let (host, port) = match place.strip_prefix('[').map(|place| place.split_once(']')) {
+        Some(None) => return Some("whose IPv6 address has no closing bracket"),
+        Some(Some((address, _))) if address.contains('%') => {
+            return Some("whose IPv6 address has a zone: give an address that needs none, or a name");
+        }
+        Some(Some((address, _))) if address.parse::<Ipv6Addr>().is_err() => {
+            return Some("whose address in brackets is not an IPv6 address");
+        }
+        Some(Some((address, port))) => (address, port.strip_prefix(':').unwrap_or(port)),
+        None => place.split_once(':').unwrap_or((place, "")),
+    };
+    if host.is_empty() {
+        return Some("which names no server");
+    }
+    (!port.is_empty() && port.parse::<u16>().is_err())
+        .then_some("whose port is not a number up to 65535; an IPv6 address stands in brackets")
 }
 
 /// Where a URL leads. Every decision that depends on the scheme of a URL is made with this.
@@ -200,6 +230,36 @@ mod tests {
             let problem =
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
             check(Action::StreamImage(StreamImage { digest: digest(), ..image(url) }), &[&problem]);
+        }
+    }
+
+    #[test]
+    fn a_url_names_a_server_that_can_be_asked() {
+        for url in [
+            "https://s:8443/x",
+            "https://s:/x",
+            "https://[2001:db8::5]/x",
+            "https://[fe80::1]:8443?x=a:b",
+            "https://u:p:q@s/[fe80::1%25eth0]",
+            "https://bücher.example/x",
+        ] {
+            check(Action::StreamImage(image(url)), &[]);
+        }
+        let zone = "whose IPv6 address has a zone: give an address that needs none, or a name";
+        let port = "whose port is not a number up to 65535; an IPv6 address stands in brackets";
+        for (url, problem) in [
+            ("https://[fe80::1%25eth0]:8443/x", zone),
+            ("https://[fe80::1%eth0]/x", zone),
+            ("https://[fe80::1/x", "whose IPv6 address has no closing bracket"),
+            ("https://[s]/x", "whose address in brackets is not an IPv6 address"),
+            ("https://2001:db8::5/x", port),
+            ("https://s:65536/x", port),
+            ("https://s:https/x", port),
+            ("https:///x", "which names no server"),
+            ("https://:8443/x", "which names no server"),
+            ("https://", "which names no server"),
+        ] {
+            check(Action::StreamImage(image(url)), &[&format!("fetches {url:?}, {problem}")]);
         }
     }
 
