@@ -11,6 +11,7 @@ use crate::refusal::Refusal;
 
 pub use service::{Service, ServiceFile, add_service};
 
+mod judge;
 mod service;
 
 /// Additions to the operator's config.
@@ -54,10 +55,14 @@ const TRIES: u32 = 10;
 
 /// Adds the additions to the config. Without any, the config stays the same, byte for byte.
 ///
-/// A config is refused if it is not of specification 2 or 3, or if something has to be added to a version before 2.1.
+/// A config is refused if it is not of specification 2 or 3, if it is of 3 and Ignition would refuse it, or if something
+/// has to be added to a version before 2.1.
 pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> {
     let mut root = parse(config)?;
     let version = version(&root)?;
+    if version.0 == 3 {
+        judge::judge(&root)?;
+    }
     let Additions { hostname, ssh_keys, phone_home, .. } = additions;
     if hostname.is_none() && ssh_keys.is_empty() && phone_home.is_none() {
         return Ok(config.to_owned());
