@@ -1,5 +1,6 @@
 //! HTTP clients, and the CAs they trust.
 
+use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::machine::Request;
 
 /// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Variables with the hosts that are reached without a proxy.
+const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 /// Maximum number of redirects to follow.
 const MAX_REDIRECTS: usize = 5;
 
@@ -61,8 +64,13 @@ pub(super) fn client(
         .with_root_certificates(roots)
         .with_no_client_auth();
     let mut builder = Client::builder();
-    if let Some(proxy) = proxy {
-        builder = builder.proxy(http_proxy(proxy).map_err(|source| FetchError::Send { source })?);
+    match proxy {
+        Some(proxy) => builder = builder.proxy(http_proxy(proxy).map_err(|source| FetchError::Send { source })?),
+        // By hand, reqwest takes the proxy from the environment, but `*` only for names.
+        None if NO_PROXY.iter().filter_map(|name| env::var(name).ok()).any(|except| is_for_all(&except)) => {
+            builder = builder.no_proxy();
+        }
+        None => {}
     }
     builder
         .tls_backend_preconfigured(tls)
@@ -82,7 +90,24 @@ pub(super) fn client(
         .map_err(|source| FetchError::Send { source })
 }
 
+/// Whether no server is asked through the proxy (curl(1), "NO_PROXY").
+fn is_for_all(except: &str) -> bool {
+    except.split(',').any(|host| host.trim() == "*")
+}
+
 /// A proxy for an HTTP client.
 pub fn http_proxy(proxy: &Proxy) -> Result<reqwest::Proxy, reqwest::Error> {
     Ok(reqwest::Proxy::all(&proxy.url)?.no_proxy(NoProxy::from_string(&proxy.except)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_excepts_every_server() {
+        for (except, expect) in [("*", true), ("localhost, *", true), ("", false), ("*.example.com", false)] {
+            assert_eq!(is_for_all(except), expect, "{except}");
+        }
+    }
 }
