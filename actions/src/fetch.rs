@@ -2,6 +2,7 @@
 
 mod client;
 pub(crate) mod download;
+pub(crate) mod file;
 mod headers;
 mod http;
 pub(crate) mod mirrors;
@@ -12,9 +13,6 @@ pub(crate) mod small;
 pub(crate) mod source;
 pub(crate) mod verify;
 
-use std::fs::File;
-use std::io::{Seek, SeekFrom};
-
 use reqwest::Url;
 use slipway_protocol::Proxy;
 use slipway_protocol::workflow::{Location, shown_url};
@@ -24,9 +22,13 @@ use crate::machine::{Cancel, Request, Response};
 
 pub(crate) use client::Trust;
 pub use client::http_proxy;
+pub(crate) use file::OpenedOnce;
 
 /// A URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {
+    if url == file::STDIN {
+        return "standard input".to_owned();
+    }
     if Location::local_path(url).is_some() {
         return url.to_owned();
     }
@@ -48,28 +50,21 @@ pub(crate) fn shown(url: &str) -> String {
     }
 }
 
-/// Opens a source. `trust` has the machine's own CA certificates. The proxy is for sources on other machines.
+/// Opens a source. `trust` has the machine's own CA certificates. The proxy is for sources on other machines. `opened`
+/// remembers what can be read only once.
 pub(crate) fn open(
     request: &Request<'_>,
     trust: &Trust,
     proxy: Option<&Proxy>,
+    opened: &OpenedOnce,
     stop: &Cancel,
 ) -> Result<Response, FetchError> {
     match Location::of(request.url) {
-        Some(Location::File(path)) => open_file(path, request.offset),
+        Some(Location::File(path)) => file::open(path, request.offset, opened, stop),
         Some(Location::Https | Location::Http) => http::open(request, trust, proxy, stop),
         // An artifact was resolved to the URL of its blob before.
         Some(Location::Artifact) | None => Err(FetchError::Scheme),
     }
-}
-
-fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
-    let failed = |source| FetchError::OpenFile { source };
-    let mut file = File::open(path).map_err(failed)?;
-    let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-    let (total, body) = (Some(total), Box::new(file));
-    Ok(Response { total, etag: None, is_delimited: true, coding: None, content_digest: None, body })
 }
 
 #[cfg(test)]
@@ -79,7 +74,7 @@ mod tests {
     #[test]
     fn only_schemes_that_are_known_are_fetched() {
         let trust = Trust { pem: Vec::new(), origin: "nobody" };
-        let open = |url| open(&Request::new(url, None), &trust, None, &Cancel::new());
+        let open = |url| open(&Request::new(url, None), &trust, None, &OpenedOnce::default(), &Cancel::new());
         assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
         assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
         assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));

@@ -13,7 +13,7 @@ use self::capture_file::CaptureFile;
 use crate::disk::list;
 use crate::disk::previous_install::FormerPartitions;
 use crate::error::{Error, FetchError};
-use crate::fetch::{self, Trust};
+use crate::fetch::{self, OpenedOnce, Trust};
 use crate::machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 use crate::sys;
 
@@ -55,6 +55,7 @@ pub struct Host {
     capture_to: Option<PathBuf>,
     recovery_key_to: Option<PathBuf>,
     former: FormerPartitions,
+    opened: OpenedOnce,
 }
 
 impl Host {
@@ -70,7 +71,7 @@ impl Host {
         let mut setup = Setup { is_operating_system, proxy, ..Setup::default() };
         setup.patience = patience.unwrap_or(setup.patience);
         setup.tpm = tpm.unwrap_or(setup.tpm);
-        Self { trust, cancel, setup, capture_to, recovery_key_to, former }
+        Self { trust, cancel, setup, capture_to, recovery_key_to, former, opened: OpenedOnce::default() }
     }
 }
 
@@ -87,7 +88,7 @@ impl Machine for Host {
     }
 
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        fetch::open(request, &self.trust, self.setup.proxy.as_ref(), stop)
+        fetch::open(request, &self.trust, self.setup.proxy.as_ref(), &self.opened, stop)
     }
 
     fn cancel(&self) -> &Cancel {

@@ -57,6 +57,12 @@ pub enum FetchError {
         #[source]
         source: io::Error,
     },
+    /// A pipe, such as standard input, was needed again or from another place than its start.
+    #[error(
+        "it can be read only once, and not from the middle, which this kind of image or step needs: save it to a file, \
+         and give that"
+    )]
+    ReadOnce,
     /// The client could not be created, or no response arrived.
     #[error("sending the request")]
     Send {

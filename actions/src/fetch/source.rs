@@ -8,6 +8,7 @@ use slipway_formats::sums;
 use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth};
 
 use super::download::From;
+use super::file::STDIN;
 use super::mirrors::Mirrors;
 use super::oci::Registry;
 use super::{retry, shown, small};
@@ -234,7 +235,9 @@ fn digest_in(
 ) -> Result<Digest, Error> {
     const LIST: &str = "the list of sums";
     let what = origin.what;
-    let Some(name) = sums::file_name(origin.url) else {
+    // The name that programs such as sha256sum give standard input.
+    let name = if origin.url == STDIN { Some("-".to_owned()) } else { sums::file_name(origin.url) };
+    let Some(name) = name else {
         let problem = format!("has a list of sums, but the URL of the {what} does not end in a file name");
         return Err(SourceError::Contradiction { what, problem }.into());
     };

@@ -1,6 +1,6 @@
 //! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn network(child: Supervised) -> Result<ExitCode> {
     log::start(None, None);
     if let Some(how) = child.previous_exit {
-        tracing::warn!("started again; the previous network process ended: {how}");
+        tracing::warn!("started again, because the network process before it ended: {how}");
     }
     let (config, _) = config::load()?;
     if config.require == Proof::Attested {
@@ -118,7 +118,7 @@ fn network(child: Supervised) -> Result<ExitCode> {
     }
     crate::network::prepare();
     crate::confine::confine()?;
-    tracing::info!("looking for interfaces, as nobody");
+    tracing::info!("looking for interfaces");
     runtime()?.block_on(crate::network::run(config))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -171,13 +171,25 @@ fn print_stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable::line(line));
 }
 
-/// Reads a file named on the command line.
+/// Reads a file named on the command line; `-` is standard input.
 fn read_file(path: &PathBuf) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let reading = || format!("reading {}", path.display());
+    let bytes = if is_stdin(path) { read_stdin() } else { std::fs::read(path) }.with_context(reading)?;
     let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8", path.display());
     let text = String::from_utf8(bytes).map_err(no_text)?;
     ensure!(!is_blank(&text), "reading {}: it is empty", path.display());
     Ok(text)
+}
+
+/// Whether an argument is the usual name of standard input.
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn read_stdin() -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A value of an option: its name, the value, and its help.

@@ -17,10 +17,11 @@ pub(super) enum UserData {
         #[arg(long, value_parser = parse_url)]
         phone_home_url: String,
         /// What it posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname, fqdn
-        #[arg(long, value_name = "all|KEY,KEY", default_value = "all")]
+        #[arg(long = "phone-home-post", alias = "post", value_name = "all|KEY,KEY", default_value = "all")]
         post: Post,
         /// How often cloud-init tries, 3 s apart [cloud-init's own default: 10]
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long = "phone-home-tries", alias = "tries", value_name = "N")]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         tries: Option<u32>,
     },
     /// Remove every phone_home block with this URL: standard input to standard output
@@ -31,11 +32,12 @@ pub(super) enum UserData {
     },
     /// Check that cloud-init or Ignition can use what seeds contain
     Check {
-        /// Files with user-data, vendor-data or Ignition configs; without any, and without --network, standard input
+        /// Files with user-data, vendor-data or Ignition configs; without any, and without --network-config,
+        /// standard input; - is standard input too
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
         /// File with a network configuration; may be given several times
-        #[arg(long, value_name = "FILE")]
+        #[arg(long = "network-config", alias = "network", value_name = "FILE")]
         network: Vec<PathBuf>,
     },
 }
@@ -101,6 +103,9 @@ fn line(Refusal { line, column, reason }: &Refusal) -> String {
 
 /// Reads a file, or a little more than is allowed of it.
 pub(super) fn read(file: &Path) -> Result<Vec<u8>> {
+    if super::is_stdin(file) {
+        return read_whole(&mut std::io::stdin()).context("reading standard input");
+    }
     let mut opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
     read_whole(&mut opened).with_context(|| format!("reading {}", file.display()))
 }

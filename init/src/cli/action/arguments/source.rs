@@ -60,8 +60,11 @@ impl SourceArguments {
 }
 
 /// A place as a URL or an absolute path. Text with a scheme stays as it is. A relative path starts at the current
-/// directory.
+/// directory, and `-` is standard input.
 pub(super) fn place(text: &str) -> Result<String, String> {
+    if text == "-" {
+        return Ok("/dev/stdin".to_owned());
+    }
     if text.contains("://") || text.starts_with('/') {
         return Ok(text.to_owned());
     }
