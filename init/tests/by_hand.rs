@@ -73,10 +73,10 @@ fn a_text_file_is_not_written_to_a_disk() {
 fn a_disk_is_captured_to_a_new_file_only() {
     let folder = folder();
     fs::write(folder.path().join("old.zst"), "old").unwrap();
-    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to old.zst");
+    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --out old.zst");
     assert!(!is_ok && err.contains("a file with that name exists; give another name, or remove it"), "{err}");
     fs::write(folder.path().join("new.zst.part"), "").unwrap();
-    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to new.zst");
+    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --out new.zst");
     assert!(!is_ok && err.contains("a capture is writing it, or was interrupted and left it"), "{err}");
     assert_eq!(fs::read_to_string(folder.path().join("old.zst")).unwrap(), "old");
 }
@@ -130,7 +130,7 @@ fn options_and_files_have_values() {
         ("action efi-boot-order --disk disk --loader BLANK", "--loader"),
         ("action write-file --disk disk --path BLANK --content a", "--path"),
         ("action kernel-args --disk disk --append BLANK", "--append"),
-        ("install --server BLANK --ca empty", "--server"),
+        ("install --url BLANK --ca empty", "--url"),
     ] {
         for blank in ["", " ", "\u{a0}"] {
             let (is_ok, said) = run(line, blank);
@@ -142,7 +142,7 @@ fn options_and_files_have_values() {
         "action seed-cloud-init --disk disk --instance-id i --network-config empty",
         "action run-in-target --disk disk --script empty",
         "action stream-image --disk disk --url https://localhost/x --ca empty --yes",
-        "install --server https://localhost --ca empty",
+        "install --url https://localhost --ca empty",
     ] {
         let (is_ok, said) = run(line, "");
         assert!(!is_ok && said.contains("reading empty: it is empty"), "{line}: {said}");
@@ -167,7 +167,7 @@ fn options_of_a_download_are_refused_without_one() {
 fn a_file_that_is_not_text_is_named() {
     let folder = folder();
     fs::write(folder.path().join("ca.der"), [0x30, 0x82, 0xFF]).unwrap();
-    let line = "action write-file --disk disk --path /x --from https://localhost/x --ca ca.der";
+    let line = "action write-file --disk disk --path /x --url https://localhost/x --ca ca.der";
     let (is_ok, _, err) = slipway(folder.path(), line);
     assert!(!is_ok && err.contains("reading ca.der: it is not text; give text in UTF-8"), "{err}");
 }
@@ -238,12 +238,89 @@ fn a_capture_that_is_stopped_leaves_no_file() {
     let folder = folder();
     File::options().write(true).open(folder.path().join("disk")).unwrap().set_len(64 << 30).unwrap();
     let part = folder.path().join("image.zst.part");
-    let line = "action capture-disk --disk disk --to image.zst";
+    let line = "action capture-disk --disk disk --out image.zst";
     for _ in 0..2 {
         let (found, err) = stopped(folder.path(), line, "-INT", &|| part.exists());
         assert_eq!(found, Some(130), "{err}");
         assert!(err.trim_end().ends_with("the disk was only read, and there is no image"), "{err}");
         assert!(!part.exists() && !folder.path().join("image.zst").exists());
+    }
+}
+
+/// Runs a command line of the shell in a folder, with the program as `$slipway`.
+fn shell(folder: &Path, line: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).env("slipway", env!("CARGO_BIN_EXE_slipway")).env_remove("SLIPWAY_LOG");
+    let output = command.current_dir(folder).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_image_comes_from_standard_input_and_is_judged_as_a_file() {
+    let folder = folder();
+    let disk = || fs::read(folder.path().join("disk")).unwrap();
+    let image = vec![0xAA; 3 << 20];
+    fs::write(folder.path().join("image"), &image).unwrap();
+    fs::write(folder.path().join("README"), "# Notes\n".repeat(1000)).unwrap();
+    fs::write(folder.path().join("SUMS"), format!("{}  -\n", "0".repeat(64))).unwrap();
+    let write = "$slipway action stream-image --disk disk --yes --url -";
+    for line in [format!("cat image | {write}"), format!("{write} < image")] {
+        fs::write(folder.path().join("disk"), vec![0x55; DISK as usize]).unwrap();
+        let (status, err) = shell(folder.path(), &line);
+        assert_eq!(status, Some(0), "{line}: {err}");
+        assert!(err.contains("without a digest"), "{line}: {err}");
+        assert!(disk().starts_with(&image), "{line}");
+    }
+    let zeros = "0".repeat(64);
+    for (line, expect) in [
+        (format!("cat README | {write}"), "a text file"),
+        (format!("{write} < README"), "a text file"),
+        (format!(": | {write}"), "empty"),
+        (format!("cat image | {write} --digest sha256:{zeros}"), "checking the digest of the stream"),
+        (format!("cat image | {write} --sums SUMS"), "checking the digest of the stream"),
+        (format!("cat image | {write} --mirror - --raw-digest sha256:{zeros}"), "read only once"),
+        (format!("cat image | {}", write.replace("--yes", "")), "give --yes"),
+    ] {
+        let (status, err) = shell(folder.path(), &line);
+        assert!(status == Some(1) && err.contains(expect), "{line}: {err}");
+    }
+}
+
+#[test]
+fn an_action_ends_when_its_time_is_up() {
+    let folder = folder();
+    // The writer of the pipe writes nothing, and does not end.
+    let line = "mkfifo p; sleep 20 > p & $slipway action stream-image --url - --disk disk --yes --timeout 1 < p; \
+                status=$?; kill $!; exit $status";
+    let (status, err) = shell(folder.path(), line);
+    assert_eq!(status, Some(124), "{err}");
+    assert!(err.contains("running stream-image: stopped because its time was up (--timeout); "), "{err}");
+    for (limit, expect) in [("0", "leave it out"), ("soon", "is not a number of seconds")] {
+        let (is_ok, _, err) = slipway(folder.path(), &format!("action erase-disk --disk disk --yes --timeout {limit}"));
+        assert!(!is_ok && err.contains(expect), "{err}");
+    }
+    let (is_ok, _, err) = slipway(folder.path(), "action erase-disk --disk disk --yes --timeout 10m");
+    assert!(is_ok, "{err}");
+}
+
+#[test]
+fn one_thing_has_one_name_and_older_names_still_work() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), vec![0xAA; 1 << 20]).unwrap();
+    let digest = "9d2a3ae2d1a8a4d0f7b1bbf3c9d6a1c5d2e3f4051627384950617283940a1b2c";
+    for option in [format!("--digest sha256:{digest}"), format!("--sha256 {digest}")] {
+        let line = format!("action stream-image --url image --disk disk --yes {option}");
+        let (is_ok, _, err) = slipway(folder.path(), &line);
+        assert!(!is_ok && err.contains("checking the digest of the stream"), "{line}: {err}");
+    }
+    for source in ["--url", "--from"] {
+        let line = format!("action write-file --disk disk --path /x {source} image --digest sha256:{digest}");
+        let (is_ok, _, err) = slipway(folder.path(), &line);
+        assert!(!is_ok && !err.contains("unexpected argument"), "{line}: {err}");
+    }
+    for network in ["--network-config", "--network"] {
+        let (is_ok, _, err) = slipway(folder.path(), &format!("user-data check {network} none"));
+        assert!(!is_ok && err.contains("opening none"), "{err}");
     }
 }
 

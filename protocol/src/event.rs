@@ -121,6 +121,21 @@ pub enum Stage {
     Send,
 }
 
+impl Stage {
+    /// What it does, in a word or two, as what others wait for.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Fetch => "the download",
+            Self::Decode => "decompression",
+            Self::Digest => "the digest",
+            Self::Write => "writes to the disk",
+            Self::Read => "reads of the disk",
+            Self::Encode => "compression",
+            Self::Send => "the upload",
+        }
+    }
+}
+
 /// The result of a step that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -198,8 +213,9 @@ pub struct Failure {
 impl Failure {
     /// Makes the failure of an error. The reason is the error's message, and the causes are its chain of sources.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect();
-        Self { reason: error.to_string(), causes, log_tail: Vec::new() }
+        let said = |error: &(dyn std::error::Error + 'static)| printable::for_people(&error.to_string());
+        let causes = std::iter::successors(error.source(), |cause| cause.source()).map(said).collect();
+        Self { reason: said(error), causes, log_tail: Vec::new() }
     }
 
     /// Returns the reason and the causes in one line, outermost first, safe for a terminal or a log.

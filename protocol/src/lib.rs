@@ -16,6 +16,7 @@ pub mod boot_settings;
 pub mod capture;
 pub mod digest;
 pub mod disk;
+pub mod duration;
 pub mod enrolment;
 pub mod error;
 pub mod event;

@@ -33,15 +33,26 @@ pub fn short_line(text: &str, most: usize) -> String {
     }
 }
 
-/// A size with a binary unit, with one decimal place if it is not exact: `8 GiB`, `1.5 MiB`.
+/// A message without the address of a library's documentation, which some libraries put at its end: it is for those who
+/// write programs with them.
+pub fn for_people(message: &str) -> String {
+    match message.find("https://docs.rs/") {
+        Some(at) => message[..at].trim_end_matches([' ', ':', '(', '<']).to_owned(),
+        None => message.to_owned(),
+    }
+}
+
+/// A size with a binary unit, rounded to the nearest tenth of it: `8 GiB`, `1.5 MiB`. Every size that people read is
+/// written so.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    let (unit, name) = match (0..UNITS.len()).rev().map(|i| (1_u64 << (10 * (i + 1)), UNITS[i])).find(|u| bytes >= u.0)
-    {
-        Some(unit) => unit,
-        None => return format!("{bytes} bytes"),
-    };
-    let tenths = (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    // Rounded to the nearest tenth, which may be 1 of the next unit.
+    let tenths = |power: usize| (u128::from(bytes) * 10 + (1 << (10 * power)) / 2) >> (10 * power);
+    let power = (1..UNITS.len()).find(|power| tenths(*power) < 10_240).unwrap_or(UNITS.len());
+    let (tenths, name) = (tenths(power), UNITS[power - 1]);
     match tenths % 10 {
         0 => format!("{} {name}", tenths / 10),
         tenth => format!("{}.{tenth} {name}", tenths / 10),
@@ -124,12 +135,19 @@ mod tests {
             (0, "0 bytes"),
             (1023, "1023 bytes"),
             (1024, "1 KiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (4_612_186_931, "4.3 GiB"),
+            ((4 << 30) - 1, "4 GiB"),
             (1536 * 1024, "1.5 MiB"),
             (8 << 30, "8 GiB"),
             (1_000_204_886_016, "931.5 GiB"),
         ] {
             assert_eq!(size(bytes), expect);
         }
+        let tls =
+            "peer closed connection without sending TLS close_notify: https://docs.rs/rustls/latest/rustls/manual";
+        assert_eq!(for_people(tls), "peer closed connection without sending TLS close_notify");
+        assert_eq!(for_people("https://s.example/docs.rs: no"), "https://s.example/docs.rs: no");
         assert_eq!(two_sizes(3 << 30, 4 << 30), ("3 GiB".to_owned(), "4 GiB".to_owned()));
         assert_eq!(two_sizes(8 << 30, (8 << 30) + 512), ("8589934592 bytes".to_owned(), "8589935104 bytes".to_owned()));
     }

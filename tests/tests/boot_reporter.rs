@@ -113,7 +113,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
     assert_eq!(boot.report.failed_units, ["srv-a.mount"]);
     let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
     for part in [
-        "==== boot ====\nboot boot-1, Running, the service manager is degraded\n",
+        "==== boot ====\nboot boot-1: the system runs; the service manager is degraded\n",
         "==== failed units ====\nunits: --failed --no-pager\n",
         "==== mounts ====\n22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
         "==== addresses ====\nnot available: ip is not installed\n",

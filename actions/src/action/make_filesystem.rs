@@ -68,15 +68,27 @@ fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, 
     match found[..] {
         [one] => Ok(one.clone()),
         _ => {
-            let there: Vec<String> = all.iter().map(|partition| partition.describe(disk)).collect();
+            let reason = instead(choice, found.len(), &all, disk);
             let choice = match choice {
                 None => "a device without partitions".to_owned(),
                 Some(PartitionChoice::Number(number)) => format!("partition {number}"),
                 Some(PartitionChoice::Label(label)) => format!("a partition with the label {label:?}"),
             };
-            let (found, there) = (found.len(), there.join("; "));
-            Err(PartitionError::ChoosePartition { disk: disk.path().to_owned(), choice, found, there }.into())
+            Err(PartitionError::ChoosePartition { disk: disk.path().to_owned(), choice, reason }.into())
         }
+    }
+}
+
+/// What there is in place of the one partition that was meant.
+fn instead(choice: Option<&PartitionChoice>, found: usize, all: &[Partition], disk: &OpenDisk) -> String {
+    let all = || all.iter().filter(|partition| partition.number > 0);
+    let there: Vec<String> = all().map(|partition| partition.describe(disk)).collect();
+    let there = there.join("; ");
+    match (choice, found) {
+        (_, _) if all().next().is_none() => "it has no partitions; make them first".to_owned(),
+        (None, _) => format!("it has partitions, so name one of them: {there}"),
+        (Some(_), 0) => format!("there is none; there are: {there}"),
+        (Some(_), several) => format!("there are {several}, so give the number of one: {there}"),
     }
 }
 

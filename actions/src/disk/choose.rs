@@ -224,6 +224,7 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
     let because = |disk: &Disk, what: &str| format!("{}{}", because(what), other_paths(disk, all));
     let many = matching.len();
     match (matching.as_slice(), hints.choose) {
+        ([], _) if hints.device.is_some() => Err(objections(&judged)),
         ([], _) => Err(none_matches(&wanted, &judged)),
         ([only], _) if hints.device.is_some() => {
             Ok(vec![(*only, format!("it is named by device{}", other_paths(only, all)))])
@@ -272,9 +273,12 @@ fn none_matches(wanted: &str, judged: &[(&Disk, Option<String>)]) -> String {
     if judged.is_empty() {
         return format!("{wanted} is wanted, but this machine has no disk");
     }
-    let objections: Vec<String> =
-        judged.iter().map(|(disk, no)| format!("{} {}", disk.path, no.as_deref().unwrap_or_default())).collect();
-    format!("{wanted} is wanted, but {}", objections.join("; "))
+    format!("{wanted} is wanted, but {}", objections(judged))
+}
+
+fn objections(judged: &[(&Disk, Option<String>)]) -> String {
+    let each = judged.iter().map(|(disk, no)| format!("{} {}", disk.path, no.as_deref().unwrap_or_default()));
+    each.collect::<Vec<String>>().join("; ")
 }
 
 pub(crate) fn describe(disk: &Disk) -> String {

@@ -41,16 +41,14 @@ pub enum PartitionError {
         source: io::Error,
     },
     /// The choice does not select exactly one partition.
-    #[error("looking for {choice} on {disk}: found {found}, expected one; candidates: {there}")]
+    #[error("looking for {choice} on {disk}: {reason}")]
     ChoosePartition {
         /// Path of the disk.
         disk: String,
         /// The choice.
         choice: String,
-        /// How many partitions match.
-        found: usize,
-        /// All partitions of the disk.
-        there: String,
+        /// What there is instead, and what to do.
+        reason: String,
     },
     /// A file system could not be made.
     #[error("making {kind} in {partition}: {reason}")]

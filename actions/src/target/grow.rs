@@ -39,10 +39,8 @@ enum GrowError {
     #[error("it is marked as having errors: check it with e2fsck -f, and create the image again")]
     HasErrors,
     /// The kernel refused to grow it.
-    #[error("growing {kind}")]
+    #[error("the kernel refused it")]
     Refused {
-        /// File system type.
-        kind: &'static str,
         /// The cause.
         #[source]
         source: io::Error,
@@ -58,12 +56,10 @@ pub(crate) fn finish(path: &str, grown: &Grown) -> (String, Option<String>) {
     match grow_file_system(path, partition, kind) {
         Ok(warning) => (format!("grew {from_to}, with its {kind} file system"), warning),
         Err(error) => {
-            let warning = format!(
-                "the {kind} file system in partition {} still has {old}: {}",
-                partition.number,
-                text::chain(&error)
-            );
-            (format!("grew {from_to}"), Some(warning))
+            let (number, why) = (partition.number, text::chain(&error));
+            let warning =
+                format!("the {kind} file system in partition {number} was not grown, and still has {old}: {why}");
+            (format!("grew {from_to}, but not its {kind} file system"), Some(warning))
         }
     }
 }
@@ -81,7 +77,7 @@ fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Re
         "xfs" => sys::file_system::grow_xfs(&root.directory()?, len),
         _ => grow_ext4(&root.directory()?, len),
     };
-    grow().map_err(|errno| GrowError::Refused { kind, source: advised(Tried::Grow(kind), errno.into()) })?;
+    grow().map_err(|errno| GrowError::Refused { source: advised(Tried::Grow(kind), errno.into()) })?;
     root.sync()?;
     if kind != "xfs" {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! Runs one action by hand: `slipway action NAME ...`, with a progress bar on a terminal and plain lines elsewhere.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use slipway_actions::{Done, Host, Next};
@@ -19,33 +20,38 @@ mod signals;
 /// Runs the action and prints the result. Exit status 0 only if it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None, None);
-    let json = arguments.json;
-    match arguments.by_hand().and_then(|by_hand| act(by_hand, json)) {
+    let (json, timeout) = (arguments.json, arguments.timeout);
+    match arguments.by_hand().and_then(|by_hand| act(by_hand, json, timeout)) {
         Err(error) if json => {
-            display::print_json(&serde_json::json!({ "failed": Failure::of(&*error) }));
+            let mut failure = Failure::of(&*error);
+            failure.causes.extend(super::log::advice(&error).map(str::to_owned));
+            display::print_json(&serde_json::json!({ "failed": failure }));
             Ok(ExitCode::FAILURE)
         }
         result => result,
     }
 }
 
-fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitCode> {
+fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option<Duration>) -> Result<ExitCode> {
     let cancel = host.cancel.clone();
     let machine = Host::new(host);
     if let Some(Overwritten { disk, what }) = overwritten {
         confirm(&machine, &disk, &what)?;
     }
-    // Only now, because a signal ends the question at once.
-    let stopped = signals::stop_on_signal(cancel);
+    // Only now, because a signal ends the question at once, and nobody has to answer in time.
+    let stopped = signals::stop_on_signal(cancel.clone());
+    if let Some(limit) = timeout {
+        stopped.after(limit, cancel);
+    }
     let mut display = Display::new(json);
     let result = slipway_actions::run(&action, &machine, &mut |report| display.report(&report));
     display.finish();
     let Done { outcome, next } = match (result, stopped.by()) {
         (Ok(done), _) => done,
         (Err(error), None) => return Err(error.into()),
-        (Err(error), Some((signal, status))) => {
-            report_stop(&action, signal, error, json);
-            return Ok(status);
+        (Err(error), Some(stop)) => {
+            report_stop(&action, &stop.why, error, json);
+            return Ok(stop.status);
         }
     };
     if json {
@@ -64,10 +70,10 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells that a signal stopped the action, and what that means for the disk. What the action said of it may be true
-/// too: Ctrl-C also reaches the programs that it started.
-fn report_stop(action: &Action, signal: &str, error: slipway_actions::Error, json: bool) {
-    let what = format!("running {}: stopped by {signal}; {}", action.name(), slipway_actions::if_stopped(action));
+/// Tells that a signal or the time limit stopped the action, and what that means for the disk. What the action said of
+/// it may be true too: Ctrl-C also reaches the programs that it started.
+fn report_stop(action: &Action, why: &str, error: slipway_actions::Error, json: bool) {
+    let what = format!("running {}: stopped {why}; {}", action.name(), slipway_actions::if_stopped(action));
     let error = match error {
         slipway_actions::Error::Cancelled => anyhow::Error::msg(what),
         error => anyhow::Error::from(error).context(what),

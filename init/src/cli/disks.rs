@@ -8,9 +8,7 @@ use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
 use slipway_protocol::given::{self, Rule};
-use slipway_protocol::printable::line;
-
-use indicatif::HumanBytes;
+use slipway_protocol::printable::{line, size};
 
 #[derive(Args)]
 pub struct DisksArguments {
@@ -110,7 +108,7 @@ fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     };
     let mut cells = vec![
         line(&disk.path).into_owned(),
-        HumanBytes(disk.size).to_string(),
+        size(disk.size),
         known(&disk.model),
         known(&disk.serial),
         known(&disk.wwn),
@@ -160,11 +158,11 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_shows_nothing_a_terminal_would_obey() {
         let expect = "\
-PATH          SIZE       MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
-/dev/nvme0n1  10.00 GiB  -              -       -    -     no    512    free                               chosen
-/dev/sda      10.00 GiB  -              -       -    -     no    512    is in use: slipway booted from it  no
-/dev/sdb      10.00 GiB  -              -       -    -     no    512    free                               no: has serial none, not \"S1\"
-/dev/sdc      10.00 GiB  A\\u{1b}[2Jé\\n  -       -    usb   yes   512    free, removable                    yes
+PATH          SIZE    MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
+/dev/nvme0n1  10 GiB  -              -       -    -     no    512    free                               chosen
+/dev/sda      10 GiB  -              -       -    -     no    512    is in use: slipway booted from it  no
+/dev/sdb      10 GiB  -              -       -    -     no    512    free                               no: has serial none, not \"S1\"
+/dev/sdc      10 GiB  A\\u{1b}[2Jé\\n  -       -    usb   yes   512    free, removable                    yes
 ";
         assert_eq!(table(&verdicts(), true), expect);
         assert!(table(&verdicts(), false).lines().all(|line| !line.contains("chosen") && !line.contains("MATCH")));

@@ -42,8 +42,8 @@ pub struct InstallerArguments {
 #[derive(clap::Args)]
 pub struct InstallArguments {
     /// Base URL of the server
-    #[arg(long)]
-    server: String,
+    #[arg(long, alias = "server")]
+    url: String,
     /// File with the CA certificate that signed the server's certificate
     #[arg(long)]
     ca: PathBuf,
@@ -136,7 +136,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let previous_exit = previous_exit(None);
     keep_panics();
     let mut values = std::collections::BTreeMap::from([
-        ("server".to_owned(), arguments.server),
+        ("server".to_owned(), arguments.url),
         ("ca".to_owned(), super::read_file(&arguments.ca)?),
     ]);
     if let Some(path) = &arguments.token_file {
@@ -200,7 +200,7 @@ fn facts(tpm: MachineTpm) -> Facts {
     let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
     let other_path = |disk: &Disk| Some(format!("{} is another path to {}", disk.path, disk.other_path_to.as_ref()?));
     for note in notes.into_iter().chain(inventory.disks.iter().filter_map(other_path)) {
-        info!("discovery: {note}");
+        info!("looking at this machine: {note}");
     }
     let identity = discover::identity(&roots);
     info!(

@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use slipway_installer::log_book::LogBook;
-use slipway_protocol::{journal, printable};
+use slipway_protocol::{Failure, journal, printable};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -63,7 +63,17 @@ fn to_journal() -> Option<tracing_journald::Layer> {
 pub fn fatal(error: &anyhow::Error) {
     let marked = std::env::var("SLIPWAY_LOG").is_ok_and(|value| value == "kmsg");
     let prefix = if marked { "<3>" } else { "slipway: " };
-    eprintln!("{prefix}{}", printable::line(&format!("{error:#}")));
+    let advice = advice(error).map(|advice| format!("; {advice}")).unwrap_or_default();
+    eprintln!("{prefix}{}{advice}", printable::line(&Failure::of(&**error).in_one_line()));
+}
+
+/// What to do if the user may not do something, and it was not said.
+pub fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    let is_denied = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::PermissionDenied;
+    let is_root = || rustix::process::geteuid().is_root();
+    let is_said = || format!("{error:#}").contains("root");
+    let found = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_denied);
+    (found && !is_root() && !is_said()).then_some("run slipway as root, or as a user who may do this")
 }
 
 /// Whether standard error is a terminal.

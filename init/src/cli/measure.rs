@@ -21,8 +21,11 @@ pub struct MeasureArguments {
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     ca: Option<PathBuf>,
-    /// SHA-256 of the source, for digest
+    /// Digest of the source, such as sha256:HEX, for digest
     #[arg(long)]
+    digest: Option<Digest>,
+    /// SHA-256 of the source, for digest
+    #[arg(long, hide = true, conflicts_with = "digest")]
     sha256: Option<String>,
     /// The disk, for write; its content is lost
     #[arg(long)]
@@ -42,12 +45,12 @@ const STAGES: &[Choice<Stage>] = &[
 /// Measures, and prints seconds as JSON.
 pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
     let stage = arguments.stage;
-    let digest =
-        arguments.sha256.map(|hex| Digest::new(Algorithm::Sha256, &hex)).transpose().context("reading --sha256")?;
+    let sha256 = arguments.sha256.map(|hex| Digest::new(Algorithm::Sha256, &hex)).transpose();
+    let digest = arguments.digest.or(sha256.context("reading --sha256")?);
     let trust = arguments.ca.as_ref().map(super::read_file).transpose()?.into_iter().collect();
     let machine = Host::new(HostOptions { trust, cancel: Cancel::default(), ..HostOptions::default() });
     match (stage, &digest, &arguments.disk) {
-        (Stage::Digest, None, _) => bail!("measuring a digest: give it with --sha256"),
+        (Stage::Digest, None, _) => bail!("measuring a digest: give it with --digest"),
         (Stage::Write, _, None) => bail!("measuring writes: name a disk with --disk; its content will be lost"),
         (Stage::Write, _, Some(disk)) if !arguments.yes => super::action::confirm(&machine, disk, disk)?,
         _ => {}

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
 use slipway_installer::told::Told;
+use slipway_protocol::Failure;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -30,7 +31,7 @@ impl Network {
         // The sender lives in self, so waiting cannot fail.
         while winner.wait_for(Option::is_none).await.is_ok() {
             if let Err(error) = self.try_server(way, lease, leased_at).await {
-                let sentence = format!("{}: {error:#}", way.interface);
+                let sentence = format!("{}: {}", way.interface, Failure::of(&*error).in_one_line());
                 if self.winner.borrow().is_none() && told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
                 }

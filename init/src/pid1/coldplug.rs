@@ -11,6 +11,8 @@ use std::path::Path;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
+use slipway_protocol::printable::size;
+
 use super::kmsg::{Kmsg, Level};
 use super::{DRIVERS_LOADED, UEVENTS_HANDLED, mounts};
 use crate::drivers::Drivers;
@@ -121,7 +123,13 @@ fn free_memory(drivers: &Drivers, log: &Kmsg) {
     let memory = rustix::system::sysinfo();
     if u64::from(memory.mem_unit) * memory.totalram < LITTLE_MEMORY {
         let freed = drivers.remove_unused(NETWORK_CARDS, Path::new("/sys/module"));
-        log.write(Level::Info, &format!("freed {freed} bytes of drivers for network cards that are not there"));
+        if freed > 0 {
+            let freed = size(freed);
+            log.write(
+                Level::Info,
+                &format!("freed {freed} of memory: drivers of network cards that this machine lacks"),
+            );
+        }
     }
 }
 

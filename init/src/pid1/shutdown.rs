@@ -30,6 +30,17 @@ impl End {
     }
 }
 
+impl End {
+    /// What happens, in words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Reboot => "the machine restarts",
+            Self::Kexec => "the kernel of the installed system starts",
+            Self::PowerOff => "the machine switches off",
+        }
+    }
+}
+
 /// Time limit for sync(2), which a dead disk would block for ever.
 const SYNC: Duration = Duration::from_secs(20);
 /// Time limit for reboot(2) to shut devices down.

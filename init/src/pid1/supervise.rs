@@ -10,6 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
 use super::kmsg::{Kmsg, Level};
+use super::shutdown::End;
 
 /// A child that ran this long is restarted after [`FIRST_WAIT`].
 const STABLE: Duration = Duration::from_secs(60);
@@ -194,7 +195,10 @@ impl Child {
                 self.wait = FIRST_WAIT;
             }
         }
-        log.write(Level::Notice, &format!("{} ended: {how}", self.name));
+        match End::asked_for(status.exit_status()).filter(|_| self.name == "installer") {
+            Some(end) => log.write(Level::Info, &format!("the installer is done: {}", end.in_words())),
+            None => log.write(Level::Notice, &format!("{} ended: {how}", self.name)),
+        }
         self.previous_exit = Some(how);
         self.state = self.due();
     }

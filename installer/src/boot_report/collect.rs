@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use slipway_protocol::BootReport;
 use slipway_protocol::boot_report::{MAX_FAILED_UNITS, is_unit_name};
+use slipway_protocol::{BootReport, BootStage};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -59,7 +59,12 @@ fn units_of(text: &str) -> Vec<String> {
 pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
     let mut log = Log(Vec::new());
     let state = report.system_state.as_deref().unwrap_or("unknown");
-    let head = format!("boot {}, {:?}, the service manager is {state}\n", report.boot_id, report.stage);
+    let stage = match report.stage {
+        BootStage::Booting => "the first boot of the system, which starts up",
+        BootStage::Restarted => "a later boot of the system, which starts up",
+        BootStage::Running => "the system runs",
+    };
+    let head = format!("boot {}: {stage}; the service manager is {state}\n", report.boot_id);
     log.part("boot", Ok(head.into_bytes()));
     let program = |name, arguments, limit| output(surroundings, name, arguments, limit);
     log.part("failed units", program("systemctl", &["--failed", "--no-pager"], OTHERS).await);

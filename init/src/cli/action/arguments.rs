@@ -5,11 +5,12 @@ mod source;
 mod target;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use slipway_actions::HostOptions;
-use slipway_protocol::{Action, DiskHints};
+use slipway_protocol::{Action, DiskHints, duration};
 
 use crate::cli::read_file;
 
@@ -20,6 +21,9 @@ pub struct ActionArguments {
     /// Print reports and the result as JSON lines
     #[arg(long, global = true)]
     pub(super) json: bool,
+    /// How long the action may take: seconds, or a number with s, m, h or d; then it is stopped as by Ctrl-C
+    #[arg(long, global = true, value_name = "DURATION", value_parser = time_limit)]
+    pub(super) timeout: Option<Duration>,
 }
 
 #[derive(Subcommand)]
@@ -135,6 +139,13 @@ struct InstalledDisk {
 /// Returns hints that select the disk with this path.
 fn hints(disk: String) -> DiskHints {
     DiskHints { device: Some(disk), ..DiskHints::default() }
+}
+
+fn time_limit(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("leave it out for no limit".to_owned()),
+        limit => Ok(limit),
+    }
 }
 
 /// Reads a file if one is given.

@@ -3,9 +3,8 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::HumanBytes;
 use slipway_actions::{Candidate, Host, Place};
-use slipway_protocol::printable::line;
+use slipway_protocol::printable::{self, line};
 
 /// Maximum number of places listed. A table may have thousands.
 const MOST_PLACES: usize = 16;
@@ -44,7 +43,7 @@ fn description(found: Candidate) -> String {
     let best = disk.other_path_to.map(|best| format!("another path to {best}"));
     let known: String = found.in_use.into_iter().chain(medium).chain(best).map(|what| format!(", {what}")).collect();
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
-    let (size, model, serial) = (HumanBytes(disk.size), or_unknown(disk.model), or_unknown(disk.serial));
+    let (size, model, serial) = (printable::size(disk.size), or_unknown(disk.model), or_unknown(disk.serial));
     format!("{}: {size}, model {model}, serial {serial}{known}", disk.path)
 }
 
@@ -71,7 +70,7 @@ fn content(places: &[Place]) -> String {
 
 fn place_line(place: &Place) -> String {
     let number = if place.number > 0 { place.number.to_string() } else { "whole".to_owned() };
-    let (size, kind) = (HumanBytes(place.size).to_string(), place.kind.unwrap_or("-"));
+    let (size, kind) = (printable::size(place.size), place.kind.unwrap_or("-"));
     // Debug escapes the label, which may contain terminal escape sequences.
     let label = place.label.as_ref().map(|label| format!("{label:?}")).unwrap_or_default();
     format!("{}\n", format!("  {number:>5}  {size:>11}  {kind:<11}  {label}").trim_end())
@@ -95,26 +94,26 @@ mod tests {
         check(&[], nothing);
         check(&[place(0, 64, None, None, None)], nothing);
         let whole = place(0, 64, Some("LVM2_member"), None, None);
-        check(&[whole], "on it: no partitions\n  whole    64.00 MiB  LVM2_member\n");
+        check(&[whole], "on it: no partitions\n  whole       64 MiB  LVM2_member\n");
         let guid = Some("4f68bce3-e8cd-4db1-96e7-fbcaf984b709");
         let esp = place(1, 512, Some("vfat"), Some("EFI"), guid);
         let root = place(2, 1_536_000, Some("ext4"), Some("a\u{1b}[2J\u{202e}\n\"é"), guid);
         let expect = concat!(
             "on it: a GPT with 2 partitions\n",
-            "      1   512.00 MiB  vfat         \"EFI\"\n",
-            "      2     1.46 TiB  ext4         \"a\\u{1b}[2J\\u{202e}\\n\\\"é\"\n",
+            "      1      512 MiB  vfat         \"EFI\"\n",
+            "      2      1.5 TiB  ext4         \"a\\u{1b}[2J\\u{202e}\\n\\\"é\"\n",
         );
         check(&[esp, root], expect);
         let disc = place(0, 700, Some("iso9660"), Some("LIVE"), None);
         let part = place(2, 4, None, None, Some("1234abcd-02"));
         let expect = concat!(
             "on it: an MBR with 1 partition\n",
-            "  whole   700.00 MiB  iso9660      \"LIVE\"\n",
-            "      2     4.00 MiB  -\n",
+            "  whole      700 MiB  iso9660      \"LIVE\"\n",
+            "      2        4 MiB  -\n",
         );
         check(&[disc, part], expect);
         // Partitions of an MBR without a signature have no identity.
-        check(&[place(5, 1, None, None, None)], "on it: an MBR with 1 partition\n      5     1.00 MiB  -\n");
+        check(&[place(5, 1, None, None, None)], "on it: an MBR with 1 partition\n      5        1 MiB  -\n");
     }
 
     #[test]
@@ -122,7 +121,7 @@ mod tests {
         let places: Vec<Place> = (1..=19).map(|number| place(number, 1, None, None, None)).collect();
         let text = content(&places);
         assert_eq!(text.lines().count(), 1 + MOST_PLACES + 1);
-        assert!(text.ends_with("     16     1.00 MiB  -\n  and 3 more\n"), "{text}");
+        assert!(text.ends_with("     16        1 MiB  -\n  and 3 more\n"), "{text}");
         assert!(!content(places.get(..MOST_PLACES).unwrap_or_default()).contains("more"));
     }
 
@@ -133,7 +132,7 @@ mod tests {
         let in_use = Some("/dev/sda1 is mounted at /srv".to_owned());
         let found =
             Candidate { disk, in_use, by_name_only: false, boot_medium: Some("its label is SLIPWAY".to_owned()) };
-        let expect = "/dev/sda: 3.00 GiB, model A 1, serial unknown, \
+        let expect = "/dev/sda: 3 GiB, model A 1, serial unknown, \
                       /dev/sda1 is mounted at /srv, a boot medium (its label is SLIPWAY)";
         assert_eq!(description(found), expect);
     }

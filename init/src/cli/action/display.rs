@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use slipway_actions::Report;
-use slipway_protocol::Progress;
+use slipway_protocol::printable::size;
+use slipway_protocol::{Progress, duration};
 
 use crate::cli;
 
@@ -70,8 +71,8 @@ fn fraction(progress: &Progress) -> Option<(u64, u64)> {
 
 fn amounts(progress: &Progress) -> String {
     let bytes = |done: u64, total: Option<u64>| match total {
-        Some(total) => format!("{} of {}", HumanBytes(done), HumanBytes(total)),
-        None => HumanBytes(done).to_string(),
+        Some(total) => format!("{} of {}", size(done), size(total)),
+        None => size(done),
     };
     let done = bytes(progress.bytes, progress.total);
     // Nothing is transferred if the source is local.
@@ -82,12 +83,12 @@ fn amounts(progress: &Progress) -> String {
 }
 
 fn speed(progress: &Progress) -> String {
-    let mut text = format!("{}/s", HumanBytes(progress.rate));
+    let mut text = format!("{}/s", size(progress.rate));
     if let Some(seconds) = progress.seconds_left {
-        text.push_str(&format!(", {} left", HumanDuration(Duration::from_secs(seconds))));
+        text.push_str(&format!(", {} left", duration::words(Duration::from_secs(seconds))));
     }
     if let Some(stage) = progress.waiting_for {
-        text.push_str(&format!(", waiting for {stage:?}").to_lowercase());
+        text.push_str(&format!(", waiting for {}", stage.in_words()));
     }
     text
 }
@@ -110,15 +111,15 @@ mod tests {
             assert_eq!((fraction(progress), amounts.as_str(), speed.as_str()), expect);
         };
         let mut progress = Progress { bytes: 3 << 20, rate: 1 << 20, ..Progress::default() };
-        check(&progress, (None, "3.00 MiB", "1.00 MiB/s"));
+        check(&progress, (None, "3 MiB", "1 MiB/s"));
         (progress.fetched, progress.waiting_for) = (1 << 20, Some(Stage::Fetch));
-        check(&progress, (None, "3.00 MiB, transferred 1.00 MiB", "1.00 MiB/s, waiting for fetch"));
+        check(&progress, (None, "3 MiB, transferred 1 MiB", "1 MiB/s, waiting for the download"));
         (progress.fetch_total, progress.seconds_left) = (Some(4 << 20), Some(90));
         let (amounts, speed) =
-            ("3.00 MiB, transferred 1.00 MiB of 4.00 MiB", "1.00 MiB/s, 2 minutes left, waiting for fetch");
+            ("3 MiB, transferred 1 MiB of 4 MiB", "1 MiB/s, 1 min 30 s left, waiting for the download");
         check(&progress, (Some((1 << 20, 4 << 20)), amounts, speed));
         progress.total = Some(12 << 20);
-        let amounts = "3.00 MiB of 12.00 MiB, transferred 1.00 MiB of 4.00 MiB";
+        let amounts = "3 MiB of 12 MiB, transferred 1 MiB of 4 MiB";
         check(&progress, (Some((3 << 20, 12 << 20)), amounts, speed));
     }
 }

@@ -44,28 +44,35 @@ pub(super) fn erase(given: EraseArguments) -> Result<ByHand> {
 
 #[derive(Args)]
 pub(super) struct StreamArguments {
-    /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
+    /// https://, file:// or a path, or - for standard input; http:// only with a digest; or
+    /// oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
     url: String,
     #[command(flatten)]
     source: SourceArguments,
-    /// SHA-256 of the stream as delivered
+    /// Digest of the stream as delivered, such as sha256:HEX
     #[arg(long, group = "delivered")]
+    digest: Option<Digest>,
+    /// SHA-256 of the stream as delivered
+    #[arg(long, hide = true, group = "delivered")]
     sha256: Option<String>,
     /// SHA-384 of the stream as delivered
-    #[arg(long, group = "delivered")]
+    #[arg(long, hide = true, group = "delivered")]
     sha384: Option<String>,
     /// SHA-512 of the stream as delivered
-    #[arg(long, group = "delivered")]
+    #[arg(long, hide = true, group = "delivered")]
     sha512: Option<String>,
-    /// SHA-256 of the raw image
+    /// Digest of the raw image, such as sha256:HEX
     #[arg(long, group = "raw")]
+    raw_digest: Option<Digest>,
+    /// SHA-256 of the raw image
+    #[arg(long, hide = true, group = "raw")]
     raw_sha256: Option<String>,
     /// SHA-384 of the raw image
-    #[arg(long, group = "raw")]
+    #[arg(long, hide = true, group = "raw")]
     raw_sha384: Option<String>,
     /// SHA-512 of the raw image
-    #[arg(long, group = "raw")]
+    #[arg(long, hide = true, group = "raw")]
     raw_sha512: Option<String>,
     /// How to check the disk after writing
     #[arg(long, value_parser = one_of(CHECKS), default_value = "none")]
@@ -98,8 +105,8 @@ pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
         signature: given.source.signature()?,
         mirrors: given.source.mirror,
         sums: given.source.sums,
-        digest: digest("--sha", [given.sha256, given.sha384, given.sha512])?,
-        raw_digest: digest("--raw-sha", [given.raw_sha256, given.raw_sha384, given.raw_sha512])?,
+        digest: digest(given.digest, "--sha", [given.sha256, given.sha384, given.sha512])?,
+        raw_digest: digest(given.raw_digest, "--raw-sha", [given.raw_sha256, given.raw_sha384, given.raw_sha512])?,
         bmap: given.bmap,
         raw_size: given.raw_size,
         verify: given.verify,
@@ -111,11 +118,11 @@ pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
     Ok(ByHand { action: Action::StreamImage(image), overwritten, host })
 }
 
-/// Returns the digest given by one of three options. At most one is set.
-fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
+/// Returns the digest, or the one given by one of three options of an older spelling. At most one is set.
+fn digest(digest: Option<Digest>, option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
-    let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
+    let Some(((algorithm, bits), hex)) = found else { return Ok(digest) };
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
 }
 
@@ -190,13 +197,13 @@ pub(super) struct CaptureArguments {
     #[command(flatten)]
     target: AnyDisk,
     /// Image file, compressed with zstd; it must not exist yet
-    #[arg(long, value_name = "FILE")]
-    to: PathBuf,
+    #[arg(long, alias = "to", value_name = "FILE")]
+    out: PathBuf,
 }
 
 pub(super) fn capture(given: CaptureArguments) -> Result<ByHand> {
-    let name = given.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = given.out.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let capture = CaptureDisk { disk: hints(given.target.disk), name };
-    let host = HostOptions { capture_to: Some(given.to), ..HostOptions::default() };
+    let host = HostOptions { capture_to: Some(given.out), ..HostOptions::default() };
     Ok(ByHand { host, ..Action::CaptureDisk(capture).into() })
 }

@@ -83,7 +83,7 @@ fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("source").required(true).args(["content", "from"])))]
+#[command(group(ArgGroup::new("source").required(true).args(["content", "url"])))]
 #[command(mut_arg("ca", |ca| ca.conflicts_with("content")))]
 pub(super) struct WriteArguments {
     #[command(flatten)]
@@ -97,11 +97,12 @@ pub(super) struct WriteArguments {
     /// Content of the file, as text
     #[arg(long, allow_hyphen_values = true)]
     content: Option<String>,
-    /// Source of the content: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
-    #[arg(long, value_parser = place)]
-    from: Option<String>,
+    /// Source of the content: https://, file:// or a path, or - for standard input; http:// only with a digest; or
+    /// oci://REGISTRY/REPOSITORY:TAG
+    #[arg(long, alias = "from", value_parser = place)]
+    url: Option<String>,
     /// Digest of the source, such as sha256:HEX
-    #[arg(long, requires = "from", group = "delivered")]
+    #[arg(long, requires = "url", group = "delivered")]
     digest: Option<Digest>,
     #[command(flatten)]
     source: SourceArguments,
@@ -126,7 +127,7 @@ pub(super) fn write(given: WriteArguments) -> Result<ByHand> {
         partition: given.partition,
         path: given.path,
         content: given.content,
-        url: given.from,
+        url: given.url,
         registry_auth: given.source.registry_auth()?,
         signature: given.source.signature()?,
         mirrors: given.source.mirror,
@@ -151,7 +152,8 @@ pub(super) struct UnpackArguments {
     /// Directory in the file system
     #[arg(long, default_value = "/")]
     directory: String,
-    /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
+    /// https://, file:// or a path, or - for standard input; http:// only with a digest; or
+    /// oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
     url: String,
     /// Digest of the archive as delivered, such as sha256:HEX
@@ -266,8 +268,8 @@ pub(super) struct ReporterArguments {
     #[command(flatten)]
     target: InstalledDisk,
     /// Base URL of the server
-    #[arg(long)]
-    server: String,
+    #[arg(long, alias = "server")]
+    url: String,
     /// File with a token for the boot reporter of a run
     #[arg(long)]
     token_file: PathBuf,
@@ -283,7 +285,7 @@ pub(super) struct ReporterArguments {
 }
 
 pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
-    let ReporterArguments { target, server: url, token_file, ca, hours, every } = given;
+    let ReporterArguments { target, url, token_file, ca, hours, every } = given;
     let token = Secret::from(read_file(&token_file)?.trim().to_owned());
     // By hand nothing goes on after it, so a failure must be one.
     let reporter =
