@@ -216,7 +216,7 @@ fn check_permitted(data: &DataDir, authority: &Certificate, names: &BTreeSet<Str
     let outside: Vec<&String> = names.iter().filter(|name| !authority.permits(name)).collect();
     let Some(first) = outside.first() else { return Ok(()) };
     let permitted: Vec<String> = authority.permitted.iter().flatten().cloned().collect();
-    let options: String = outside.iter().map(|name| format!(" --name {name}")).collect();
+    let options: String = outside.iter().map(|name| format!(" --san {name}")).collect();
     let message = format!(
         "the certificate authority may not vouch for {first:?}: it is limited to {}; to begin with one that may, run \
          `slipway-server --data {} ca rotate{options}`",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::fs::Mode;
-use slipway_protocol::printable;
+use slipway_protocol::Failure;
 use tracing_subscriber::EnvFilter;
 
 /// How long work on files may go on after the end.
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         // The reader of standard output, such as head(1), has enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("slipway-server: {}", printable::line(&format!("{error:#}")));
+            eprintln!("slipway-server: {}", Failure::of(&*error).in_one_line());
             ExitCode::FAILURE
         }
     }

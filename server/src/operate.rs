@@ -5,6 +5,7 @@ mod captured;
 mod image;
 mod log;
 mod media;
+mod named_images;
 mod network;
 mod new_run;
 mod node;
@@ -28,7 +29,7 @@ use crate::store::{Connection, settings};
 pub use self::boot_builds::{
     KnownBootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
 };
-pub use self::image::remove_image;
+pub use self::image::{known_image, remove_image};
 pub use self::log::{LogType, node_log};
 pub use self::media::{BootFiles, NewMedia};
 pub use self::network::parse_network;

@@ -17,7 +17,7 @@ use crate::store::{Connection, Store, boot_fetches, boot_reports, external_steps
 use crate::time::{Millis, now};
 
 /// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
-const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
+pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that put a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 

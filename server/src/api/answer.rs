@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slipway_protocol::given::{self, Rule};
 use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
@@ -17,9 +18,22 @@ use crate::api::body::Unread;
 use crate::api::{App, fault};
 use crate::error::{Error, chain};
 use crate::store::to_word;
+use crate::time::dated;
 
 /// Longest reason or path in a log line, in characters. What an operator submits may be repeated in it.
 pub const MOST_LOGGED: usize = 300;
+
+/// An answer to an operator, in JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
+pub struct Dated<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Dated<T> {
+    fn into_response(self) -> Response {
+        match dated(&self.0) {
+            Ok(value) => Json(value).into_response(),
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+}
 
 /// An error as the response to a request.
 pub struct ApiError(Error);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
@@ -11,7 +10,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
 use tokio::task::spawn_blocking;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, JsonChange, OperatorQuery, UrlPath};
+use crate::api::answer::{ApiError, Dated, JsonBody, JsonChange, OperatorQuery, UrlPath};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
@@ -55,8 +54,8 @@ pub struct NewOperator {
 /// List the nodes.
 #[utoipa::path(get, path = "/v1/operator/nodes", security(("operator" = [])), responses(
     (status = 200, body = [NodeStatus]), (status = 401, body = ErrorBody)))]
-pub async fn nodes(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<NodeStatus>>, ApiError> {
-    Ok(Json(status::all(&app.store).await?))
+pub async fn nodes(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<NodeStatus>>, ApiError> {
+    Ok(Dated(status::all(&app.store).await?))
 }
 
 /// Register a node.
@@ -67,8 +66,8 @@ pub async fn add_node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     JsonBody(new): JsonBody<NewNode>,
-) -> Result<(StatusCode, Json<NodeStatus>), ApiError> {
-    Ok((StatusCode::CREATED, Json(operate::add_node(&app.store, new).await?)))
+) -> Result<(StatusCode, Dated<NodeStatus>), ApiError> {
+    Ok((StatusCode::CREATED, Dated(operate::add_node(&app.store, new).await?)))
 }
 
 /// Get a node.
@@ -78,8 +77,8 @@ pub async fn node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-) -> Result<Json<NodeStatus>, ApiError> {
-    Ok(Json(operate::show_node(&app.store, &node).await?))
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::show_node(&app.store, &node).await?))
 }
 
 /// Change a node: its name, and the network, SSH keys and disk of systems installed on it later.
@@ -92,8 +91,8 @@ pub async fn change_node(
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
     JsonChange(change): JsonChange<NodeChange>,
-) -> Result<Json<NodeStatus>, ApiError> {
-    Ok(Json(operate::change_node(&app.store, &node, change).await?))
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::change_node(&app.store, &node, change).await?))
 }
 
 /// Parameters of a release.
@@ -119,8 +118,8 @@ pub async fn release(
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
     OperatorQuery(release): OperatorQuery<Release>,
-) -> Result<Json<NodeStatus>, ApiError> {
-    Ok(Json(operate::release_node(&app.store, &node, release.name).await?))
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::release_node(&app.store, &node, release.name).await?))
 }
 
 /// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed.
@@ -131,8 +130,8 @@ pub async fn decommission(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-) -> Result<Json<NodeStatus>, ApiError> {
-    Ok(Json(operate::decommission_node(&app.store, &node).await?))
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::decommission_node(&app.store, &node).await?))
 }
 
 /// Remove a node with its runs and logs. The node must be out of service, or never have been in service.
@@ -155,8 +154,8 @@ pub async fn runs_of_node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-) -> Result<Json<Vec<RunStatus>>, ApiError> {
-    Ok(Json(operate::list_runs(&app.store, Some(&node)).await?))
+) -> Result<Dated<Vec<RunStatus>>, ApiError> {
+    Ok(Dated(operate::list_runs(&app.store, Some(&node)).await?))
 }
 
 /// Start a run on a node.
@@ -169,7 +168,7 @@ pub async fn start_run(
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
-) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
+) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
     // Keys may be in a token that does not answer. Then whoever waits for its turn holds no thread.
     let turn = app.signing.clone().lock_owned().await;
     let data = app.data.clone();
@@ -180,7 +179,7 @@ pub async fn start_run(
     .await;
     let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;
     let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
-    Ok((StatusCode::CREATED, Json(run)))
+    Ok((StatusCode::CREATED, Dated(run)))
 }
 
 /// Which log.
@@ -216,8 +215,8 @@ pub async fn attestation(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-) -> Result<Json<NodeAttestation>, ApiError> {
-    Ok(Json(operate::node_attestation(&app.store, &node).await?))
+) -> Result<Dated<NodeAttestation>, ApiError> {
+    Ok(Dated(operate::node_attestation(&app.store, &node).await?))
 }
 
 /// Get the URL of the metadata of a node's newest run. The URL is a secret: it gives access to the user-data.
@@ -229,15 +228,15 @@ pub async fn metadata_url(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
-) -> Result<Json<MetadataUrl>, ApiError> {
-    Ok(Json(operate::metadata_url(&app.store, &app.signer, &node).await?))
+) -> Result<Dated<MetadataUrl>, ApiError> {
+    Ok(Dated(operate::metadata_url(&app.store, &app.signer, &node).await?))
 }
 
 /// List all runs, oldest first, without external steps and boot reports.
 #[utoipa::path(get, path = "/v1/operator/runs", security(("operator" = [])), responses(
     (status = 200, body = [RunStatus]), (status = 401, body = ErrorBody)))]
-pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<RunStatus>>, ApiError> {
-    Ok(Json(operate::list_runs(&app.store, None).await?))
+pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<RunStatus>>, ApiError> {
+    Ok(Dated(operate::list_runs(&app.store, None).await?))
 }
 
 /// End a run as failed. `{run}` is the id of a run, or a node, whose newest run is ended. The machine stops where it is
@@ -250,8 +249,8 @@ pub async fn cancel_run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(run): UrlPath<String>,
-) -> Result<Json<RunStatus>, ApiError> {
-    Ok(Json(operate::cancel_run(&app.store, &run).await?))
+) -> Result<Dated<RunStatus>, ApiError> {
+    Ok(Dated(operate::cancel_run(&app.store, &run).await?))
 }
 
 /// Let the machine of a run have it that came unfinished from a backup. `{run}` is the id of a run, or a node.
@@ -263,8 +262,8 @@ pub async fn confirm_run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(run): UrlPath<String>,
-) -> Result<Json<RunStatus>, ApiError> {
-    Ok(Json(operate::confirm_run(&app.store, &run).await?))
+) -> Result<Dated<RunStatus>, ApiError> {
+    Ok(Dated(operate::confirm_run(&app.store, &run).await?))
 }
 
 /// Get a run.
@@ -274,9 +273,9 @@ pub async fn run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(run): UrlPath<String>,
-) -> Result<Json<RunStatus>, ApiError> {
+) -> Result<Dated<RunStatus>, ApiError> {
     let run = known_run(&app, &run).await?;
-    Ok(Json(status::with_reports(&mut *app.store.read().await?, run).await?))
+    Ok(Dated(status::with_reports(&mut *app.store.read().await?, run).await?))
 }
 
 /// List the events of a run, except those that only report progress.
@@ -287,9 +286,9 @@ pub async fn events(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(run): UrlPath<String>,
-) -> Result<Json<Vec<Event>>, ApiError> {
+) -> Result<Dated<Vec<Event>>, ApiError> {
     let run = known_run(&app, &run).await?;
-    Ok(Json(event_store::of_run(&mut *app.store.read().await?, &run.id).await?))
+    Ok(Dated(event_store::of_run(&mut *app.store.read().await?, &run.id).await?))
 }
 
 async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
@@ -300,8 +299,8 @@ async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
 /// List the images.
 #[utoipa::path(get, path = "/v1/operator/images", security(("operator" = [])), responses(
     (status = 200, body = [ImageStatus]), (status = 401, body = ErrorBody)))]
-pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<ImageStatus>>, ApiError> {
-    Ok(Json(stored::list(&app.store, &mut *app.store.read().await?).await?))
+pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<ImageStatus>>, ApiError> {
+    Ok(Dated(stored::list(&app.store, &mut *app.store.read().await?).await?))
 }
 
 /// Remove an image and its file. `{image}` is the digest of the image, or its name if no other image has that name.
@@ -321,8 +320,8 @@ pub async fn remove_image(
 /// List the operating systems.
 #[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
     (status = 200, body = [SystemStatus]), (status = 401, body = ErrorBody)))]
-pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<SystemStatus>>, ApiError> {
-    Ok(Json(stored::systems(&app.store, &mut *app.store.read().await?).await?))
+pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<SystemStatus>>, ApiError> {
+    Ok(Dated(stored::systems(&app.store, &mut *app.store.read().await?).await?))
 }
 
 /// Add an operating system, or replace the one of the same name.
@@ -333,8 +332,8 @@ pub async fn add_system(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     JsonBody(system): JsonBody<System>,
-) -> Result<(StatusCode, Json<System>), ApiError> {
-    Ok((StatusCode::CREATED, Json(operate::add_system(&app.store, system).await?)))
+) -> Result<(StatusCode, Dated<System>), ApiError> {
+    Ok((StatusCode::CREATED, Dated(operate::add_system(&app.store, system).await?)))
 }
 
 /// Issue a bootstrap token. It lets one unknown machine in, or proves that a machine is a certain node.
@@ -345,9 +344,9 @@ pub async fn add_token(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     JsonBody(new): JsonBody<NewToken>,
-) -> Result<(StatusCode, Json<IssuedToken>), ApiError> {
+) -> Result<(StatusCode, Dated<IssuedToken>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
-    Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, new.node.as_deref(), lifetime).await?)))
+    Ok((StatusCode::CREATED, Dated(operate::add_token(&app.store, new.node.as_deref(), lifetime).await?)))
 }
 
 /// Remove an operating system. Runs that were started from it continue.
@@ -365,8 +364,8 @@ pub async fn remove_system(
 /// List the bootstrap tokens, oldest first.
 #[utoipa::path(get, path = "/v1/operator/tokens", security(("operator" = [])), responses(
     (status = 200, body = [TokenStatus]), (status = 401, body = ErrorBody)))]
-pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<TokenStatus>>, ApiError> {
-    Ok(Json(operate::list_tokens(&app.store).await?))
+pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<TokenStatus>>, ApiError> {
+    Ok(Dated(operate::list_tokens(&app.store).await?))
 }
 
 /// Revoke a bootstrap token. `{token}` is its id in the list, or the token itself.
@@ -386,8 +385,8 @@ pub async fn revoke_token(
 /// List the operators and until when their tokens work, by name. The tokens are not in the list.
 #[utoipa::path(get, path = "/v1/operator/operators", security(("operator" = [])), responses(
     (status = 200, body = [OperatorStatus]), (status = 401, body = ErrorBody)))]
-pub async fn operators(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<OperatorStatus>>, ApiError> {
-    Ok(Json(operate::list_operators(&app.store).await?))
+pub async fn operators(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<OperatorStatus>>, ApiError> {
+    Ok(Dated(operate::list_operators(&app.store).await?))
 }
 
 /// Add an operator. The answer has its token, which cannot be read again. All operators have the same rights.
@@ -398,10 +397,10 @@ pub async fn add_operator(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     JsonBody(new): JsonBody<NewOperator>,
-) -> Result<(StatusCode, Json<IssuedOperator>), ApiError> {
+) -> Result<(StatusCode, Dated<IssuedOperator>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
     let issued = operate::add_operator(&app.store, &app.data, &new.name, lifetime).await?;
-    Ok((StatusCode::CREATED, Json(issued)))
+    Ok((StatusCode::CREATED, Dated(issued)))
 }
 
 /// Remove an operator. Its token is refused from now on.
@@ -438,7 +437,7 @@ pub async fn rotate_operator(
     State(app): State<Arc<App>>,
     UrlPath(operator): UrlPath<String>,
     OperatorQuery(rotation): OperatorQuery<Rotation>,
-) -> Result<Json<IssuedOperator>, ApiError> {
+) -> Result<Dated<IssuedOperator>, ApiError> {
     let keep = rotation.keep.saturating_mul(1000);
-    Ok(Json(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))
+    Ok(Dated(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))
 }

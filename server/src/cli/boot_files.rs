@@ -1,10 +1,10 @@
 //! Texts about the boot files that machines fetched.
 
-use slipway_protocol::printable::line;
+use slipway_protocol::printable::{self, line};
 use slipway_protocol::{BootFetch, NodeStatus};
 use slipway_server::time::Millis;
 
-use super::words::{bytes, duration, word};
+use super::words::{duration, word};
 
 /// Most addresses of strangers that are named.
 const MOST_NAMED: usize = 3;
@@ -29,7 +29,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
     let Some(fetched) = &node.boot_files_fetched else { return String::new() };
     let mut text = "\nBoot files fetched since it was last heard from:\n".to_owned();
     for BootFetch { at, file, bytes: size, way, address } in &fetched.files {
-        let (ago, size) = (duration(now.saturating_sub(*at)), bytes(*size));
+        let (ago, size) = (duration(now.saturating_sub(*at)), printable::size(*size));
         text += &format!("  {}, {size}, by {} from {address}, {ago} ago\n", line(file), word(way));
     }
     text
@@ -69,7 +69,7 @@ mod tests {
         let said = notice(&node, 60_000);
         assert_eq!(said.as_deref(), Some("boot files fetched: x86_64/slipway.efi 20 s ago, by tftp from 192.0.2.7"));
         let listed = "\nBoot files fetched since it was last heard from:\n  \
-                      x86_64/slipway.efi, 20.1 MB, by tftp from 192.0.2.7, 20 s ago\n";
+                      x86_64/slipway.efi, 19.2 MiB, by tftp from 192.0.2.7, 20 s ago\n";
         assert_eq!(details(&node, 60_000), listed);
         node.boot_files_fetched.as_mut().expect("set above").silent_since = Some(40_000);
         let said = notice(&node, 1_000_000).expect("a notice");

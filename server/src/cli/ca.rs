@@ -29,11 +29,11 @@ enum CaCommand {
     /// Begin a new certificate authority beside the old one, or end that with --finish or --cancel.
     #[command(after_help = "\
 Examples:
-  slipway-server ca rotate --name install2.example
+  slipway-server ca rotate --san install2.example
   slipway-server ca rotate --finish")]
     Rotate {
         /// Host name or address that the new one may vouch for too; may be given several times.
-        #[arg(long = "name", value_name = "NAME")]
+        #[arg(long = "san", alias = "name", value_name = "NAME")]
         names: Vec<String>,
         /// Put the new one in the place of the old one, which machines then no longer trust.
         #[arg(long, conflicts_with_all = ["names", "cancel"])]
@@ -48,7 +48,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         root_key: Option<PathBuf>,
         /// Host name or address that the intermediate may vouch for too, if the root may; may be given several times.
-        #[arg(long = "name", value_name = "NAME")]
+        #[arg(long = "san", alias = "name", value_name = "NAME")]
         names: Vec<String>,
     },
     /// Move the root key out of the data folder into a new file, to be kept offline.
@@ -127,7 +127,7 @@ fn written(names: &[String]) -> anyhow::Result<BTreeSet<String>> {
             !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
         if !name.split('.').all(label) {
-            bail!("{name:?} is neither a host name nor an IP address; correct --name");
+            bail!("{name:?} is neither a host name nor an IP address; correct --san");
         }
         Ok(name.to_lowercase())
     };

@@ -1,12 +1,15 @@
 //! Texts about the machines that claim to be nodes, and about the keys of nodes.
 
-use slipway_protocol::{Claim, ClaimReason, ClaimedTpm, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm};
+use slipway_protocol::{
+    Claim, ClaimReason, ClaimedTpm, EkCertificate, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof,
+    TpmOrigin,
+};
 use slipway_server::admission::WAITS;
 use slipway_server::time::Millis;
 
 use slipway_protocol::printable::line;
 
-use super::words::{duration, word};
+use super::words::duration;
 
 /// Milliseconds for which the table tells that a node has another key.
 const NEWS: Millis = 24 * 60 * 60 * 1000;
@@ -137,7 +140,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
         text += &format!(
             "\nClaim {}: {}, from {}, first asked {} ago, last asked {} ago\n  {}\n",
             claim.code,
-            word(&claim.reason),
+            why_held(claim.reason),
             claim.address,
             duration(now.saturating_sub(claim.first_asked)),
             duration(now.saturating_sub(claim.last_asked)),
@@ -156,12 +159,67 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
 fn key_line(key: &NodeKey, now: Millis) -> String {
     let short: String = key.fingerprint.chars().take(16).collect();
     let age = duration(now.saturating_sub(key.since));
-    format!("{short}, proof {}, {}, since {age}, from {}", word(&key.proof), word(&key.origin), key.address)
+    let (origin, proof) = (key_origin(key.origin), proved(key.proof));
+    format!("{short}, from {}, the node's since {age}: {origin}; {proof}", key.address)
+}
+
+fn key_origin(origin: KeyOrigin) -> &'static str {
+    match origin {
+        KeyOrigin::First => "the node had no key before",
+        KeyOrigin::AfterInstallation => "the machine before it had left for its installed system",
+        KeyOrigin::AfterSilence => "the machine before it was silent",
+        KeyOrigin::Operator => "an operator released it",
+        KeyOrigin::Attested => "its machine has the TPM of the node",
+    }
+}
+
+fn proved(proof: Proof) -> &'static str {
+    match proof {
+        Proof::Registered => "its machine showed the registered identifiers",
+        Proof::Token => "its machine proved a bootstrap token",
+        Proof::Attested => "its machine proved its TPM",
+    }
+}
+
+/// Why a machine is not let in, after its claim code.
+fn why_held(reason: ClaimReason) -> &'static str {
+    match reason {
+        ClaimReason::Unregistered => "no node has its identifiers",
+        ClaimReason::IdentifiersDiffer => "it has some identifiers of a node, but not all",
+        ClaimReason::SeveralNodes => "it has identifiers of several nodes",
+        ClaimReason::NotReleased => "waits to be released",
+        ClaimReason::NothingToDo => "waits for work: there is no run for it",
+        ClaimReason::KeyInUse => "another machine that is this node was heard from a moment ago",
+        ClaimReason::KeyChanged => "it has another key, and this site asks an operator each time",
+        ClaimReason::ProofMissing => "it did not prove what is required",
+        ClaimReason::TpmMissing => "it shows no TPM",
+        ClaimReason::TpmReplaced => "it has another TPM than this node",
+        ClaimReason::TpmCleared => "it says that it has the TPM of this node, with its keys cleared",
+        ClaimReason::TpmRefused => "its TPM does not confirm what it says",
+        ClaimReason::EventLogMissing => "it does not say what it booted",
+        ClaimReason::EkCertificateBad => "the certificate of its TPM is bad",
+        ClaimReason::TpmOfAnotherNode => "it has the TPM of another node",
+        ClaimReason::BootFilesUnknown => "it started other boot files than those of this site",
+    }
+}
+
+fn certificate(certificate: EkCertificate) -> &'static str {
+    match certificate {
+        EkCertificate::None => "without a certificate",
+        EkCertificate::UnknownIssuer => "with a certificate of a manufacturer that this site does not trust",
+        EkCertificate::Bad => "with a bad certificate",
+        EkCertificate::Verified => "certified by a manufacturer that this site trusts",
+    }
 }
 
 fn tpm_line(tpm: &NodeTpm, now: Millis) -> String {
-    let ek = format!("{}, {}", tpm.ek.join(" or "), word(&tpm.origin));
-    let certificate = tpm.certificate.map(|certificate| format!(", certificate: {}", word(&certificate)));
+    let origin = match tpm.origin {
+        TpmOrigin::Registered => "registered by an operator",
+        TpmOrigin::Certificate => "the node's because a trusted manufacturer certifies it",
+        TpmOrigin::Release => "the node's because its first machine, or one that was released, had it",
+    };
+    let ek = format!("{}, {origin}", tpm.ek.join(" or "));
+    let certificate = tpm.certificate.map(|found| format!(", {}", certificate(found)));
     let proved = tpm.proved_at.map_or_else(
         || ", not proved yet".to_owned(),
         |at| format!(", proved {} ago", duration(now.saturating_sub(at))),
@@ -172,7 +230,7 @@ fn tpm_line(tpm: &NodeTpm, now: Millis) -> String {
 
 fn claimed_tpm(tpm: &ClaimedTpm) -> String {
     let ek = tpm.ek.clone().unwrap_or_else(|| "it cannot be used".to_owned());
-    let certificate = tpm.certificate.map(|certificate| format!(", certificate: {}", word(&certificate)));
+    let certificate = tpm.certificate.map(|found| format!(", {}", certificate(found)));
     let problem = tpm.problem.as_ref().map(|problem| format!(" ({problem})"));
     format!("{ek}{}{}", certificate.unwrap_or_default(), problem.unwrap_or_default())
 }

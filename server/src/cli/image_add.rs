@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use slipway_protocol::printable::size;
 use slipway_server::data::DataDir;
 use slipway_server::image::{self, Known, Progress};
 use slipway_server::store::Store;
@@ -37,5 +38,5 @@ pub async fn run(store: &Store, data: &DataDir, file: &Path, known: Known) -> an
 }
 
 fn line(Progress { doing, done, total }: Progress) -> String {
-    format!("{doing} the image: {} of {} MiB", done >> 20, total.max(done) >> 20)
+    format!("{doing} the image: {} of {}", size(done), size(total.max(done)))
 }

@@ -1,10 +1,12 @@
 //! What `slipway-server image list` and `os list` print.
 
+use slipway_protocol::printable::{line, size as bytes};
 use slipway_server::image::stored::{ImageProblem, ImageStatus, SystemStatus};
 use slipway_server::store::images::Image;
+use slipway_server::store::systems::System;
 use slipway_server::time::utc;
 
-use super::words::{bytes, dash, table, word};
+use super::words::{dash, table, word};
 
 pub fn image_table(images: &[ImageStatus]) -> String {
     let rows = images.iter().map(|ImageStatus { image, problem }| {
@@ -18,6 +20,25 @@ pub fn image_table(images: &[ImageStatus]) -> String {
         ]
     });
     table(&["Name", "Size", "Raw size", "Added", "File", "Digest"], rows.collect())
+}
+
+/// An image in lines, with the operating systems that are installed from it.
+pub fn image_lines(ImageStatus { image, problem }: &ImageStatus, systems: &[System]) -> String {
+    let exactly = |count: u64| format!("{} ({count} bytes)", bytes(count));
+    let used = systems.iter().filter(|system| system.image == image.digest).map(|system| system.name.as_str());
+    let used: Vec<&str> = used.collect();
+    let lines = [
+        ("Name", image.file_name.clone()),
+        ("Digest", image.digest.to_string()),
+        ("Size", exactly(image.size)),
+        ("Raw size", image.raw_size.map_or_else(dash, exactly)),
+        ("Raw digest", image.raw_digest.as_ref().map_or_else(dash, ToString::to_string)),
+        ("Added", utc(image.added_at)),
+        ("File", state(*problem)),
+        ("Captured", if image.captured { "yes" } else { "no" }.to_owned()),
+        ("Used by", if used.is_empty() { dash() } else { used.join(", ") }),
+    ];
+    lines.iter().map(|(name, value)| format!("{name:<10}  {}\n", line(value))).collect()
 }
 
 pub fn system_table(systems: &[SystemStatus], images: &[Image]) -> String {

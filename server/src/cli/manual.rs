@@ -1,5 +1,6 @@
 //! `slipway-server manual`: what a package of the program needs besides the program.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
@@ -8,12 +9,50 @@ use clap_complete::Shell;
 
 use super::Arguments;
 
+const PROGRAM: &str = "slipway-server";
+/// How the first function begins behind its name, in bash and zsh. It is the one that completes.
+const BODY: &str = "() {\n";
+/// Asks the program for names first. `-o default` of a registration is for files.
+const IN_BASH: &str = r#"    local names before=("${COMP_WORDS[@]:1:COMP_CWORD-1}") word="${COMP_WORDS[COMP_CWORD]}"
+    [[ $word == = ]] && word=""
+    names=$("${COMP_WORDS[0]}" names -- "${before[@]}" 2>/dev/null)
+    if [[ -n $names && $word != -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$names" -- "$word")
+        return 0
+    fi
+"#;
+const IN_ZSH: &str = r#"    local -a names
+    names=(${(f)"$(${words[1]} names -- ${words[2,CURRENT-1]} 2>/dev/null)"})
+    if (( $#names )) && [[ $PREFIX != -* ]]; then
+        compadd -a names
+        return
+    fi
+"#;
+const IN_FISH: &str = r#"(slipway-server names -- (commandline -opc)[2..] 2>/dev/null)"#;
+
+/// A script that completes commands and options, made to complete names of nodes, images and operating systems too.
+/// They come from the data folder.
+fn with_names(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => script.replacen(BODY, &format!("{BODY}{IN_BASH}"), 1),
+        Shell::Zsh => script.replacen(BODY, &format!("{BODY}{IN_ZSH}"), 1),
+        _ => {
+            let options: String = ["node", "image", "os"]
+                .map(|option| format!("complete -c {PROGRAM} -l {option} -r -a '{IN_FISH}'\n"))
+                .concat();
+            format!("{script}complete -c {PROGRAM} -a '{IN_FISH}'\n{options}")
+        }
+    }
+}
+
 /// Writes a man page for each command, and the completions of the shells that have a folder for those of packages.
 pub fn write(folder: &Path) -> anyhow::Result<()> {
     let written = || {
         clap_mangen::generate_to(Arguments::command(), folder)?;
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            clap_complete::generate_to(shell, &mut Arguments::command(), "slipway-server", folder)?;
+            let file = clap_complete::generate_to(shell, &mut Arguments::command(), PROGRAM, folder)?;
+            let script = fs::read_to_string(&file)?;
+            fs::write(file, with_names(shell, &script))?;
         }
         std::io::Result::Ok(())
     };

@@ -136,7 +136,7 @@ pub struct BuildOptions {
     #[arg(long = "console", value_name = "CONSOLE")]
     consoles: Vec<String>,
     /// Another argument of the kernel; may be given several times.
-    #[arg(long = "argument", value_name = "WORD")]
+    #[arg(long = "kernel-arg", alias = "argument", value_name = "WORD", allow_hyphen_values = true)]
     arguments: Vec<String>,
     /// Do not sign, although the data folder has keys for Secure Boot.
     #[arg(long)]
@@ -163,7 +163,13 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
         MediaCommand::Settings { medium, token_file, network: file } => {
             let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
             media::write_settings(&medium, &settings)?;
-            print_line(&format!("{} has the settings", medium.display()))
+            let has = [("a token", settings.token.is_some()), ("a network", settings.network.is_some())];
+            let has: Vec<&str> = has.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what).collect();
+            let medium = medium.display();
+            match has.as_slice() {
+                [] => print_line(&format!("{medium} has no settings of a machine any more")),
+                has => print_line(&format!("{medium} has the settings of a machine: {}", has.join(" and "))),
+            }
         }
         MediaCommand::Write(options) => write::run(&options),
         MediaCommand::List { json } => known::list(data, json).await,

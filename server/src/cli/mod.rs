@@ -13,6 +13,7 @@ mod keys;
 mod lists;
 mod manual;
 mod media;
+mod names;
 mod node;
 mod operator;
 mod os;
@@ -34,14 +35,15 @@ use clap::{Parser, Subcommand};
 use slipway_protocol::given::is_blank;
 use slipway_protocol::{Digest, printable};
 use slipway_server::data::DataDir;
-use slipway_server::store::Store;
+use slipway_server::store::{Store, systems};
+use slipway_server::time::dated;
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
 use crate::log;
 use escrow::EscrowCommand;
 use keys::KeysCommand;
-use lists::image_table;
+use lists::{image_lines, image_table};
 use media::MediaCommand;
 use node::NodeCommand;
 use operator::OperatorCommand;
@@ -72,7 +74,7 @@ pub enum Command {
     /// Issue tokens, such as those that let one unknown machine in, and revoke them.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Add, list and remove images.
+    /// Add, list, show and remove images.
     #[command(subcommand)]
     Image(ImageCommand),
     /// Add, list and remove operating systems.
@@ -105,6 +107,13 @@ pub enum Command {
     Operator(OperatorCommand),
     /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
     Ca(ca::Options),
+    /// Print the names that belong behind these words of a command line, for completions of shells.
+    #[command(hide = true)]
+    Names {
+        /// The words, after --.
+        #[arg(last = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Write man pages and completions into an empty folder.
     #[command(hide = true)]
     Manual {
@@ -156,9 +165,17 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Show everything known about an image.
+    Show {
+        /// Name or digest of the image, or the start of its digest.
+        image: String,
+        /// Print JSON instead of lines.
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove an image and its file. Fails while an operating system or an unfinished run uses it.
     Remove {
-        /// Digest of the image, or its name if no other image has that name.
+        /// Name or digest of the image, or the start of its digest.
         image: String,
     },
 }
@@ -188,6 +205,7 @@ async fn run_on(data: &Path, command: Command) -> anyhow::Result<()> {
         Command::Restore(options) => return backup::restore(data, options).await,
         Command::Media(command) => return media::run(data, command).await,
         Command::Manual { folder } => return manual::write(&folder),
+        Command::Names { words } => return names::run(data.to_owned(), &words),
         command => command,
     };
     let data = DataDir::open(data)?;
@@ -215,6 +233,13 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
             let images = image::stored::list(store, &mut *store.read().await?).await?;
             if json { print_json(&images) } else { print(&image_table(&images)) }
         }
+        Command::Image(ImageCommand::Show { image, json }) => {
+            let mut connection = store.read().await?;
+            let image = operate::known_image(&mut connection, &image).await?;
+            let image = image::stored::ImageStatus { problem: image::stored::problem(store, &image), image };
+            let systems = systems::all(&mut connection).await?;
+            if json { print_json(&image) } else { print(&image_lines(&image, &systems)) }
+        }
         Command::Image(ImageCommand::Remove { image }) => {
             let removed = operate::remove_image(store, data, &image).await?;
             print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))
@@ -232,6 +257,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         | Command::Media(_)
         | Command::Keys(_)
         | Command::Ca(_)
+        | Command::Names { .. }
         | Command::Manual { .. } => {
             bail!("this command needs no database")
         }
@@ -252,7 +278,7 @@ async fn erase(store: &Store) -> anyhow::Result<()> {
 fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let read = |file: &Path| -> anyhow::Result<String> {
         let mut bytes = Vec::new();
-        File::open(file)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        opened(file)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         let text = slipway_user_data::unpacked(&bytes)?;
         // What was meant to be written to it is missing, and nobody could log in.
         ensure!(
@@ -264,15 +290,24 @@ fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     file.map(|file| read(file).with_context(|| format!("reading {file:?}"))).transpose()
 }
 
+/// Opens a file that an option names; `-` is standard input.
+fn opened(file: &Path) -> std::io::Result<Box<dyn Read>> {
+    if file == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    File::open(file).map(|file| Box::new(file) as Box<dyn Read>)
+}
+
 /// Reads a file that an option names.
 fn read(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file:?}"))?;
+    let text = opened(file).and_then(std::io::read_to_string).with_context(|| format!("reading {file:?}"))?;
     ensure!(!is_blank(&text), "reading {file:?}: it is empty");
     Ok(text)
 }
 
+/// Prints JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
 fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
-    print(&printable::json(&serde_json::to_string_pretty(value)?))?;
+    print(&printable::json(&serde_json::to_string_pretty(&dated(value)?)?))?;
     print("\n")
 }
 
@@ -296,18 +331,9 @@ fn print(text: &str) -> anyhow::Result<()> {
         .context("writing to standard output")
 }
 
-/// Milliseconds of a number with a unit: s, m, h or d.
+/// Milliseconds of a length of time.
 fn parse_duration(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a number followed by s, m, h or d");
-    let unit = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 60 * 60,
-        Some('d') => 24 * 60 * 60,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = text.get(..text.len() - 1).and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
-    number.checked_mul(unit * 1000).ok_or_else(wrong)
+    slipway_protocol::duration::parse(text).map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -345,15 +371,6 @@ mod tests {
             let line: String = line.split('"').enumerate().map(quoted).collect();
             let line = line.split(" > ").next().unwrap_or_default();
             Arguments::try_parse_from(line.split_whitespace()).map(drop).expect(line);
-        }
-    }
-
-    #[test]
-    fn durations_have_a_unit() {
-        assert_eq!(parse_duration("90s"), Ok(90_000));
-        assert_eq!(parse_duration("1h"), Ok(3_600_000));
-        for bad in ["", "h", "1", "1w", "-1s", "99999999999999999d"] {
-            parse_duration(bad).expect_err(bad);
         }
     }
 }

@@ -71,7 +71,7 @@ Examples:
         /// Id, name or claim code.
         node: String,
         /// Which log to print.
-        #[arg(long = "type", value_enum, default_value_t)]
+        #[arg(long, alias = "type", value_enum, default_value_t)]
         kind: LogKind,
     },
     /// Print the recovery keys that open a machine's encrypted disks when its TPM does not: volume and key, newest

@@ -30,6 +30,7 @@ pub enum OsCommand {
     /// Remove an operating system. Runs that were started from it continue.
     Remove {
         /// Name of the operating system.
+        #[arg(value_name = "OS")]
         name: String,
     },
 }
@@ -37,14 +38,14 @@ pub enum OsCommand {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slipway-server os add debian-12 --image \"$(slipway-server image add debian-12.raw.zst)\" --phone-home
+  slipway-server os add debian-12 --image debian-12.raw.zst --phone-home
   slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 --disk-choose smallest")]
 pub struct OsAdd {
     /// Name of the operating system.
     name: String,
-    /// Digest of the image, as `image add` printed it.
-    #[arg(long)]
-    image: Digest,
+    /// The image: its name, its digest, or the start of its digest.
+    #[arg(long, value_name = "IMAGE")]
+    image: String,
     /// Size of the raw image in bytes.
     #[arg(long)]
     raw_size: Option<u64>,
@@ -103,7 +104,8 @@ pub struct Reports {
 pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
         OsCommand::Add(add) => {
-            let system = operate::add_system(store, system(*add)?).await?;
+            let image = operate::known_image(&mut *store.read().await?, &add.image).await?.digest;
+            let system = operate::add_system(store, system(*add, image)?).await?;
             if system.phone_home && system.user_data.as_deref().is_some_and(phone_home::has_own_block) {
                 tell(
                     "warning: the user-data has a phone_home block, which is replaced with one for this server; to \
@@ -125,10 +127,10 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     }
 }
 
-fn system(add: OsAdd) -> anyhow::Result<System> {
+fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
     Ok(System {
         name: add.name,
-        image: add.image,
+        image,
         raw_size: add.raw_size,
         raw_digest: add.raw_digest,
         user_data: read_user_data(add.user_data.as_deref())?,

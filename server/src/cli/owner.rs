@@ -20,7 +20,11 @@ pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
     match owner.filter(others).map(name) {
         None => error,
         Some(owner) => {
-            let who = if owner == "root" { owner } else { format!("{owner} (`sudo -u {owner}`) or as root") };
+            let who = if owner == "root" {
+                owner
+            } else {
+                format!("{owner} (root's `runuser -u {owner} -- slipway-server ...`) or as root")
+            };
             error.context(format!(
                 "{data:?} is for its owner alone: run this as {who}, or give another folder with --data"
             ))

@@ -57,7 +57,7 @@ pub struct RunStart {
     /// Id, name or claim code of the machine.
     node: String,
     /// Install this operating system.
-    #[arg(long, group = "task")]
+    #[arg(long, value_name = "OS", group = "task")]
     os: Option<String>,
     /// Run the steps in this YAML file.
     #[arg(long, value_name = "FILE", group = "task")]

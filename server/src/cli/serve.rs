@@ -50,7 +50,7 @@ pub struct Options {
     #[arg(long, requires = "proxy_dhcp")]
     proxy_dhcp_unknown: bool,
     /// Additional host name or address for the server's certificate; may be given several times.
-    #[arg(long = "san")]
+    #[arg(long = "san", value_name = "NAME")]
     names: Vec<String>,
     /// Largest image of a captured disk that the server accepts, in bytes after compression.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]

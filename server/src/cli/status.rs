@@ -4,15 +4,15 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
-use slipway_protocol::printable::{self, line};
+use slipway_protocol::printable::{self, line, size as bytes};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::data::DataDir;
 use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::Store;
-use slipway_server::time::{Millis, now};
+use slipway_server::time::{Millis, dated, now};
 use slipway_server::{operate, status};
 
-use super::words::{bytes, cut_to, dash, duration, secure_boot, table, word};
+use super::words::{cut_to, dash, duration, secure_boot, table, word};
 use super::{boot_files, claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
@@ -72,7 +72,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         let before = shown.as_ref().map(|(nodes, _)| nodes.as_slice()).unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
-                writeln!(output, "{}", printable::json(&serde_json::to_string(node)?))?;
+                writeln!(output, "{}", printable::json(&serde_json::to_string(&dated(node)?)?))?;
             }
         } else if redraws || shown.as_ref() != Some(&current) {
             let table = match (&options.node, nodes.as_slice()) {
@@ -125,7 +125,9 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
     let firmware = node.inventory.as_ref().map(|inventory| &inventory.firmware);
-    let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key));
+    // A run that failed has other advice.
+    let advises = failure.is_empty();
+    let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
     let (fetched, reports) = (boot_files::details(node, now), reports::of_node(node, now));
     format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
@@ -178,7 +180,7 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
 }
 
 fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
-    let said = notice(node, now).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step));
+    let said = notice(node, now).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step, now));
     match claims::takeover(node, now) {
         Some(takeover) if said == dash() => takeover,
         Some(takeover) => format!("{said}; {takeover}"),
@@ -289,17 +291,26 @@ fn in_words(progress: &Progress) -> String {
         text += &format!(", {} left", duration(seconds.saturating_mul(1000)));
     }
     if let Some(stage) = &progress.waiting_for {
-        text += &format!(", waiting for {}", word(stage));
+        text += &format!(", waiting for {}", stage.in_words());
     }
     text
 }
 
-fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
+/// Whether the machine was in slipway a moment ago: it polls for work, and has not left for a system.
+fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
+    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
+    !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= status::GONE)
+}
+
+fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
     if let Some(held) = claims::held(node) {
         return held;
     }
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
-        return "waiting for the machine to boot slipway".to_owned();
+        return match is_in_slipway(node, now) {
+            true => "the machine is in slipway, and takes the run when it next asks".to_owned(),
+            false => "waiting for the machine to boot slipway".to_owned(),
+        };
     }
     // The installer's last message is out of date once the machine has left it.
     match node.state {
@@ -380,10 +391,10 @@ mod tests {
     fn the_table_shows_the_step_a_machine_is_in() {
         let mut stream = step("stream-image", StepState::Running);
         stream.progress =
-            Some(Progress { bytes: 1_500_000, total: Some(3_000_000), rate: 250_000, ..Progress::default() });
+            Some(Progress { bytes: 3 << 19, total: Some(3 << 20), rate: 250 << 10, ..Progress::default() });
         stream.notes.push("/dev/sda, the only disk".to_owned());
         let node = node(NodeState::Installing, vec![step("erase-disk", StepState::Succeeded), stream]);
-        let progress = "2/2 50 % of 3.0 MB, 250.0 kB/s";
+        let progress = "2/2 50 % of 3 MiB, 250 KiB/s";
         let expect =
             ["web1", "installing", "stream-image", progress, "3 s ago", "1 min 33 s", "/dev/sda, the only disk"];
         check(node, &expect);
@@ -392,15 +403,15 @@ mod tests {
     #[test]
     fn progress_shows_what_is_known() {
         let check = |progress: &Progress, expect: &str| assert_eq!(in_words(progress), expect);
-        let mut progress = Progress { bytes: 1_500_000, rate: 250_000, ..Progress::default() };
-        check(&progress, "1.5 MB, 250.0 kB/s");
-        (progress.fetched, progress.waiting_for) = (400_000, Some(Stage::Fetch));
-        check(&progress, "1.5 MB, transferred 400.0 kB, 250.0 kB/s, waiting for fetch");
-        (progress.fetch_total, progress.seconds_left) = (Some(1_000_000), Some(75));
-        let words = "1.5 MB, transferred 40 % of 1.0 MB, 250.0 kB/s, 1 min 15 s left, waiting for fetch";
+        let mut progress = Progress { bytes: 3 << 19, rate: 250 << 10, ..Progress::default() };
+        check(&progress, "1.5 MiB, 250 KiB/s");
+        (progress.fetched, progress.waiting_for) = (400 << 10, Some(Stage::Fetch));
+        check(&progress, "1.5 MiB, transferred 400 KiB, 250 KiB/s, waiting for the download");
+        (progress.fetch_total, progress.seconds_left) = (Some(1000 << 10), Some(75));
+        let words = "1.5 MiB, transferred 40 % of 1000 KiB, 250 KiB/s, 1 min 15 s left, waiting for the download";
         check(&progress, words);
-        progress.total = Some(3_000_000);
-        check(&progress, &words.replacen("1.5 MB", "50 % of 3.0 MB", 1));
+        progress.total = Some(3 << 20);
+        check(&progress, &words.replacen("1.5 MiB", "50 % of 3 MiB", 1));
         // A node may send any value.
         progress.seconds_left = Some(u64::MAX);
         assert!(in_words(&progress).contains(" d "), "{}", in_words(&progress));
@@ -454,9 +465,17 @@ mod tests {
     fn a_run_that_no_machine_has_fetched_is_not_said_to_be_in_a_step() {
         let mut waiting = node(NodeState::Enrolled, vec![step("erase-disk", StepState::Pending)]);
         waiting.run.as_mut().unwrap().state = RunState::Pending;
+        // Its machine asked for work a moment ago, or long ago.
+        for (later, expect) in
+            [(3_000, "the machine is in slipway"), (90_000, "waiting for the machine to boot slipway")]
+        {
+            let table = status_table(&[&waiting], in_short, 300, 100_000 + later);
+            assert!(table.contains(" 0/1 ") && table.contains(expect), "{table}");
+            assert!(!table.contains("erase-disk"), "{table}");
+        }
+        waiting.state = NodeState::Installed;
         let table = status_table(&[&waiting], in_short, 300, 103_000);
-        assert!(table.contains(" 0/1 ") && table.contains("waiting for the machine to boot slipway"), "{table}");
-        assert!(!table.contains("erase-disk"), "{table}");
+        assert!(table.contains("waiting for the machine to boot slipway"), "{table}");
     }
 
     #[test]

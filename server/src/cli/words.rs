@@ -1,5 +1,7 @@
 //! Values and tables as text.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use serde::Serialize;
 use slipway_protocol::printable::line;
@@ -43,22 +45,7 @@ pub fn cut_to(said: &str, room: usize) -> String {
 
 /// A length of time in its two largest units.
 pub fn duration(millis: Millis) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-/// Bytes in the largest decimal unit that gives at least one.
-pub fn bytes(count: u64) -> String {
-    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
-    match units.iter().find(|(_, size)| count >= *size) {
-        Some((unit, size)) => format!("{}.{} {unit}", count / size, count % size * 10 / size),
-        None => format!("{count} B"),
-    }
+    slipway_protocol::duration::words(Duration::from_millis(millis))
 }
 
 /// The protocol's name of an enum value without data.
@@ -88,19 +75,25 @@ pub fn label(node: &NodeStatus) -> &str {
     node.name.as_deref().unwrap_or(&node.id)
 }
 
-/// The state of Secure Boot. `own_key` is the site's platform key. None for a machine with a BIOS, or if it is unknown.
-pub fn secure_boot(firmware: &Firmware, own_key: Option<&str>) -> Option<String> {
-    let keys = match firmware.platform_key.as_deref() {
-        None => "keys that are unknown",
-        found if found == own_key => "the keys of this site",
-        Some(_) => "other keys than those of this site",
+/// The state of Secure Boot. `own_key` is the site's platform key; a site without one is not told whose keys there are.
+/// `advises`: what to do is said too. None for a machine with a BIOS, or if it is unknown.
+pub fn secure_boot(firmware: &Firmware, own_key: Option<&str>, advises: bool) -> Option<String> {
+    let keys = match (firmware.platform_key.as_deref(), own_key) {
+        (_, None) => "",
+        (None, _) => ", with keys that are unknown",
+        (found, _) if found == own_key => ", with the keys of this site",
+        (Some(_), _) => ", with other keys than those of this site",
     };
-    Some(match (firmware.secure_boot?, firmware.setup_mode) {
-        (true, _) => format!("on, with {keys}"),
-        (false, Some(true)) => {
-            "off; the firmware is in Setup Mode and can be given keys (run start --secure-boot)".to_owned()
-        }
-        (false, _) => format!("off, with {keys}; it is switched on in the firmware's menu"),
+    let in_setup = !firmware.secure_boot? && firmware.setup_mode == Some(true);
+    let advice = match in_setup {
+        true => " and can be given keys (run start --secure-boot)",
+        false => "; it is switched on in the firmware's menu",
+    };
+    let advice = if advises && own_key.is_some() { advice } else { "" };
+    Some(match firmware.secure_boot? {
+        true => format!("on{keys}"),
+        false if in_setup => format!("off; the firmware is in Setup Mode{advice}"),
+        false => format!("off{keys}{advice}"),
     })
 }
 
@@ -113,7 +106,12 @@ mod tests {
         let check = |secure_boot: Option<bool>, setup_mode: Option<bool>, key: Option<&str>, expect: Option<&str>| {
             let platform_key = key.map(str::to_owned);
             let firmware = Firmware { uefi: true, secure_boot, setup_mode, platform_key, ..Firmware::default() };
-            assert_eq!(super::secure_boot(&firmware, Some("ours")).as_deref(), expect);
+            let said = super::secure_boot(&firmware, Some("ours"), true);
+            assert_eq!(said.as_deref(), expect);
+            // After a failure there is the state and no advice.
+            let without = super::secure_boot(&firmware, Some("ours"), false);
+            assert!(!without.as_deref().is_some_and(|state| state.contains("menu") || state.contains("run start")));
+            assert!(said.is_none_or(|said| said.starts_with(without.as_deref().unwrap_or("nothing"))));
         };
         check(None, None, None, None);
         check(Some(true), Some(false), Some("ours"), Some("on, with the keys of this site"));
@@ -125,6 +123,8 @@ mod tests {
         check(Some(false), Some(false), Some("ours"), Some(off));
         let theirs =
             Firmware { secure_boot: Some(true), platform_key: Some("theirs".to_owned()), ..Firmware::default() };
-        assert_eq!(super::secure_boot(&theirs, None).as_deref(), Some("on, with other keys than those of this site"));
+        assert_eq!(super::secure_boot(&theirs, None, true).as_deref(), Some("on"));
+        let off = Firmware { secure_boot: Some(false), ..theirs };
+        assert_eq!(super::secure_boot(&off, None, true).as_deref(), Some("off"));
     }
 }

@@ -1,8 +1,9 @@
 //! Images that were captured from disks are for nodes and operators alone. The machine that a run gives such an image
 //! gets a token for it in the image's URL, which leaves its messages out.
 
-use slipway_protocol::{Action, Step};
+use slipway_protocol::Step;
 
+use super::named_images::urls;
 use crate::compose::image_at;
 use crate::error::Error;
 use crate::random;
@@ -22,13 +23,4 @@ pub(super) async fn open_images(connection: &mut Connection, steps: &mut [Step])
         }
     }
     Ok(hashes)
-}
-
-fn urls(action: &mut Action) -> Vec<&mut String> {
-    match action {
-        Action::StreamImage(image) => std::iter::once(&mut image.url).chain(&mut image.mirrors).collect(),
-        Action::WriteFile(file) => file.url.iter_mut().chain(&mut file.mirrors).collect(),
-        Action::UnpackArchive(archive) => std::iter::once(&mut archive.url).chain(&mut archive.mirrors).collect(),
-        _ => Vec::new(),
-    }
 }

@@ -1,4 +1,4 @@
-//! Removes images.
+//! Finds images by what operators call them, and removes them.
 
 use std::io::ErrorKind;
 
@@ -10,8 +10,8 @@ use crate::state;
 use crate::store::images::{self, Image};
 use crate::store::{self, Connection, Store, nodes, runs, systems, to_json};
 
-/// Removes the image with this digest or name, and its file, unless an operating system or a run that is not over uses
-/// it.
+/// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
+/// that is not over uses it.
 pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Result<Image, Error> {
     let mut transaction = store.write().await?;
     let image = known_image(&mut transaction, reference).await?;
@@ -29,19 +29,46 @@ pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Res
     Ok(image)
 }
 
-async fn known_image(connection: &mut Connection, reference: &str) -> Result<Image, Error> {
-    let is_meant = |image: &Image| image.file_name == reference || image.digest.to_string() == reference;
-    let mut meant: Vec<Image> = images::all(connection).await?.into_iter().filter(is_meant).collect();
-    match (meant.pop(), meant.as_slice()) {
-        (Some(image), []) => Ok(image),
-        (Some(_), _) => {
-            let message =
-                format!("several images have the name {reference:?}; give the digest of one, as shown by `image list`");
-            Err(Error::refused(ErrorCode::Conflict, message))
-        }
-        (None, _) => {
-            let message = format!("no image has the digest or name {reference:?}; `image list` shows them all");
+/// The least number of digits that name an image by the start of its digest.
+const MIN_DIGITS: usize = 4;
+
+/// The image with this name or digest, or the one whose digest starts so. If there are several, the refusal lists them.
+pub async fn known_image(connection: &mut Connection, reference: &str) -> Result<Image, Error> {
+    let images = images::all(connection).await?;
+    let digits = reference.split_once(':').map_or(reference, |(_, digits)| digits);
+    let starts = |image: &&Image| {
+        let digest = image.digest.to_string();
+        let is_start =
+            |whole: &str| whole.get(..reference.len()).is_some_and(|start| start.eq_ignore_ascii_case(reference));
+        digits.len() >= MIN_DIGITS && (is_start(&digest) || is_start(image.digest.hex()))
+    };
+    // A name is what somebody chose. Starts of digests do not get in its way.
+    let mut meant: Vec<&Image> = images.iter().filter(|image| image.file_name == reference).collect();
+    if meant.is_empty() {
+        meant = images.iter().filter(starts).collect();
+    }
+    match meant.as_slice() {
+        [image] => Ok((*image).clone()),
+        [] if images.is_empty() => {
+            let message = format!("there is no image {reference:?}, and no other; add it with `image add`");
             Err(Error::refused(ErrorCode::NotFound, message))
+        }
+        [] => {
+            let message = format!(
+                "there is no image {reference:?}: no image has this name or digest, or a digest that starts so (at \
+                 least {MIN_DIGITS} digits); `image list` shows them all, `image add` adds one"
+            );
+            Err(Error::refused(ErrorCode::NotFound, message))
+        }
+        several => {
+            let found: Vec<String> =
+                several.iter().map(|image| format!("{} ({})", image.digest, image.file_name)).collect();
+            let message = format!(
+                "{reference:?} may be {} images: {}; give the digest of one, or more of its start",
+                found.len(),
+                found.join(", ")
+            );
+            Err(Error::refused(ErrorCode::Conflict, message))
         }
     }
 }

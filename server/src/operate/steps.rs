@@ -4,8 +4,8 @@ use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workf
 use slipway_user_data::ignition::Additions;
 use slipway_user_data::seed;
 
-use super::captured;
 use super::new_run::{NewRun, Task};
+use super::{captured, named_images};
 use super::{check_disk, server_url};
 use crate::compose::phone_home;
 use crate::error::Error;
@@ -48,6 +48,7 @@ pub(super) async fn compose_work(
     let Composed { mut steps, reporting, keep_metadata } = steps(connection, node, new).await?;
     // As the operator wrote them, so that lines and columns are theirs.
     refuse(seed::problems(&steps))?;
+    named_images::resolve(connection, &mut steps).await?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
     let phone_home_token = ask_to_phone_home(connection, &mut steps, reporting, ca).await?;

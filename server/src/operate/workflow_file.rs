@@ -63,12 +63,9 @@ fn action_without_inputs(yaml: &str) -> Option<String> {
     let file: File = serde_saphyr::from_str(yaml).ok()?;
     file.steps.iter().find_map(|Step { action }| {
         let (name, place) = (action.value.as_str()?, action.referenced);
-        let advice = format!("write \"{name}: {{}}\" on the line below \"action:\", or its inputs instead of {{}}");
-        Some(format!(
-            "an action is a name and its inputs, but {name:?} has no inputs; {advice} at line {}, column {}",
-            place.line(),
-            place.column()
-        ))
+        let advice =
+            format!("write \"{name}: {{}}\" on the line below \"action:\", with its inputs, if any, in place of {{}},");
+        Some(format!("the action {name:?} stands alone: {advice} at line {}, column {}", place.line(), place.column()))
     })
 }
 

@@ -32,7 +32,7 @@ pub enum Fault {
     /// Root does not load what others can change.
     #[error(
         "loading the module {path:?} as root: somebody else can change it, or a folder above it; run this as the \
-         owner of the data folder (`sudo -u slipway slipway-server ...`), or use a module that belongs to root"
+         owner of the data folder (`runuser -u slipway -- slipway-server ...`), or use a module that belongs to root"
     )]
     NotOfRoot {
         /// The library.

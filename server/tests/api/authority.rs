@@ -61,7 +61,7 @@ fn what_machines_trust_is_of_no_use_for_another_name() {
         }
     }
     let refused = fail(&data, &["serve", "--url", "https://server.test", "--san", "b.test", "--listen", "127.0.0.1:0"]);
-    let expect = format!("run `slipway-server --data {} ca rotate --name b.test`", data.display());
+    let expect = format!("run `slipway-server --data {} ca rotate --san b.test`", data.display());
     assert!(refused.contains(&expect), "{refused}");
 }
 
@@ -268,7 +268,7 @@ async fn an_authority_is_replaced_while_machines_move_over() {
     let node = server.enrolled("web1").await;
     let data = &server.data_path();
     let old = read(data, "ca.pem");
-    succeed(data, &["ca", "rotate", "--name", "new.test"]);
+    succeed(data, &["ca", "rotate", "--san", "new.test"]);
     let message = fail(data, &["ca", "rotate"]);
     assert!(message.contains("a rotation is in progress"), "{message}");
     let both = succeed(data, &["ca"]);
@@ -312,7 +312,7 @@ fn a_new_name_comes_with_a_new_authority() {
         check(&data.join("ca.pem"), &shown, "server.test", [true; 2]);
     }
     let refused = fail(data, &["ca", "rotate", "--name", "a b"]);
-    assert!(refused.ends_with("\"a b\" is neither a host name nor an IP address; correct --name"), "{refused}");
+    assert!(refused.ends_with("\"a b\" is neither a host name nor an IP address; correct --san"), "{refused}");
 }
 
 /// A rotation is interrupted after each of its files was moved.

@@ -149,12 +149,12 @@ fn lists_are_tables_for_people() {
     let images = succeed(data, &["image", "list"]);
     let images = cells(&images);
     assert_eq!(images[0], ["Name", "Size", "Raw size", "Added", "File", "Digest"]);
-    assert_eq!((&images[1][..3], &images[1][4..]), (&["debian.raw", "1.5 kB", "1.5 kB"][..], &["there", digest][..]));
+    assert_eq!((&images[1][..3], &images[1][4..]), (&["debian.raw", "1.5 KiB", "1.5 KiB"][..], &["there", digest][..]));
     assert!(images[1][3].starts_with("20") && images[1][3].ends_with(" UTC"), "{images:?}");
     let systems = succeed(data, &["os", "list"]);
     let expect = [
         vec!["Name", "Image", "File", "Raw size", "Reports", "Digest"],
-        vec!["debian", "debian.raw", "there", "1.5 kB", "phone-home", digest],
+        vec!["debian", "debian.raw", "there", "1.5 KiB", "phone-home", digest],
     ];
     assert_eq!(cells(&systems), expect);
     let json =
@@ -337,7 +337,7 @@ fn mistakes_get_one_clear_sentence() {
         (&["image", "add", "/nonexistent"], "opening \"/nonexistent\": No such file or directory (os error 2)"),
         (&["image", "add", empty], &format!("the image {empty:?} is empty")),
         (&two_arguments, "the kernel argument \"quiet splash\" cannot be used: it has a space outside double quotes"),
-        (&["os", "add", "debian", "--image", &zeros], "there is no image sha256:0000"),
+        (&["os", "add", "debian", "--image", &zeros], "there is no image \"sha256:0000"),
         (&["run", "start", "web1", "--os", "debian"], "there is no operating system \"debian\""),
         (&["run", "start", "web1", "--workflow", workflow], "reading "),
     ];

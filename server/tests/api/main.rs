@@ -29,6 +29,7 @@ mod measured_boot;
 mod media;
 mod media_over_https;
 mod metadata;
+mod named;
 mod network;
 mod no_values;
 mod openapi;

@@ -142,7 +142,7 @@ fn a_stick_is_written_by_the_program_that_writes_disks() {
     let built = bench.path("boot/media").join(&manifest.id).join("slipway.img").canonicalize().unwrap();
     let digest = &manifest.assets.iter().find(|asset| asset.path == "slipway.img").unwrap().sha256;
     let asked = format!(
-        "action stream-image --no-grow --verify readback --url {} --disk /dev/sdz --sha256 {digest}\n",
+        "action stream-image --no-grow --verify readback --url {} --disk /dev/sdz --digest sha256:{digest}\n",
         built.display()
     );
     assert_eq!(succeed(&bench.data(), &write), asked);

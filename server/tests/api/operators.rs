@@ -209,7 +209,9 @@ async fn operators_are_managed_over_https_and_lists_have_no_secrets() {
     assert_eq!((refused(&server, &one).await, refused(&server, &two).await), (None, None));
 
     let list = call(Method::GET, "", None, StatusCode::OK).await;
-    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let is_date = |key: &String| key.ends_with("_rfc3339");
+    let fields =
+        |value: &Value| value.as_object().unwrap().keys().filter(|key| !is_date(key)).cloned().collect::<Vec<_>>();
     assert_eq!((&list[0]["name"], &list[1]["name"]), (&json!("alice"), &json!("first")));
     assert_eq!(fields(&list[0]), ["created_at", "expires_at", "name", "old_until", "used_at"]);
     assert_eq!(fields(&list[1]), ["created_at", "name", "used_at"]);

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use slipway_protocol::given;
 
+use crate::time::{DATED, is_time};
+
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// Writes the rules into the document.
@@ -20,6 +22,10 @@ pub fn apply(document: &mut Value) {
                 forbid_empty(schema);
             }
         }
+    }
+    let answers = answered(document);
+    for name in answers {
+        document.pointer_mut(&format!("/components/schemas/{name}")).into_iter().for_each(add_dates);
     }
     let Some(paths) = document["paths"].as_object_mut() else { return };
     for (path, item) in paths {
@@ -86,6 +92,36 @@ fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
         bodies.for_each(|body| add_references(document, body, all, &mut found));
     }
     found
+}
+
+/// The names of the schemas of what operators read.
+fn answered(document: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let paths = document["paths"].as_object().into_iter().flatten();
+    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/")) {
+        let answers = METHODS.iter().filter_map(|method| item.get(method)?.get("responses"));
+        answers.for_each(|answer| add_references(document, answer, true, &mut found));
+    }
+    found
+}
+
+/// Adds the dates that stand beside times.
+fn add_dates(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(add_dates),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(add_dates);
+            let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) else { return };
+            let is_time = |(key, field): &(&String, &Value)| is_time(key) && field["type"] == "integer";
+            let dates: Vec<String> = properties.iter().filter(is_time).map(|(key, _)| key.clone()).collect();
+            let date = |key: &String| {
+                let said = format!("`{key}` in RFC 3339.");
+                (format!("{key}{DATED}"), json!({ "type": "string", "format": "date-time", "description": said }))
+            };
+            properties.extend(dates.iter().map(date));
+        }
+        _ => {}
+    }
 }
 
 fn add_references(document: &Value, value: &Value, all: bool, found: &mut BTreeSet<String>) {

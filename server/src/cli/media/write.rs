@@ -36,7 +36,7 @@ pub fn run(options: &WriteOptions) -> anyhow::Result<()> {
     slipway.args(["action", "stream-image", "--no-grow", "--verify", "readback", "--url"]).arg(&image);
     slipway.arg("--disk").arg(&options.disk);
     if let Some(digest) = digest(&image)? {
-        slipway.args(["--sha256", &digest]);
+        slipway.args(["--digest", &format!("sha256:{digest}")]);
     }
     if options.yes {
         slipway.arg("--yes");
