@@ -2,7 +2,9 @@
 //! host's packages, which are installed at once.
 
 use std::fs;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -33,9 +35,19 @@ pub const BINARY: Part = Part {
     packages: &[host::PYTHON],
     folder: "binary",
     entries: 1,
-    seconds: 240,
+    seconds: 300,
     download: 150,
     kept: 900,
+};
+/// The static binary for arm64, beside the other.
+pub const BINARY_ARM64: Part = Part {
+    name: "the static binary for arm64",
+    packages: &[host::PYTHON],
+    folder: "binary",
+    entries: 2,
+    seconds: 300,
+    download: 40,
+    kept: 700,
 };
 /// slipway-server for this host.
 pub const SERVER: Part = Part {
@@ -43,7 +55,7 @@ pub const SERVER: Part = Part {
     packages: &[host::C_COMPILER],
     folder: "target-host/release/deps",
     entries: 1,
-    seconds: 200,
+    seconds: 260,
     download: 40,
     kept: 600,
 };
@@ -53,7 +65,7 @@ pub const RELEASE: Part = Part {
     packages: &[host::C_COMPILER, host::PACKAGES],
     folder: "target-dist/release/deps",
     entries: 1,
-    seconds: 260,
+    seconds: 600,
     download: 40,
     kept: 600,
 };
@@ -168,8 +180,35 @@ pub const FUZZ: Part = Part {
     kept: 1500,
 };
 
+/// The processors that the estimates are for.
+const CORES: usize = 2;
+/// More processors than this make nothing faster: the longest crates and machines are waited for.
+const MOST_CORES: usize = 8;
+
+/// The command that runs: where its time will be kept, if everything it needs was ready, and when it began.
+static RUNNING: Mutex<Option<(PathBuf, Instant)>> = Mutex::new(None);
+
+/// Keeps how long the command took, for the next forecast on this machine. To be called when it has succeeded.
+pub fn succeeded() {
+    if let Some((file, began)) = RUNNING.lock().ok().and_then(|mut running| running.take()) {
+        // A forecast is not worth an error.
+        _ = fs::write(file, began.elapsed().as_secs().to_string());
+    }
+}
+
+/// Where the time of a command is kept. Its options are known by the estimate.
+fn kept_time(command: &str, itself: Duration) -> Result<PathBuf> {
+    let name = command.split_whitespace().skip(2).collect::<Vec<_>>().join("-");
+    Ok(cache::folder("times")?.join(format!("{name}-{}", itself.as_secs())))
+}
+
+/// An estimate for two processors, on this machine.
+fn scaled(estimate: Duration, cores: usize) -> Duration {
+    estimate * CORES as u32 / cores.clamp(1, MOST_CORES) as u32
+}
+
 /// Prints what to expect of the command, then installs the packages of its parts. `itself` is the time it takes when
-/// everything is in the cache.
+/// everything is in the cache, on two processors. Where the command ran before, its own time counts.
 pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     let mut packages: Vec<&str> = parts.iter().flat_map(|part| part.packages.concat()).collect();
     if parts.iter().any(|part| part.name == BINARY.name)
@@ -184,7 +223,15 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
         false => 0,
     };
     let cache = cache::root()?;
-    for line in forecast(command, &new, itself, of_debian, &cache.display().to_string()) {
+    let cores = std::thread::available_parallelism().map_or(CORES, usize::from);
+    let file = kept_time(command, itself)?;
+    let measured = fs::read_to_string(&file).ok().and_then(|seconds| seconds.trim().parse().ok());
+    let itself = measured.map_or_else(|| scaled(itself, cores), Duration::from_secs);
+    if new.is_empty() && of_debian == 0 {
+        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((file, Instant::now()));
+    }
+    let known = Known { itself, was_measured: measured.is_some(), cores };
+    for line in forecast(command, &new, &known, of_debian, &cache.display().to_string()) {
         eprintln!("{line}");
     }
     match host::is_debian() {
@@ -203,18 +250,31 @@ impl Part {
     }
 }
 
-fn forecast(command: &str, new: &[&Part], itself: Duration, of_debian: u64, cache: &str) -> Vec<String> {
+/// What is known of the time of a command.
+struct Known {
+    /// The time it takes when everything is in the cache.
+    itself: Duration,
+    /// Whether it took that time before.
+    was_measured: bool,
+    /// Processors of this machine.
+    cores: usize,
+}
+
+fn forecast(command: &str, new: &[&Part], known: &Known, of_debian: u64, cache: &str) -> Vec<String> {
+    let Known { itself, was_measured, cores } = *known;
     let build: u64 = new.iter().map(|part| part.seconds).sum();
     // Host packages: a few megabytes a second, installation included.
-    let all = Duration::from_secs(build + of_debian / 4) + itself;
+    let all = scaled(Duration::from_secs(build), cores) + Duration::from_secs(of_debian / 4) + itself;
     if new.is_empty() && of_debian == 0 {
-        return vec![format!("{command}: about {}; everything it needs is ready", minutes(itself))];
+        let basis = if was_measured { ", as the last time" } else { "" };
+        return vec![format!("{command}: about {}{basis}; everything it needs is ready", minutes(itself))];
     }
+    let processors = if cores == 1 { "one core".to_owned() } else { format!("{cores} cores") };
     let names: Vec<&str> = new.iter().map(|part| part.name).collect();
     let download: u64 = new.iter().map(|part| part.download).sum();
     let kept: u64 = new.iter().map(|part| part.kept).sum();
     let mut lines = vec![format!(
-        "{command}: about {} this time, on two cores and a fast network; {} from the next time on",
+        "{command}: about {} this time, on {processors} and a fast network; {} from the next time on",
         minutes(all),
         minutes(itself)
     )];
@@ -245,14 +305,20 @@ mod tests {
     #[test]
     fn a_command_says_what_it_will_cost() {
         let itself = Duration::from_secs(180);
-        let told = forecast("cargo xtask demo", &[&BINARY, &SERVER], itself, 100, "/c").join("\n");
+        let known = |cores, was_measured| Known { itself, was_measured, cores };
+        let told = forecast("cargo xtask demo", &[&BINARY, &SERVER], &known(2, false), 100, "/c").join("\n");
         let (seconds, download) = (BINARY.seconds + SERVER.seconds + 25, BINARY.download + SERVER.download + 100);
         assert!(told.contains(&format!("about {} minutes this time", (seconds + 180).div_ceil(60))), "{told}");
         assert!(told.contains("3 minutes from the next time on"), "{told}");
         assert!(told.contains("to build first: the static binary, the server"), "{told}");
         assert!(told.contains(&format!("about {download} MB, of which 100 MB")), "{told}");
         assert!(told.contains(&format!("about {} MB in /c", BINARY.kept + SERVER.kept)), "{told}");
-        let told = forecast("cargo xtask demo", &[], itself, 0, "/c");
+        let told = forecast("cargo xtask demo", &[&BINARY], &known(1, false), 0, "/c").join("\n");
+        let expect = format!("about {} minutes this time, on one core", (BINARY.seconds * 2 + 180).div_ceil(60));
+        assert!(told.contains(&expect), "{told}");
+        let told = forecast("cargo xtask demo", &[], &known(4, false), 0, "/c");
         assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is ready"]);
+        let told = forecast("cargo xtask demo", &[], &known(4, true), 0, "/c");
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes, as the last time; everything it needs is ready"]);
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
+use slipway_protocol::printable::size;
 use xtask::cache;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -28,20 +29,16 @@ impl Cache {
             let is_unused = self.remove_unused.is_some_and(|days| age >= DAY * days);
             let is_removed = is_unused && !entry.name.starts_with(NEVER_REMOVED) && cache::remove(&entry)?;
             let note = if is_removed { "  removed" } else { "" };
-            println!("{:>10}  {:<13} {}{note}", megabytes(entry.size), ago(age), entry.name.display());
+            println!("{:>10}  {:<13} {}{note}", size(entry.size), ago(age), entry.name.display());
             *if is_removed { &mut freed } else { &mut kept } += entry.size;
         }
-        println!("{:>10}  in {}", megabytes(kept), cache::root()?.display());
+        println!("{:>10}  in {}", size(kept), cache::root()?.display());
         match self.remove_unused {
-            Some(_) => println!("{:>10}  removed", megabytes(freed)),
+            Some(_) => println!("{:>10}  removed", size(freed)),
             None => println!("cargo xtask cache --remove-unused removes what was not used for 14 days"),
         }
         Ok(())
     }
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 fn ago(age: Duration) -> String {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
+use slipway_protocol::printable::size as bytes;
 use slipway_protocol::{Failure, NodeState, NodeStatus, Progress, StepState, StepStatus};
 use xtask::demo::{self, NAME};
 use xtask::lab::Lab;
@@ -139,7 +140,7 @@ impl Screen {
 
     fn progress(&mut self, place: &str, progress: &Progress) {
         let total = progress.total.map(|total| format!(" of {}", bytes(total))).unwrap_or_default();
-        let stage = progress.waiting_for.map(|stage| format!(", waiting for {stage:?}").to_lowercase());
+        let stage = progress.waiting_for.map(|stage| format!(", waiting for {}", stage.in_words()));
         let (rate, stage) = (bytes(progress.rate), stage.unwrap_or_default());
         let text = format!("{place}: {}{total} at {rate}/s{stage}", bytes(progress.bytes));
         if self.redraws {
@@ -202,12 +203,4 @@ fn seconds(step: &StepStatus) -> f64 {
 
 fn word(state: NodeState) -> String {
     format!("{state:?}").to_lowercase()
-}
-
-fn bytes(count: u64) -> String {
-    match count {
-        0..1_000_000 => format!("{:.1} kB", count as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
-        _ => format!("{:.2} GB", count as f64 / 1e9),
-    }
 }

@@ -27,8 +27,11 @@ impl Dist {
             true => prepare::BOOT_IMAGE_ARM64,
             false => prepare::BOOT_IMAGE,
         };
-        let parts = [prepare::BINARY, boot_image, prepare::RELEASE];
-        prepare::prepare("cargo xtask dist", &parts, Duration::from_secs(60))?;
+        let mut parts = vec![prepare::BINARY, boot_image, prepare::RELEASE];
+        if archs.contains(&Arch::Aarch64) {
+            parts.push(prepare::BINARY_ARM64);
+        }
+        prepare::prepare("cargo xtask dist", &parts, Duration::from_secs(3 * 60))?;
         let files = dist::make(&dist::inputs(&archs)?, &self.out)?;
         for file in files.iter().filter(|file| file.parent() == Some(&self.out)) {
             println!("{:>11} bytes  {}", fs::metadata(file)?.len(), file.display());
