@@ -18,6 +18,16 @@ const BUFFER: usize = 4096;
 
 /// Decodes a stream like an image for a disk of `room` bytes, in pieces if it has any.
 pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
+    let mut image = Vec::new();
+    for (offset, bytes) in blocks(stream, room, true)? {
+        assert_eq!(offset, image.len() as u64, "blocks come in order");
+        image.extend(bytes);
+    }
+    Ok(image)
+}
+
+/// The blocks of the image, with their offsets, as they come.
+pub(super) fn blocks(stream: &[u8], room: u64, in_order: bool) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let (stop, meter) = (Cancel::new(), Meter::new(Stage::Decode, 1));
     let (spent, fetched) = (Queue::new(&stop), Queue::new(&stop));
     for bytes in stream.chunks(BUFFER) {
@@ -29,25 +39,25 @@ pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
     fetched.close();
     let (pool, raw) = (Queue::pool(&stop, 2, BUFFER), Queue::new(&stop));
     let limits = Limits { disk: "/disk", disk_size: room, raw_size: None };
-    let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order: true };
+    let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order };
     thread::scope(|scope| {
         let collected = scope.spawn(|| {
             let _stop_on_panic = StopOnPanic(&stop);
-            let mut image = Vec::new();
+            let mut blocks = Vec::new();
             while let Ok(Some(buffer)) = raw.recv(&meter) {
-                assert_eq!(buffer.offset(), image.len() as u64, "blocks come in order");
-                image.extend_from_slice(buffer.filled());
+                blocks.push((buffer.offset(), buffer.filled().to_vec()));
                 pool.recycle(buffer);
             }
-            image
+            blocks
         });
         let decoded = decode::run(Input::new(&fetched, &spent, &meter), &output, || Some(stream.len() as u64));
         raw.close();
-        let image = collected.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let blocks = collected.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         match decoded {
             Ok((_, size)) => {
-                assert_eq!(size, image.len() as u64, "the size is that of what came");
-                Ok(image)
+                let came: usize = blocks.iter().map(|(_, bytes)| bytes.len()).sum();
+                assert_eq!(size, came as u64, "the size is that of what came");
+                Ok(blocks)
             }
             Err(Halt::Failed(error)) => Err(error),
             Err(Halt::Stopped) => unreachable!("nobody stops it"),

@@ -36,7 +36,7 @@ struct State {
     memory: u64,
     sent: u64,
     done: u64,
-    /// In order: the offset in the image up to which content was passed on.
+    /// The furthest end of content that was passed on, as an offset in the image. In order, all before it was, too.
     end: u64,
     closed: bool,
     failure: Option<Halt>,
@@ -113,9 +113,17 @@ impl Jobs {
         if self.in_order { self.lock().end } else { offset }
     }
 
-    /// Records that content outside of a job was passed on up to this offset. Only used in order.
+    /// Records that content outside of a job was passed on up to this offset.
     pub(super) fn passed_on(&self, end: u64) {
-        self.lock().end = end;
+        let mut state = self.lock();
+        state.end = state.end.max(end);
+    }
+
+    /// Waits until content can be passed on at this offset of the image: until the beginning of the image was passed
+    /// on. The image is judged by its first block before anything on the disk is erased, and later content must not
+    /// take all buffers before that.
+    pub(super) fn wait_for_beginning(&self, at: u64) -> Result<(), Halt> {
+        self.wait(|state| at == 0 || state.end > 0).map(drop)
     }
 
     /// Marks the end: no more jobs will follow.
@@ -136,7 +144,7 @@ impl Jobs {
             state.memory -= memory;
             state.done += 1;
             match result {
-                Ok(end) => state.end = end,
+                Ok(end) => state.end = state.end.max(end),
                 Err(halt) => {
                     state.failure.get_or_insert(halt);
                 }
@@ -208,6 +216,35 @@ mod tests {
         });
         assert_eq!(end.unwrap(), 14);
         assert_eq!(*passed_on.lock().unwrap(), [(0, 0), (1, 7)]);
+    }
+
+    #[test]
+    fn nothing_is_passed_on_before_the_beginning_of_the_image() {
+        let jobs = Jobs::new(MEMORY, false, &Cancel::new());
+        let passed_on = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let work = |wait_first: bool| {
+                let (jobs, passed_on) = (&jobs, &passed_on);
+                scope.spawn(move || {
+                    jobs.work(|job, _| {
+                        if wait_first && job.at == 0 {
+                            thread::sleep(std::time::Duration::from_millis(20));
+                        }
+                        jobs.wait_for_beginning(job.at)?;
+                        passed_on.lock().unwrap().push(job.at);
+                        // The first has no content, as a frame that is skipped.
+                        Ok(if job.memory == 1 { 0 } else { job.at + 7 })
+                    });
+                })
+            };
+            let _threads = [work(true), work(true), work(true)];
+            for (at, memory) in [(0, 1), (0, 2), (7, 2), (14, 2)] {
+                jobs.send(job(at, memory)).unwrap();
+            }
+            jobs.close();
+        });
+        assert_eq!(jobs.finish().unwrap(), 21);
+        assert_eq!(passed_on.into_inner().unwrap()[..2], [0, 0]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Decodes the pieces of a stream with several threads. If the order of the image does not matter, they write to the
-//! disk in the order in which they finish. It does matter if there is a digest of the raw image or if the image is read
-//! as a stream. Then each thread decodes ahead into its own memory, and only takes buffers of the pipeline once
-//! everything before its piece was passed on. So later pieces never hold the buffers that earlier ones wait for.
+//! disk in the order in which they finish, after the first one. It does matter if there is a digest of the raw image or
+//! if the image is read as a stream. Then each thread decodes ahead into its own memory, and only takes buffers of the
+//! pipeline once everything before its piece was passed on. So later pieces never hold the buffers that earlier ones
+//! wait for.
 //!
 //! The place of a frame that does not state the size of its content is only known once all earlier frames are done, so
 //! such streams are decoded in order, too. A piece that is too large to be kept in memory is decoded while it arrives,
@@ -69,7 +70,7 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
                     let ahead = ahead.get_or_insert_with(|| Buffer::new(AHEAD));
                     decode_in_turn(pieces, &job, ahead, &turn, output)
                 }
-                false => decode(pieces, &job, output),
+                false => decode(pieces, &job, &jobs, output),
             });
         };
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
@@ -111,7 +112,8 @@ impl Pieces {
 }
 
 /// Decodes a complete piece. Returns the end of its content.
-fn decode(pieces: Pieces, job: &Job, output: &Output) -> Result<u64, Halt> {
+fn decode(pieces: Pieces, job: &Job, jobs: &Jobs, output: &Output) -> Result<u64, Halt> {
+    jobs.wait_for_beginning(job.at)?;
     let mut decoder = pieces.decoder(job.bytes.as_slice()).map_err(|source| pieces.failed(job.at, source))?;
     pass_on(pieces, &mut decoder, job.at, job.content, output)
 }
@@ -178,8 +180,9 @@ impl<'a> Splitter<'a, '_> {
                 continue;
             }
             let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
-            // All earlier pieces are done now.
+            // In order, all earlier pieces are done now.
             let at = jobs.place(at);
+            jobs.wait_for_beginning(at)?;
             let stream = io::BufReader::new(bytes.chain(piece));
             let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
             let end = pass_on(pieces, &mut decoder, at, content, self.output)?;
@@ -215,6 +218,7 @@ impl<'a> Splitter<'a, '_> {
         }
         let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
         let at = jobs.place(at);
+        jobs.wait_for_beginning(at)?;
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
         let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
         let end = self.output.fill(pieces.name(), &mut decoder, at)?;
@@ -240,7 +244,7 @@ impl<'a> Splitter<'a, '_> {
         }
         let _memory = self.jobs.reserve(memory)?;
         let at = self.jobs.place(at);
-        let end = decode(self.pieces, &Job { at, ..job }, self.output)?;
+        let end = decode(self.pieces, &Job { at, ..job }, self.jobs, self.output)?;
         self.passed_on(end);
         Ok(())
     }
@@ -293,5 +297,20 @@ mod tests {
         let frames: Vec<u8> =
             image.chunks(70_001).flat_map(|frame| ::zstd::bulk::compress(frame, 1).unwrap()).collect();
         assert!(in_memory::decode(&frames, image.len() as u64).unwrap() == image);
+    }
+
+    #[test]
+    fn the_beginning_of_the_image_comes_first_however_long_it_takes() {
+        let first: Vec<u8> = (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let frame = |bytes: &[u8]| ::zstd::bulk::compress(bytes, 1).unwrap();
+        let skippable = [0x50, 0x2A, 0x4D, 0x18, 1, 0, 0, 0, 7];
+        let stream = [&skippable[..], &frame(&[]), &frame(&first), &frame(&[0; 100]).repeat(50)].concat();
+        for _ in 0..20 {
+            let mut blocks = in_memory::blocks(&stream, 2 << 20, false).unwrap();
+            assert_eq!(blocks[0].0, 0, "the image is judged by its first block");
+            blocks.sort();
+            let image: Vec<u8> = blocks.into_iter().flat_map(|(_, bytes)| bytes).collect();
+            assert!(image == [&first[..], &[0; 5000]].concat());
+        }
     }
 }
