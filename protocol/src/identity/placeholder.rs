@@ -8,26 +8,39 @@
 /// Words of which the texts consist that stand for a value, such as "To be filled by O.E.M." or "Enter Serial Number".
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
-    "all", "applicable", "asset", "assigned", "available", "bad", "base", "be", "blank", "board", "by", "chassis",
-    "company", "config", "configured", "data", "default", "defined", "dummy", "empty", "enclosure", "enter", "error",
-    "example", "family", "fill", "filled", "filler", "here", "id", "index", "info", "information", "initialized",
-    "input", "insert", "invalid", "location", "main", "manufacturer", "mb", "missing", "model", "mother", "name",
-    "nil", "no", "none", "not", "null", "num", "numb", "number", "oem", "of", "or", "out", "part", "placeholder",
-    "please", "present", "product", "programmed", "provided", "reserved", "sample", "serial", "series", "service",
-    "set", "settable", "sku", "sn", "spec", "specified", "string", "supported", "sys", "system", "tag", "tba", "tbd",
-    "test", "the", "this", "to", "todo", "type", "undefined", "uninitialized", "unknow", "unknown", "unset",
-    "unspecified", "unused", "used", "uuid", "value", "vendor", "version", "write", "your",
+    "all", "applicable", "asset", "assigned", "atn", "available", "bad", "base", "be", "blank", "board", "bsn", "by",
+    "change", "chassis", "company", "config", "configured", "data", "default", "defined", "dummy", "empty",
+    "enclosure", "enter", "error", "example", "factory", "family", "fill", "filled", "filler", "here", "id", "index",
+    "info", "information", "initialized", "input", "insert", "invalid", "location", "main", "manufacturer", "mb",
+    "me", "missing", "model", "more", "mother", "name", "nil", "no", "none", "not", "nothing", "null", "num", "numb",
+    "number", "oem", "of", "or", "out", "part", "placeholder", "please", "present", "product", "programmed", "proto",
+    "prototype", "provided", "read", "reserved", "sample", "ser", "serial", "series", "service", "set", "settable",
+    "sku", "sn", "some", "spec", "specified", "ssn", "string", "supported", "sys", "system", "tag", "tba", "tbd",
+    "test", "the", "this", "to", "todo", "type", "unassigned", "unavailable", "undefined", "undetermined",
+    "uninitialized", "unknow", "unknown", "unset", "unspecified", "unused", "used", "uuid", "value", "vendor",
+    "version", "write", "your", "zero",
 ];
 /// The longest text that may stand for a value, in letters and digits.
 const MAX_MARKS: usize = 64;
 
 /// Serial numbers of many machines that follow from no rule: letters and digits, in lower case.
-const SERIALS: &[&str] =
-    &["123456789000", "5ekpm18320000397", "eval", "iatpass", "sn123456fvgv3i0b8o5n6n7k", "standard", "tulipcomputers"];
+const SERIALS: &[&str] = &[
+    "123456789000",
+    "5ekpm18320000397",
+    "eval",
+    "iatpass",
+    "qemu",
+    "sn123456fvgv3i0b8o5n6n7k",
+    "standard",
+    "tulipcomputers",
+    "virtualbox",
+    "vmware",
+];
 
-/// UUIDs of many machines that follow from no rule.
+/// UUIDs of many machines that follow from no rule, and those that documents have as examples.
 const UUIDS: &[&str] = &[
     "01234567891011121314151617181920",
+    "02000300040005000006000700080009",
     "03000200040005000006000700080009",
     "07090201010303010807060504030201",
     "10000000000080000040000000000000",
@@ -35,10 +48,12 @@ const UUIDS: &[&str] = &[
     "12345678123456781234567812345678",
     "123456781234567890abcddeefaabbcc",
     "4c4c4544000010108010c4c04f313233",
+    "550e8400e29b41d4a716446655440000",
     "6ab5b300538d10149fb5b0684d007b53",
     "890e2d14cacd45d1ae66bc80e8bfeb0f",
     "8a95d1987f4611e5bf8b08002704d48e",
     "8e275844178f44a8aceba7d7e5178c63",
+    "a1b2c3d4e5f67890abcdef1234567890",
     "dc698397fa544cf282c8b1b5307a6a7f",
 ];
 
@@ -53,11 +68,16 @@ const MACS: &[&str] = &[
     "00:09:dd:10:37:68",
     "00:0a:35:00:01:22",
     "00:0b:ca:fe:00:00",
+    "00:0c:43:28:80:00",
     "00:0f:ea:9a:e2:f0",
     "00:10:5a:72:71:f3",
     "00:11:11:85:08:8b",
+    "00:90:4c:11:22:33",
     "00:e0:11:22:33:44",
+    "00:e0:4c:36:00:01",
+    "00:e0:4c:36:33:33",
     "00:e0:4c:53:44:58",
+    "00:e0:4c:68:00:01",
     "02:00:4c:4f:4f:50",
     "02:00:4e:43:50:49",
     "02:80:37:ec:02:00",
@@ -72,12 +92,24 @@ const MACS: &[&str] = &[
     "ba:d0:be:ef:fa:ce",
     "d2:0a:2d:a0:04:be",
     "d2:6b:25:2f:2c:e7",
+    "de:ad:de:ad:de:ad",
     "e2:e6:16:20:0a:35",
 ];
 /// Beginnings of MAC addresses that are given out again on each host: virtual routers (RFC 9568, section 7.3, and
-/// HSRP), and what VirtualBox and VMware give the host itself.
-const MAC_BEGINNINGS: &[&str] =
-    &["00:00:5e:00:01:", "00:00:5e:00:02:", "00:00:0c:07:ac:", "0a:00:27:00:00:", "00:50:56:c0:00:"];
+/// HSRP), what VirtualBox and VMware give the host itself, and Docker the first containers of each host; and of
+/// addresses that somebody made up.
+const MAC_BEGINNINGS: &[&str] = &[
+    "00:00:5e:00:01:",
+    "00:00:5e:00:02:",
+    "00:00:0c:07:ac:",
+    "0a:00:27:00:00:",
+    "00:50:56:c0:00:",
+    "02:42:ac:",
+    "00:00:00:00:",
+    "de:ad:be:ef:",
+    "ca:fe:ba:be:",
+    "00:de:ad:be:ef:",
+];
 /// Ends of MAC addresses of adapters in software (" RAS" in ASCII), and of cards that nobody gave one.
 const MAC_ENDS: &[&str] = &[":20:52:41:53", ":00:00:00", ":ff:ff:ff"];
 
@@ -137,6 +169,14 @@ fn is_shared_uuid(bytes: &[u8]) -> bool {
         || count(0xFF) >= 12
         || count(0) >= 14
         || is_blank_dell(bytes)
+        || is_of_mac(bytes)
+}
+
+/// Whether it is a blank and a MAC address that many cards have, as firmware of Supermicro makes it.
+fn is_of_mac(bytes: &[u8]) -> bool {
+    let Some((blank, mac)) = bytes.split_at_checked(10) else { return false };
+    let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    is_even(blank) && is_mac(&mac.join(":"))
 }
 
 /// Whether a Dell derived its UUID from no service tag. It is "DELL" and the seven characters of the tag, of which one
@@ -153,6 +193,8 @@ pub(super) fn is_mac(mac: &str) -> bool {
     let bytes: Vec<u8> = mac.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes.first().is_some_and(|first| first & 1 == 1)
         || is_even(&bytes)
+        // The first byte says only whose the address is.
+        || !mac.starts_with(GIVEN) && bytes.get(1..).is_some_and(is_even)
         || MACS.contains(&mac)
         || MAC_BEGINNINGS.iter().any(|beginning| mac.starts_with(beginning))
         || !mac.starts_with(GIVEN) && MAC_ENDS.iter().any(|end| mac.ends_with(end))
@@ -285,6 +327,12 @@ mod tests {
             "Tulip Computers",
             "Standard",
             "No Asset Tag",
+            "BSN12345678901234567",
+            "Change me",
+            "Unassigned",
+            "Undetermined",
+            "SerNum00",
+            "VirtualBox",
             "03000200-0400-0500-0006-000700080009",
             "00000000-0000-0000-0000-000000000000",
         ];
@@ -349,6 +397,9 @@ mod tests {
             "ffffffff-ffff-ffff-ffff-ffffffffff00",
             "FFFFFF00-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
             "56f49712-ffff-ffff-ffff-ffffffffffff",
+            "00000000-0000-0000-0000-ac1f6b000000",
+            "00000000-0000-0000-0000-001122334455",
+            "550E8400-E29B-41D4-A716-446655440000",
             "00000000-0000-0000-0000-000000000001",
             "03000200-0400-0500-0006-000700080009",
             "00020003-0004-0005-0006-000700080009",
@@ -424,6 +475,11 @@ mod tests {
             "00:e0:4c:53:44:58",
             "BA:D0:BE:EF:FA:CE",
             "0050.56c0.0001",
+            "de:ad:be:ef:00:01",
+            "00:22:33:44:55:66",
+            "02:42:ac:11:00:02",
+            "00:00:00:00:00:01",
+            "00:e0:4c:36:00:01",
         ];
         for shared in table {
             assert_eq!(mac_address(shared), Err(Unusable::Shared), "{shared}");
