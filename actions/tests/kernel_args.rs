@@ -254,6 +254,30 @@ fn menus_of_extlinux_are_edited_with_a_warning_that_names_their_program() {
     check(&[], "the program that writes it is not known");
 }
 
+#[test]
+fn files_of_other_loaders_are_named() {
+    let true = can_mount() else { return };
+    let menu = ("boot/extlinux/extlinux.conf", "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro\n");
+    for (path, text, loader) in [
+        ("boot/grub/menu.lst", "title a\nkernel /boot/vmlinuz root=/dev/sda1 ro\n", "GRUB Legacy"),
+        ("boot/refind_linux.conf", "\"Boot\" \"ro root=UUID=x\"\n", "rEFInd"),
+        ("boot/limine.conf", "/Linux\n protocol: linux\n cmdline: root=UUID=x\n", "Limine"),
+        ("boot/firmware/cmdline.txt", "console=tty1 root=PARTUUID=x rootwait\n", "the Raspberry Pi's firmware"),
+        ("boot/armbianEnv.txt", "verbosity=1\nextraargs=cma=256M\nconsole=both\nrootdev=UUID=x\nconsole=x", "U-Boot"),
+        ("etc/lilo.conf", "image=/vmlinuz\n append=\"quiet\"\n", "LILO"),
+        ("etc/zipl.conf", "[linux]\nparameters=\"root=/dev/dasda1\"\n", "zipl"),
+    ] {
+        let bench = installed(&[menu, (path, text), ("etc/os-release", "")], &[]);
+        let (_, warnings) = run_twice(&bench, &append(&["a"]));
+        let named = format!("({loader}) has kernel arguments too, which this step cannot change");
+        let of_path = |warning: &String| warning.starts_with(&format!("/{path} of ")) && warning.contains(&named);
+        assert!(warnings.iter().any(of_path), "{path}: {warnings:?}");
+        let bench = installed(&[(path, text), ("etc/os-release", "")], &[]);
+        let message = refusal(&bench, append(&["a"]), &[(ROOT_AT, &format!("/{path}"))]);
+        assert!(message.contains(&format!("({loader}) has kernel arguments that slipway cannot change")), "{message}");
+    }
+}
+
 /// On btrfs, the root of a file system and the root of a subvolume have the same inode number.
 #[test]
 fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {

@@ -67,10 +67,13 @@ pub(crate) fn check(
 ) -> Result<(), Error> {
     let plan = Plan::make(volumes, inputs, entries)?;
     let may_be_made = looked_at.refusals.is_empty() && missing_menu(volumes)?.is_some();
-    if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, disk)) } else { Ok(()) }
+    if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, &plan, disk)) } else { Ok(()) }
 }
 
-fn not_found(looked_at: SearchLog, disk: &OpenDisk) -> Error {
+fn not_found(mut looked_at: SearchLog, plan: &Plan, disk: &OpenDisk) -> Error {
+    for file in plan.others() {
+        looked_at.note_miss(format!("{file} has kernel arguments that slipway cannot change"));
+    }
     looked_at.not_found("a boot loader's configuration", disk)
 }
 
@@ -84,7 +87,7 @@ fn finish(
     changed: usize,
 ) -> Result<Done, Error> {
     if plan.entries() == 0 {
-        return Err(not_found(looked_at, disk));
+        return Err(not_found(looked_at, plan, disk));
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
         let reason = "no boot entry has it; to add an argument, use append";

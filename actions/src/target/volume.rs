@@ -32,6 +32,30 @@ const MENUS: &[&str] = &[
     "EFI/syslinux/syslinux.cfg",
     "EFI/BOOT/syslinux.cfg",
 ];
+/// Files of other loaders with arguments of the kernel, and the loaders.
+const OTHERS: &[(&str, &str)] = &[
+    ("grub/menu.lst", "GRUB Legacy"),
+    ("grub/grub.conf", "GRUB Legacy"),
+    ("refind_linux.conf", "rEFInd"),
+    ("EFI/refind/refind.conf", "rEFInd"),
+    ("limine.conf", "Limine"),
+    ("limine.cfg", "Limine"),
+    ("limine/limine.conf", "Limine"),
+    ("EFI/BOOT/limine.conf", "Limine"),
+    ("cmdline.txt", "the Raspberry Pi's firmware"),
+    ("firmware/cmdline.txt", "the Raspberry Pi's firmware"),
+    ("uEnv.txt", "U-Boot"),
+    ("armbianEnv.txt", "U-Boot"),
+    ("boot.scr", "U-Boot"),
+    ("boot.cmd", "U-Boot"),
+    ("etc/lilo.conf", "LILO"),
+    ("etc/elilo.conf", "ELILO"),
+    ("etc/zipl.conf", "zipl"),
+    ("etc/yaboot.conf", "yaboot"),
+    ("isolinux/isolinux.cfg", "ISOLINUX"),
+];
+/// What shows that a file of these has arguments of the kernel.
+const ARGUMENTS: &[&str] = &["root=", "append", "options", "bootargs", "cmdline", "console="];
 const GRUB: &[&str] = &["grub", "grub2"];
 /// Parent of the vendor folders on an ESP; some systems have GRUB's menu in theirs.
 pub(crate) const VENDORS: &str = "EFI";
@@ -81,6 +105,22 @@ impl Volume {
     /// Paths of the menus of EXTLINUX and similar loaders, whether they exist or not.
     pub(crate) fn menus(&self) -> impl Iterator<Item = String> + use<> {
         self.in_boot(MENUS)
+    }
+
+    /// Files of loaders that have arguments of the kernel in a form that is not edited, each with its loader.
+    pub(crate) fn other_loaders(&self) -> Result<Vec<(String, &'static str)>, Error> {
+        let mut found = Vec::new();
+        for (path, loader) in OTHERS {
+            for path in self.in_boot(&[path]) {
+                let (folder, name) = path.rsplit_once('/').unwrap_or((".", &path));
+                let bytes = if self.root.is_file(&path) { self.bytes(folder, name, 0, MAX_ENTRY)? } else { Vec::new() };
+                let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+                if ARGUMENTS.iter().any(|mark| text.contains(mark)) {
+                    found.push((path, *loader));
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Folders that grub-install(8) and grub-mkconfig(8) write to, whether they exist or not: in /boot, and vendor

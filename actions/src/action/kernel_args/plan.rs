@@ -53,6 +53,8 @@ pub(super) struct Plan {
     has_kernelopts: bool,
     /// Whether GRUB reads entries of the Boot Loader Specification, and runs their options as a command.
     grub_reads_entries: bool,
+    /// Files of loaders that are not edited, each with its loader.
+    others: Vec<String>,
     /// Command line of the last entry that has a root argument.
     newest: Option<String>,
 }
@@ -70,6 +72,8 @@ impl Plan {
             plan.menus(index, volume, wanted)?;
             plan.xen_configs(index, volume, wanted)?;
             plan.unified_images(index, volume, wanted)?;
+            let others = volume.other_loaders()?;
+            plan.others.extend(others.iter().map(|(path, loader)| format!("/{path} of {} ({loader})", volume.name)));
         }
         for (index, volume) in volumes.iter().enumerate() {
             plan.templates(index, volume, wanted)?;
@@ -98,7 +102,12 @@ impl Plan {
         self.texts.iter().any(has)
     }
 
-    /// Warnings about changes that will not last.
+    /// Files of loaders that are not edited.
+    pub(super) fn others(&self) -> &[String] {
+        &self.others
+    }
+
+    /// Warnings about changes that will not last, and about files that are not changed.
     pub(super) fn warnings(&self) -> Vec<String> {
         let maker = self.menu_maker.map_or_else(
             || "the program that writes it is not known".to_owned(),
@@ -111,11 +120,14 @@ impl Plan {
             (&self.menus, "the menu for a kernel installed later may", maker.as_str()),
         ];
         let is_lost = |family: &Family| family.entries > 0 && family.templates == 0;
-        families
+        let others = self.others.iter().map(|file| {
+            format!("{file} has kernel arguments too, which this step cannot change: use write-file or run-in-target")
+        });
+        let lost = families
             .iter()
             .filter(|(family, _, _)| is_lost(family))
-            .map(|(_, what, why)| format!("{what} not have the arguments: {why}"))
-            .collect()
+            .map(|(_, what, why)| format!("{what} not have the arguments: {why}"));
+        lost.chain(others).collect()
     }
 
     /// Writes the changes.
