@@ -135,7 +135,8 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     assert!(warnings.ends_with(stays), "{warnings}");
     assert!(warnings.contains("its entries have 256 bytes, and Linux reads only those of 128 bytes"), "{warnings}");
     assert!(bench.disk()[..30 * MIB] == raw);
-    let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
+    let args = KernelArgs { append: vec!["quiet".to_owned()], ..KernelArgs::default() };
+    let error = bench.run(&Action::KernelArgs(args)).0.unwrap_err();
     let expect = "it has 128 entries of 256 bytes, but only up to 8192 entries of 128 bytes are supported";
     assert_error!(error, Error::Partitions(PartitionError::Table { .. }));
     assert!(chain(&error).ends_with(expect), "{}", chain(&error));

@@ -111,6 +111,14 @@ pub enum ConfigError {
         /// Where it was set.
         place: String,
     },
+    /// One source gives a key two values.
+    #[error("{key} is there twice in {place}, with two values: leave one of them out")]
+    Twice {
+        /// The key.
+        key: String,
+        /// Where it was set.
+        place: String,
+    },
     /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
     Value {
@@ -136,17 +144,12 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     if let Some(text) = read_if_there(&root.join(OF_MACHINE.trim_start_matches('/')))? {
         sources.push(from_yaml(OF_MACHINE, &text)?);
     }
-    sources.push(Source {
-        place: "the SMBIOS OEM strings".to_owned(),
-        // Only root can read the table. A machine without SMBIOS has none.
-        values: crate::oem_strings::parse(&std::fs::read(root.join("sys/firmware/dmi/tables/DMI")).unwrap_or_default())
-            .iter()
-            .filter_map(|word| key_and_value(word))
-            .collect(),
-    });
+    // Only root can read the table. A machine without SMBIOS has none.
+    let table = std::fs::read(root.join("sys/firmware/dmi/tables/DMI")).unwrap_or_default();
+    sources.push(from_words("the SMBIOS OEM strings", &crate::oem_strings::parse(&table))?);
     sources.push(from_fw_cfg(&root.join("sys/firmware/qemu_fw_cfg/by_name/opt/slipway")));
     if let Some(text) = read_if_there(&root.join("proc/cmdline"))? {
-        sources.push(from_command_line(&text));
+        sources.push(from_command_line(&text)?);
     }
     // A file with all modes, the current one in brackets (security/lockdown/lockdown.c). Secure Boot locks the kernel down.
     let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
@@ -175,8 +178,8 @@ pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
 }
 
 /// Reads `slipway.KEY=VALUE` words. Only the first `=` separates. A value in double quotes may contain blanks, as in
-/// the kernel's own parser (lib/cmdline.c, `next_arg`).
-pub fn from_command_line(text: &str) -> Source {
+/// the kernel's own parser (lib/cmdline.c, `next_arg`). A key with two values is refused.
+pub fn from_command_line(text: &str) -> Result<Source, ConfigError> {
     let mut words = vec![String::new()];
     let mut quoted = false;
     for c in text.trim().chars() {
@@ -187,8 +190,21 @@ pub fn from_command_line(text: &str) -> Source {
             (_, None) => {}
         }
     }
-    let values = words.iter().filter_map(|word| key_and_value(word)).collect();
-    Source { place: COMMAND_LINE.to_owned(), values }
+    from_words(COMMAND_LINE, &words)
+}
+
+fn from_words(place: &str, words: &[String]) -> Result<Source, ConfigError> {
+    let mut source = Source { place: place.to_owned(), values: BTreeMap::new() };
+    for (key, value) in words.iter().filter_map(|word| key_and_value(word)) {
+        match source.values.insert(key.clone(), value.clone()) {
+            // Loaders may add what is there already.
+            Some(earlier) if earlier != value && KEYS.contains(&&*key) => {
+                return Err(ConfigError::Twice { key, place: source.place });
+            }
+            _ => {}
+        }
+    }
+    Ok(source)
 }
 
 fn key_and_value(word: &str) -> Option<(String, String)> {
@@ -344,7 +360,8 @@ mod tests {
         let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("token", "t")]);
         let later = from_command_line(
             "quiet slipway.server=https://b.example:8443 slipway.boot_medium=LABEL=x slipway.colour=red",
-        );
+        )
+        .unwrap();
         let (config, warnings) = merge(&[baked, later], false).unwrap();
         assert_eq!(config.server.as_str(), "https://b.example:8443/");
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
@@ -366,15 +383,30 @@ mod tests {
                 }
             }
             for word in [format!("slipway.{key}="), format!("slipway.{key}"), format!("slipway.{key}=\"\"")] {
-                check(from_command_line(&word), key);
+                check(from_command_line(&word).unwrap(), key);
             }
         }
         for key in ["server", "ca", "require"] {
-            check(from_command_line(&format!("slipway.{key}=")), key);
+            check(from_command_line(&format!("slipway.{key}=")).unwrap(), key);
         }
         check(from_yaml(OF_MACHINE, "token: ''\n").unwrap(), "token");
-        let (_, warnings) = merge(&[baked, from_command_line("slipway.colour slipway.boot_medium=")], false).unwrap();
+        let (_, warnings) =
+            merge(&[baked, from_command_line("slipway.colour slipway.boot_medium=").unwrap()], false).unwrap();
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
+    }
+
+    #[test]
+    fn a_key_has_one_value_in_each_source() {
+        let check = |words: &str, expect: Option<&str>| {
+            let error = from_command_line(words).err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), expect, "{words}");
+        };
+        let twice = "token is there twice in the kernel command line, with two values: leave one of them out";
+        check("slipway.token=a quiet slipway.token=b", Some(twice));
+        check("slipway.token=a slipway.token", Some(twice));
+        check("slipway.token=a slipway.token=a slipway.colour=red slipway.colour=blue", None);
+        let oem = from_words("the SMBIOS OEM strings", &["slipway.ca=a".to_owned(), "slipway.ca=b".to_owned()]);
+        assert!(oem.unwrap_err().to_string().starts_with("ca is there twice in the SMBIOS OEM strings"));
     }
 
     #[test]
@@ -408,7 +440,7 @@ mod tests {
         );
 
         // Under Secure Boot, nothing unsigned lowers it, and nothing at all lowers what asks for a TPM.
-        let lower = from_command_line("slipway.require=registered slipway.server=https://evil.example");
+        let lower = from_command_line("slipway.require=registered slipway.server=https://evil.example").unwrap();
         for (require, is_locked_down) in [("attested", false), ("attested", true), ("token", true)] {
             let (config, warnings) = merge(&[baked(require), token.clone(), lower.clone()], is_locked_down).unwrap();
             assert_eq!((config.require.name(), config.server.as_str()), (require, "https://a.example/"));
@@ -451,7 +483,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_split_at_the_first_equals_sign() {
-        let source = from_command_line("a=b slipway.token=\"x=y z==\" slipway.server=https://s/?a=b\n");
+        let source = from_command_line("a=b slipway.token=\"x=y z==\" slipway.server=https://s/?a=b\n").unwrap();
         assert_eq!(source.values["token"], "x=y z==");
         assert_eq!(source.values["server"], "https://s/?a=b");
     }
@@ -497,11 +529,11 @@ mod tests {
         let (config, warnings) = merge(std::slice::from_ref(&baked), true).unwrap();
         assert_eq!(config.proxy, None);
         assert_eq!(warnings, [r#"/etc/slipway/config.yaml sets "no_proxy", which means nothing without "proxy""#]);
-        let later = from_command_line("slipway.proxy=http://proxy.example:3128");
+        let later = from_command_line("slipway.proxy=http://proxy.example:3128").unwrap();
         let (config, warnings) = merge(&[baked.clone(), later], true).unwrap();
         let expect = Proxy { url: "http://proxy.example:3128".to_owned(), except: "10.0.0.0/8".to_owned() };
         assert_eq!((config.proxy, warnings.as_slice()), (Some(expect), &[][..]));
-        let with_password = from_command_line("slipway.proxy=http://user:pw@proxy.example:3128");
+        let with_password = from_command_line("slipway.proxy=http://user:pw@proxy.example:3128").unwrap();
         let error = merge(&[baked, with_password], true).unwrap_err().to_string();
         let expect =
             "proxy from the kernel command line is \"...@proxy.example:3128\", which must be a host without user";

@@ -260,7 +260,10 @@ mod tests {
     #[test]
     fn hints_that_could_never_be_followed_are_told() {
         let erase = |disk| Action::EraseDisk(EraseDisk { disk, ..EraseDisk::default() });
-        let args = |disk| Action::KernelArgs(KernelArgs { disk, ..KernelArgs::default() });
+        let args = |disk| {
+            let append = vec!["quiet".to_owned()];
+            Action::KernelArgs(KernelArgs { disk, append, ..KernelArgs::default() })
+        };
         let read = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
         let skipping = read(r#"{"choose": "all", "skip": [{"tran": "usb"}, {"name": "/dev/disk/by-path/pci-1"}]}"#);
         check(erase(skipping.clone()), &[]);

@@ -27,6 +27,7 @@ mod lines;
 mod mime;
 mod multipart;
 pub mod network;
+mod numbers;
 mod parts;
 mod pyyaml;
 mod quotes;
@@ -45,6 +46,7 @@ pub use crate::gzip::MAX_BYTES;
 pub use crate::inject::{inject, inject_phone_home, inject_text};
 use crate::input::{readable, text_of};
 use crate::kind::Kind;
+pub use crate::numbers::check_numbers;
 pub use crate::refusal::Refusal;
 pub use crate::trust::trusting;
 

@@ -15,6 +15,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// In words, with the place at the end, as in messages of parsers.
+    pub fn with_place_behind(&self) -> String {
+        format!("{} at line {}, column {}", self.reason, self.line, self.column)
+    }
+
     pub(crate) fn at_byte(source: &str, at: usize, reason: impl Into<String>) -> Self {
         let (line, column) = lines::place(source, at);
         Self { line, column, reason: reason.into() }

@@ -35,7 +35,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["lines", "gzip", "block", "quotes"],
             &["refusal"],
             &["input", "events", "kind", "mime"],
-            &["pyyaml", "jinja"],
+            &["pyyaml", "jinja", "numbers"],
             &["yaml"],
             &["document", "tree"],
             &["tail", "flow", "content", "network"],

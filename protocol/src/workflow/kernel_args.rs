@@ -51,6 +51,9 @@ impl KernelArgs {
     /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
+        if self.added().next().is_none() && self.delete.is_empty() {
+            problems.push("changes no kernel arguments: give append, append_if_missing, replace or delete".to_owned());
+        }
         for argument in self.added() {
             if let Some(problem) = kernel_argument_problem(argument) {
                 problems.push(format!("cannot add the kernel argument {argument:?}: {problem}"));
@@ -172,6 +175,10 @@ mod tests {
         for argument in [" quiet", "quiet ", "\"a b\" c"] {
             assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
         }
+        check_inputs(
+            KernelArgs::default(),
+            &["changes no kernel arguments: give append, append_if_missing, replace or delete"],
+        );
         let looked_for = KernelArgs { delete: words(&[""]), replace: replace(&[("", "a")]), ..KernelArgs::default() };
         let empty = "cannot look for the kernel argument \"\": it is empty";
         check_inputs(looked_for, &[empty, empty]);

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::options;
 use slipway_protocol::given::{self, Rule};
+use slipway_user_data::check_numbers;
 
 /// Reads a document. Errors end with line and column.
 pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
@@ -12,6 +13,7 @@ pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
         given::read(Rule::Settings, reader)
     });
     let value = value.map_err(|error| error.without_snippet().to_string())?;
+    check_numbers(yaml).map_err(|refusal| refusal.with_place_behind())?;
     match line_after_end(yaml) {
         Some(line) => {
             Err(format!("the document ended with \"...\" before this, which is not read at line {line}, column 1"))
@@ -99,6 +101,8 @@ mod tests {
             ("serial: a\0b\n", "line 1"),
             ("serial: [a]\n", "line 1"),
             ("serial: {{ serial }}\n", "line 1"),
+            ("size: 1_0\n", "put a text in quotes, and write a number in decimal digits at line 1, column 7"),
+            ("model: a\nserial: 0o17\n", "line 2, column 9"),
         ] {
             let error = read::<DiskHints>(yaml).expect_err(yaml);
             assert!(error.contains(expect), "{yaml:?}: {error}");
