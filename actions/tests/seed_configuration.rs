@@ -84,6 +84,8 @@ fn what_cannot_be_written_over_is_named_before_anything_is_written() {
     check(&[], &[("etc/systemd/system-generators/cloud-init-generator", "-> /dev/null")], "cloud-init-generator masks");
     let menu = ("boot/grub/grub.cfg", "menuentry x {\n linux /vmlinuz ro cloud-init=disabled\n}\n");
     check(&[], &[menu], "/boot/grub/grub.cfg (line 2) gives the kernel cloud-init=disabled");
+    let menu = ("boot/extlinux/extlinux.conf", "label a\n linux /vmlinuz\n append ro ds=Ec2\n");
+    check(&[], &[menu], "/boot/extlinux/extlinux.conf (line 3) gives the kernel ds=Ec2");
     let expect = "/loader/entries/a.conf of partition 1 (esp) of ";
     check(&entry("linux /v\noptions ro ci.ds=Ec2\n"), &[], expect);
     check(&entry("linux /v\noptions ro ds=nocloud;s=http://x/\n"), &[], "ds=nocloud;s=http://x/, which counts more");
@@ -102,4 +104,17 @@ fn what_does_not_stop_a_seed_is_a_warning() {
     assert!(found[1].starts_with("nothing starts cloud-init-local.service in the installed system"), "{found:?}");
     let link = ("etc/systemd/system/cloud-init.target.wants/cloud-init-local.service", "-> /lib/systemd/x");
     assert_eq!(warnings(&[local, link]), [""; 0]);
+    let target = ("usr/lib/systemd/system/cloud-init.target", "[Unit]\n");
+    let found = warnings(&[local, link, target]);
+    assert!(found[0].starts_with("nothing starts cloud-init.target in the installed system"), "{found:?}");
+    let generator = ("usr/lib/systemd/system-generators/cloud-init-generator", "#!/bin/sh\n");
+    let wanted = ("etc/systemd/system/multi-user.target.wants/cloud-init.target", "-> /lib/systemd/x");
+    assert_eq!(warnings(&[local, link, target, generator]), [""; 0]);
+    assert_eq!(warnings(&[local, link, target, wanted]), [""; 0]);
+    for script in ["#!/usr/bin/python3\n", "#! /usr/bin/env -S python3 -s\n", "#!/bin/python3 -E\n"] {
+        let program = ("usr/bin/cloud-init", script);
+        let found = warnings(&[program]);
+        assert!(found[0].contains("bin/python3, which runs /usr/bin/cloud-init: nothing will read"), "{found:?}");
+        assert_eq!(warnings(&[program, ("usr/bin/python3", "-> python3.11")]), [""; 0]);
+    }
 }

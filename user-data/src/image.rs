@@ -60,6 +60,8 @@ pub struct Seed {
     pub has_network: bool,
     /// It has vendor-data.
     pub has_vendor_data: bool,
+    /// It has the installed system report by cloud-init's module `phone_home`.
+    pub has_phone_home: bool,
     /// It is in a partition of its own.
     pub is_partition: bool,
 }
@@ -121,6 +123,7 @@ pub fn judge(image: &Image, seed: Seed) -> (Vec<Obstacle>, Vec<String>) {
     }
     obstacles.extend(elsewhere(image, &read));
     obstacles.extend(overridden(&read, seed));
+    warnings.extend(without_module(&read, seed));
     (obstacles, warnings)
 }
 
@@ -141,6 +144,30 @@ fn listed(read: &[Settings]) -> Option<Obstacle> {
     };
     let is_no_cloud = |name: &&str| name.strip_prefix("DataSource").unwrap_or(name) == NO_CLOUD;
     (!names.iter().any(is_no_cloud)).then(|| obstacle(by, &pinned(&names.join(", "))))
+}
+
+/// A warning of lists of modules without the one that reports. A module is a name, or a list that begins with it
+/// (cloudinit/config/modules.py, `_fixup_modules` and `form_module_name`).
+fn without_module(read: &[Settings], seed: Seed) -> Option<String> {
+    let stages = ["cloud_init_modules", "cloud_config_modules", "cloud_final_modules"];
+    let lists = stages.iter().filter_map(|stage| match setting(read, &[stage])? {
+        (Node::List(modules), by) => Some((*stage, modules, by)),
+        _ => None,
+    });
+    let lists: Vec<_> = lists.filter(|_| seed.has_phone_home).collect();
+    let name = |module: &Node| match module {
+        Node::List(parts) => parts.first().and_then(Node::text).map(str::to_owned),
+        Node::Map(_) => Some(words(module)),
+        module => module.text().map(str::to_owned),
+    };
+    let reports = |module: &Node| {
+        let name = name(module).unwrap_or_default().to_lowercase().replace('-', "_");
+        name.trim().trim_start_matches("cc_").trim_end_matches(".py") == "phone_home"
+    };
+    let (stage, _, by) = lists.last()?;
+    let found = lists.iter().any(|(_, modules, _)| modules.iter().any(reports));
+    let reason = format!("has no phone_home among its modules ({stage}), so the installed system will not report");
+    (!found).then(|| obstacle(*by, &reason).to_string())
 }
 
 /// Settings that have cloud-init look in other places.

@@ -11,7 +11,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use slipway_user_data::image::{File, Image, Seed, judge};
 
-const SEED: Seed = Seed { has_network: true, has_vendor_data: true, is_partition: false };
+const SEED: Seed = Seed { has_network: true, has_vendor_data: true, has_phone_home: false, is_partition: false };
 const USER_DATA: &str = "#cloud-config\n";
 
 /// An image: names below /etc/cloud and contents. `cmdline` is what the kernel is started with.

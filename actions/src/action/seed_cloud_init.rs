@@ -69,6 +69,7 @@ fn seed_cloud_init(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) 
     let seed = Seed {
         has_network: inputs.network_config.is_some(),
         has_vendor_data: inputs.vendor_data.is_some(),
+        has_phone_home: inputs.phone_home.is_some(),
         is_partition,
     };
     let (system, changes, warnings) = match root {

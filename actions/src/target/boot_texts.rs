@@ -6,7 +6,7 @@ use slipway_formats::pe::{self, Sections};
 use crate::error::Error;
 use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
 
-/// The paths and texts of boot entries and menus, of environment blocks, and of the command lines in unified kernel
+/// The paths and texts of boot entries and menus, of Xen's configurations, of environment blocks, and of the command lines in unified kernel
 /// images and their addons.
 pub(crate) fn read(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
     let mut texts = Vec::new();
@@ -22,6 +22,9 @@ pub(crate) fn read(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
         texts.extend(read(&menu, MAX_MENU)?.map(|text| (menu, text)));
         let values = read(&block, MAX_ENTRY)?.map(|text| grub::environment(&text).into_values().collect::<Vec<_>>());
         texts.extend(values.map(|values| (block, values.join("\n"))));
+    }
+    for path in volume.menus().chain(volume.xen_configs()?) {
+        texts.extend(read(&path, MAX_MENU)?.map(|text| (path, text)));
     }
     for folder in [IMAGES, REMOVABLE, ADDONS] {
         for name in volume.files(folder, ".efi")? {

@@ -34,6 +34,9 @@ fn judged(word: &str, line: &str, seed: Seed) -> Option<String> {
     let gives = |what: &str| Some(format!("gives the kernel {word}, {what}"));
     match key {
         "cloud-init" if value == "disabled" => gives("which keeps cloud-init from running"),
+        "systemd.volatile" if !seed.is_partition && matches!(value, "" | "yes" | "true" | "1" | "on" | "state") => {
+            gives("with which /var is empty at each start")
+        }
         "systemd.mask" if value.starts_with("cloud-") => gives("which keeps cloud-init from running"),
         "ds" => {
             // Boot loaders want the semicolon escaped.

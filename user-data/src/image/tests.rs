@@ -18,7 +18,7 @@ fn found(image: &Image, seed: Seed) -> Vec<String> {
     judge(image, seed).0.iter().map(Obstacle::to_string).collect()
 }
 
-const ALL: Seed = Seed { has_network: true, has_vendor_data: true, is_partition: true };
+const ALL: Seed = Seed { has_network: true, has_vendor_data: true, has_phone_home: true, is_partition: true };
 
 #[test]
 fn an_image_as_it_is_takes_a_seed_or_says_why_not() {
@@ -53,6 +53,25 @@ fn an_image_as_it_is_takes_a_seed_or_says_why_not() {
     assert_eq!(found(&disabled, ALL), ["/etc/cloud/cloud-init.disabled keeps cloud-init from running"]);
     let broken = judge(&image("", &[("a.cfg", "a: [\n")]), ALL);
     assert!(broken.0.is_empty() && broken.1[0].starts_with("cloud-init skips /etc/cloud/cloud.cfg.d/a.cfg: line "));
+}
+
+#[test]
+fn an_image_that_never_reports_is_told() {
+    let check = |main: &str, parts: &[(&str, &str)], expect: &str| {
+        let (obstacles, warnings) = judge(&image(main, parts), ALL);
+        assert!(obstacles.is_empty() && warnings.join("; ") == expect, "{main} {parts:?}: {warnings:?}");
+    };
+    let will_not = "(cloud_final_modules), so the installed system will not report";
+    let modules = "cloud_config_modules: [runcmd]\ncloud_final_modules:\n- package-update-upgrade-install\n";
+    check(modules, &[], &format!("/etc/cloud/cloud.cfg (line 2) has no phone_home among its modules {will_not}"));
+    for module in ["phone-home", "phone_home", "cc_phone_home", "[phone-home, always]"] {
+        check(&format!("{modules}- {module}\n"), &[], "");
+    }
+    let less = ("z.cfg", "cloud_final_modules: [scripts-user]\n");
+    let told = format!("/etc/cloud/cloud.cfg.d/z.cfg (line 1) has no phone_home among its modules {will_not}");
+    check(&format!("{modules}- phone-home\n"), &[less], &told);
+    check("users: [default]\n", &[], "");
+    assert_eq!(judge(&image(modules, &[]), Seed::default()).1, [""; 0]);
 }
 
 #[test]
@@ -110,5 +129,8 @@ fn ds_identify_obeys_its_own_file_and_the_kernel() {
     linux("ci.di.policy=disabled", "has ds-identify disable cloud-init");
     linux("network-config=disabled", "gives the kernel network-config=disabled");
     linux("cc:{'datasource_list':['Ec2']}", "gives the kernel cc:");
+    let volatile = Image { boot: vec![file("/x", "linux /v systemd.volatile=state\n")], ..Image::default() };
+    assert!(found(&volatile, Seed::default())[0].contains("systemd.volatile=state, with which /var is empty"));
+    linux("systemd.volatile=yes", "");
     linux("systemd.mask=cloud-init.service", "gives the kernel systemd.mask=");
 }

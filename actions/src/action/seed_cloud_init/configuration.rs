@@ -138,6 +138,16 @@ fn disabled(etc: &Etc) -> Result<Option<String>, Error> {
             off.push(*name);
         }
     }
+    // The target is started by a generator, or by a link.
+    let target = SERVICES.first().copied().unwrap_or_default();
+    let is_there = usr.root.is_file(&usr.at(&format!("lib/systemd/system/{target}")));
+    let generators = ["lib/systemd/system-generators", "local/lib/systemd/system-generators"];
+    let has_generator = generators.iter().any(|folder| usr.root.has(&usr.at(&format!("{folder}/{GENERATOR}"))))
+        || etc.folder.root.has(&etc.folder.at(&format!("{GENERATORS}/{GENERATOR}")));
+    let is_wanted = has_link(&etc.folder, UNITS, target)? || has_link(usr, "lib/systemd/system", target)?;
+    if is_there && !has_generator && !is_wanted {
+        off.push(target);
+    }
     let warning = format!("nothing starts {} in the installed system: have it enabled", off.join(", "));
     Ok((!off.is_empty()).then_some(warning))
 }

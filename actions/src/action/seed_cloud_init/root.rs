@@ -27,6 +27,8 @@ const LEFTOVERS: &[&str] = &["instance", "instances", "sem", "data", "seed/noclo
 /// Where boot file systems are mounted.
 const BOOT: &[&str] = &["boot", "boot/efi", "efi"];
 const PROGRAM: &str = "bin/cloud-init";
+/// Longest line with the program that runs a script (Linux, `BINPRM_BUF_SIZE`).
+const MAX_SHEBANG: u64 = 256;
 /// Optional files of a seed.
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
 /// The seed contains secrets.
@@ -178,6 +180,21 @@ impl Found<'_> {
     }
 }
 
+/// The program that is to run cloud-init, if it is not there.
+fn missing_interpreter(usr: &Folder) -> Option<String> {
+    let head = usr.root.head(&usr.at(PROGRAM), MAX_SHEBANG).ok()??;
+    let line = String::from_utf8_lossy(&head);
+    let mut words = line.lines().next()?.strip_prefix("#!")?.split_whitespace();
+    let path = match words.next()? {
+        "/usr/bin/env" => format!("/usr/bin/{}", words.find(|word| !word.starts_with('-'))?),
+        path => path.to_owned(),
+    };
+    // Other folders are not looked into. /bin is the same as /usr/bin where cloud-init is.
+    let below =
+        path.strip_prefix("/usr/").or_else(|| path.strip_prefix('/').filter(|path| path.starts_with("bin/")))?;
+    (!usr.root.has(&usr.at(below))).then_some(path)
+}
+
 /// Sorted names of the directories in a directory; empty if `path` is not a directory.
 fn directories(root: &TargetRoot, path: &str) -> Result<Vec<String>, Error> {
     let list = |fd| -> Result<Vec<String>, Errno> {
@@ -240,6 +257,10 @@ impl System {
         if !has_cloud_init {
             warnings.push("the installed system has no /usr/bin/cloud-init, so nothing will read the seed".to_owned());
         }
+        let missing = self.etcs.iter().find_map(|etc| missing_interpreter(&etc.usr));
+        warnings.extend(missing.map(|path| {
+            format!("the installed system has no {path}, which runs /usr/bin/cloud-init: nothing will read the seed")
+        }));
         warnings
     }
 
