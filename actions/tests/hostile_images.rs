@@ -151,6 +151,7 @@ fn what_is_plainly_no_disk_is_refused_though_its_digest_is_right() {
         (b"age-encryption.org/v1\n-> X25519 ", "a file encrypted by age"),
         (b"\xD0\x0D\xFE\xED", "a device tree or an image for U-Boot (FIT)"),
         (b"\x7FELF\x02\x01\x01", "an ELF program"),
+        (b"UBI#\x01", "an image for raw flash (UBI)"),
     ] {
         let raw = [head, &image(MIB)].concat();
         for bytes in [raw.clone(), gzip(&raw), zstd(&raw)] {

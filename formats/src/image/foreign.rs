@@ -14,6 +14,7 @@ pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
             (is_lzma(head), "an LZMA stream"),
             (is_openpgp(head), "an OpenPGP message"),
             (is_pe(head), "an EFI or Windows program"),
+            (is_old_tar(head), "a tar archive"),
         ]
         .into_iter()
         .find_map(|(is, name)| is.then_some(name))
@@ -23,7 +24,7 @@ pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
 /// Offsets of the header of a GPT for the block sizes of disks (UEFI specification, 5.3.2).
 const GPT_HEADERS: [usize; 2] = [512, 4096];
 /// Offset, bytes and name.
-const MAGIC: [(usize, &[u8], &str); 64] = [
+const MAGIC: [(usize, &[u8], &str); 78] = [
     (0, b"LZIP", "an lzip stream"),
     (0, b"\x89LZO\0\r\n\x1A\n", "an lzop stream"),
     (0, b"LRZI", "an lrzip stream"),
@@ -39,6 +40,10 @@ const MAGIC: [(usize, &[u8], &str); 64] = [
     (0, b"\x25\xB5\x2F\xFD", "a stream of zstd before 0.8"),
     (0, b"\x26\xB5\x2F\xFD", "a stream of zstd before 0.8"),
     (0, b"\x27\xB5\x2F\xFD", "a stream of zstd before 0.8"),
+    // PKWARE, APPNOTE.TXT, 4.3.16 and 8.5.3: an archive without files, and one in several parts.
+    (0, b"PK\x05\x06", "a zip archive"),
+    (0, b"PK\x07\x08", "a zip archive"),
+    (0, b"\0ZCK1", "a zchunk file"),
     (0, b"MSCF\0\0\0\0", "a cabinet archive"),
     (0, b"xar!", "an xar archive"),
     // Encrypted. age-encryption.org/v1, "Header".
@@ -69,6 +74,22 @@ const MAGIC: [(usize, &[u8], &str); 64] = [
     (0, b"EVF\x09\x0D\x0A\xFF\0", "an EWF image"),
     (0, b"encrcdsa", "an encrypted DMG image"),
     (0, b"\xFE\xEF\x01", "a Ghost image"),
+    // cpio(5): old binary archives, in either order of bytes.
+    (0, b"\xC7\x71", "a cpio archive"),
+    (0, b"\x71\xC7", "a cpio archive"),
+    // Images of raw flash. Linux, ubi-media.h, ubifs-media.h and jffs2.h: a clean marker, a name and a piece of a file.
+    (0, b"UBI#", "an image for raw flash (UBI)"),
+    (0, b"\x31\x18\x10\x06", "an image for raw flash (UBIFS)"),
+    (0, b"\x85\x19\x03\x20", "an image for raw flash (JFFS2)"),
+    (0, b"\x85\x19\x01\xE0", "an image for raw flash (JFFS2)"),
+    (0, b"\x85\x19\x02\xE0", "an image for raw flash (JFFS2)"),
+    // UEFI Platform Initialization specification, EFI_FIRMWARE_VOLUME_HEADER.
+    (40, b"_FVH", "UEFI firmware"),
+    // Linux, Documentation/arch/x86/boot.rst, arm64/booting.rst and riscv/boot-image-header.rst: kernels without a
+    // program for EFI in them.
+    (0x202, b"HdrS", "a Linux kernel"),
+    (56, b"ARM\x64", "a Linux kernel"),
+    (56, b"RSC\x05", "a Linux kernel"),
     // Programs and what boot loaders load. Devicetree specification, 5.2; U-Boot, include/image.h.
     (0, b"\x7FELF", "an ELF program"),
     (0, b"\xD0\x0D\xFE\xED", "a device tree or an image for U-Boot (FIT)"),
@@ -99,19 +120,34 @@ const MAGIC: [(usize, &[u8], &str); 64] = [
     (0, b"\xFE\xFF", "UTF-16 text"),
 ];
 
-/// Whether it is an .lzma file, which has no signature: the usual properties, a dictionary of 2^n or 2^n + 2^(n-1)
-/// bytes, a plausible size, and the first byte of a range coder (xz, lzma-file-format.txt, 1.1; liblzma's check).
+/// Properties of LZMA in a byte: by far the most usual ones, and the largest.
+const USUAL_PROPERTIES: u8 = 0x5D;
+const MAX_PROPERTIES: u8 = 224;
+
+/// Whether it is an .lzma file, which has no signature: properties, usual ones if it says its size, a dictionary of 2^n
+/// or 2^n + 2^(n-1) bytes, a plausible size, and the first byte of a range coder (xz, lzma-file-format.txt, 1.1;
+/// liblzma's check).
 fn is_lzma(head: &[u8]) -> bool {
-    let [0x5D, d0, d1, d2, d3, size @ .., 0] = head.get(..14).unwrap_or_default() else { return false };
+    let [properties @ ..=MAX_PROPERTIES, d0, d1, d2, d3, size @ .., 0] = head.get(..14).unwrap_or_default() else {
+        return false;
+    };
     let dictionary = u32::from_le_bytes([*d0, *d1, *d2, *d3]);
     let is_usual = dictionary >= 4096 && (dictionary.is_power_of_two() || (dictionary / 3 * 2).is_power_of_two());
     let is_known = size.iter().rev().take(3).all(|byte| *byte == 0) && size.iter().any(|byte| *byte != 0);
-    is_usual && (is_known || size.iter().all(|byte| *byte == 0xFF))
+    let is_streamed = size.iter().all(|byte| *byte == 0xFF);
+    is_usual && (is_streamed || is_known && *properties == USUAL_PROPERTIES)
 }
 
 /// Whether it is a message of OpenPGP, which has no signature: a session key encrypted to a public key (version 3) or
-/// by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2, 5.1 and 5.3).
+/// by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2, 5.1 and 5.3), or as GnuPG writes
+/// it: a signature that follows (version 3; 5.4), or compressed data, of which little is fixed (5.6).
 fn is_openpgp(head: &[u8]) -> bool {
+    let is_boot_sector = head.get(510..512) == Some(&[0x55, 0xAA]);
+    match head {
+        [0x90 | 0xC4, 0x0D, 3, 0 | 1, 1..=14, 1 | 17 | 19 | 22 | 27 | 28, ..] => return true,
+        [0xA3, 1..=3, ..] => return !is_boot_sector,
+        _ => {}
+    }
     let body = match head {
         [0x84 | 0x8C | 0xC1 | 0xC3, _, body @ ..] | [0x85, _, _, body @ ..] => body,
         _ => return false,
@@ -124,6 +160,17 @@ fn is_openpgp(head: &[u8]) -> bool {
         [3, _, _, _, _, _, _, _, _, 1..=3 | 16 | 18 | 25 | 26, ..] => !is_password,
         _ => false,
     }
+}
+
+/// Whether it is a tar archive from before there was a signature: its first header has the right checksum, in octal,
+/// with spaces in place of itself (POSIX.1-2017, pax, "ustar Interchange Format").
+fn is_old_tar(head: &[u8]) -> bool {
+    const SUM: std::ops::Range<usize> = 148..156;
+    let (Some(header), Some(digits)) = (head.get(..512), head.get(SUM)) else { return false };
+    let digits = std::str::from_utf8(digits).unwrap_or_default().trim_matches([' ', '\0']);
+    let bytes = header.iter().enumerate().map(|(at, byte)| if SUM.contains(&at) { b' ' } else { *byte });
+    let sum: u32 = bytes.map(u32::from).sum();
+    !digits.is_empty() && u32::from_str_radix(digits, 8) == Ok(sum)
 }
 
 /// Whether it is a program in the PE format (Microsoft, PE Format, "Signature"), and no disk beside that: the code in
@@ -147,6 +194,15 @@ mod tests {
         assert_eq!(crate::image::check_raw(&block).err().is_some(), expect.is_some(), "{head:?}");
     }
 
+    /// The header of a file in the format of before 1988, with this checksum.
+    fn old_tar(sum: &str) -> Vec<u8> {
+        let mut header = vec![0; 512];
+        for (at, text) in [(0, "name"), (100, "000644"), (124, "00000000003"), (148, sum)] {
+            header.splice(at..at + text.len(), text.bytes());
+        }
+        header
+    }
+
     #[test]
     fn every_signature_is_found_and_only_where_it_belongs() {
         for (at, magic, name) in MAGIC {
@@ -163,6 +219,9 @@ mod tests {
         let lzma = Some("an LZMA stream");
         check(b"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", lzma);
         check(b"\x5D\0\0\x0C\0\0\0\x10\0\0\0\0\0\0", lzma);
+        check(b"\x12\0\0\x30\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", lzma);
+        check(b"\x12\0\0\x30\0\0\0\x10\0\0\0\0\0\0", None);
+        check(b"\xE1\0\0\x30\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", None);
         check(b"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", None);
         check(b"\x5D\x01\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0", None);
         check(b"\x5D\0\0\x80\0\xFF\xFF\0\0\0\0\0\x01\0", None);
@@ -174,6 +233,16 @@ mod tests {
         check(b"\xC1\x5E\x0312345678\x12", openpgp);
         check(b"\x85\x01\x0C\x0312345678\x07", None);
         check(b"\x8C\x0D\x05\x09\x03", None);
+        check(b"\x90\x0D\x03\0\x08\x16", openpgp);
+        check(b"\x90\x0D\x04\0\x08\x16", None);
+        check(b"\xA3\x01\xEC\xD8", openpgp);
+        let mut code = vec![0xFA; 512];
+        code.splice(..2, *b"\xA3\x01");
+        code.splice(510.., *b"\x55\xAA");
+        check(&code, None);
+        check(&old_tar("0002742"), Some("a tar archive"));
+        check(&old_tar("0002743"), None);
+        check(&old_tar(""), None);
         let mut program = vec![0; 1024];
         program.splice(..2, *b"MZ");
         program.splice(0x3C..0x40, 0x80_u32.to_le_bytes());
