@@ -279,6 +279,15 @@ fn what_follows_the_stream_is_an_error() {
 }
 
 #[test]
+fn zeros_after_gzip_are_the_padding_of_tapes() {
+    let raw = image(3 * MIB);
+    let bench = Bench::new(DISK);
+    let stream = [gzip(&raw[..MIB]), gzip(&raw[MIB..]), vec![0; 3 * MIB]].concat();
+    bench.streams(file(&bench, &stream));
+    check_written(&bench, &raw);
+}
+
+#[test]
 fn a_flipped_bit_is_found_by_either_digest() {
     let raw = image(IMAGE);
     let mut flipped = raw.clone();

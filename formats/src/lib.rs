@@ -11,6 +11,7 @@ pub mod crc32;
 pub mod efi;
 pub mod fat;
 pub mod fstab;
+pub mod gzip;
 pub mod http;
 pub mod image;
 pub mod oci;

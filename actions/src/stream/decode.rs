@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use slipway_formats::gzip::Members;
 use slipway_formats::image::Format;
 
 use super::block_io::{Input, Output};
@@ -13,7 +14,7 @@ use crate::error::{Error, ImageError};
 /// Sends the raw image block by block. `fetch_total` is the size of the source, if known. Returns the format and the
 /// size of the image in bytes.
 ///
-/// It is an error if the compressed stream is truncated or is followed by other data.
+/// It is an error if the compressed stream is truncated or is followed by other data, except for zeros after gzip.
 pub(super) fn run(
     mut input: Input,
     output: &Output,
@@ -30,7 +31,7 @@ pub(super) fn run(
         Format::Zstd => parallel::run(Pieces::Zstd, input, output),
         Format::Xz => parallel::run(Pieces::Xz, input, output),
         Format::Qcow2 => qcow2_stages::in_file_order(input, output),
-        Format::Gzip => output.fill(format.name(), &mut flate2::bufread::MultiGzDecoder::new(input), 0),
+        Format::Gzip => output.fill(format.name(), &mut Members::new(input), 0),
         Format::Bzip2 => output.fill(format.name(), &mut bzip2::bufread::MultiBzDecoder::new(input), 0),
     };
     // Decoders return errors of their input without the distinction between stopped and failed.

@@ -31,11 +31,12 @@ pub(super) struct Header {
 impl Header {
     /// Reads the header of a stream.
     pub(super) fn read(input: &mut impl Read) -> io::Result<Self> {
-        let mut bytes = [0; HEADER];
-        input.read_exact(&mut bytes)?;
-        if bytes[..6] != MAGIC {
+        let mut read = Vec::with_capacity(HEADER);
+        input.take(HEADER as u64).read_to_end(&mut read)?;
+        if !read.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic) {
             return Err(invalid("the data after the last stream is not a stream"));
         }
+        let bytes: [u8; HEADER] = read.try_into().map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         if crc32(&bytes[6..8]).to_le_bytes() != bytes[8..] || bytes[6] != 0 || bytes[7] > 0x0F {
             return Err(invalid("the header of the stream is damaged"));
         }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use liblzma::stream::{CONCATENATED, Stream};
 use sha2::{Digest as _, Sha256};
+use slipway_formats::gzip::Members;
 use slipway_formats::image::{Format, check_raw};
 use slipway_formats::qcow2::{HEADER_LEN, Header, Image};
 use slipway_formats::zstd::FrameHeader;
@@ -19,6 +20,9 @@ use crate::error::Error;
 
 /// Memory limit of the xz decoder, in bytes. A machine has no more for it either.
 const XZ_MEMORY: u64 = 80 << 20;
+/// What the decoders say of data that needs more memory.
+const ZSTD_MEMORY: &str = "Frame requires too much memory for decoding";
+const XZ_NEEDS_MORE: &str = "memory limit reached";
 
 /// The raw image.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
         Format::Qcow2 => return of_qcow2(&random, head, len, name),
         Format::Raw => Box::new(input),
         Format::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed("decoding"))?),
-        Format::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+        Format::Gzip => Box::new(Members::new(input)),
         Format::Xz => {
             let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED);
             let stream = stream.map_err(|source| failed("decoding")(source.into()))?;
@@ -82,10 +86,18 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         }
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
+            let source = source.to_string();
+            let reason = match source.as_str() {
+                ZSTD_MEMORY => {
+                    "it needs more memory than machines have for it; compress it with zstd --long=27, or \
+                                without --long"
+                }
+                XZ_NEEDS_MORE => "it needs more memory than machines have for it; compress it with xz -9 or less",
+                _ => "it is damaged, was cut off, or has other data after its end; create the image again",
+            };
             let message = format!(
                 "the {} data of the image {name:?} cannot be decoded after {decoded} bytes of the raw image \
-                 ({source}): it is damaged, was cut off, has other data after its end, or needs more memory than \
-                 machines have for it; create the image again",
+                 ({source}): {reason}",
                 format.name()
             );
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
