@@ -1,8 +1,10 @@
 //! Makes a small FAT12 or FAT16 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) in memory, with its
-//! files. Each file is in one piece, so that it can be found and replaced without knowing the file system.
+//! files. Each file is in one piece, so that it can be found and replaced without knowing the file system. [`read`] reads
+//! what others made.
 #![allow(clippy::indexing_slicing, reason = "it writes into buffers that it has just made")]
 
 mod directory;
+pub mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! Recognises a file by its first bytes: an image in a format that can be written, or clearly something else.
 
 mod foreign;
+pub mod made_for;
 
 use foreign::foreign;
 

@@ -4,6 +4,7 @@
 #![deny(clippy::indexing_slicing, clippy::expect_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests"))]
 
+pub mod architecture;
 pub mod bmap;
 pub mod boot_config;
 pub mod boot_entry;

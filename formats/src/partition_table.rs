@@ -68,6 +68,21 @@ impl Table {
         Self { kind, block, partitions: Vec::new(), remarks: Vec::new() }
     }
 
+    /// Where its last partition ends, or the area of a GPT for partitions if that ends later, in bytes; and which of
+    /// them it is. None without partitions.
+    pub fn end(&self) -> Option<(u64, String)> {
+        let last = self.partitions.iter().max_by_key(|partition| partition.bytes.end);
+        let last = last.map(|last| (last.bytes.end, last.describe()));
+        let area = match &self.kind {
+            Kind::Gpt(gpt) => Some((gpt.usable_end(), "the area for partitions".to_owned())),
+            _ => None,
+        };
+        match (last, area) {
+            (Some(last), Some(area)) => Some(if last.0 >= area.0 { last } else { area }),
+            (last, area) => last.or(area),
+        }
+    }
+
     /// The partition that ends furthest beyond the end of an image of this size in bytes, if one does. Such an image
     /// was truncated, or leaves out unused space.
     pub fn beyond(&self, image: u64) -> Option<&Partition> {

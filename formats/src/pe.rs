@@ -38,10 +38,8 @@ impl Sections {
     pub fn read(head: &[u8]) -> Option<Self> {
         let long = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
         let short = |at: usize| Some(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));
+        let machine = machine(head)?;
         let pe = long(PE_OFFSET)? as usize;
-        if !head.starts_with(b"MZ") || head.get(pe..)?.first_chunk() != Some(b"PE\0\0") {
-            return None;
-        }
         let table = pe + COFF_HEADER + usize::from(short(pe + 20)?);
         let count = usize::from(short(pe + 6)?).min(MAX_SECTIONS);
         let section = |index: usize| {
@@ -51,7 +49,7 @@ impl Sections {
             let len = field(8)?.min(field(16)?).into();
             Some(Section { name: *entry.first_chunk()?, offset: field(20)?.into(), len })
         };
-        Some(Self { machine: short(pe + 4)?, list: (0..count).map(section).collect::<Option<_>>()? })
+        Some(Self { machine, list: (0..count).map(section).collect::<Option<_>>()? })
     }
 
     /// All sections with a name. An image has one for each profile.
@@ -69,6 +67,15 @@ impl Sections {
     pub fn has_kernel(&self) -> bool {
         self.first(".linux").is_some()
     }
+}
+
+/// The machine type of a program (PE Format, "Machine Types") by its first bytes. None if it is not a PE file.
+pub fn machine(head: &[u8]) -> Option<u16> {
+    let pe = u32::from_le_bytes(*head.get(PE_OFFSET..)?.first_chunk()?) as usize;
+    if !head.starts_with(b"MZ") || head.get(pe..)?.first_chunk() != Some(b"PE\0\0") {
+        return None;
+    }
+    Some(u16::from_le_bytes(*head.get(pe + 4..)?.first_chunk()?))
 }
 
 /// The content of a section that holds a line of text.

@@ -98,6 +98,11 @@ impl Gpt {
         self.backup
     }
 
+    /// Where the area for partitions ends, in bytes.
+    pub(super) fn usable_end(&self) -> u64 {
+        self.last_usable.saturating_add(1).saturating_mul(self.block())
+    }
+
     /// Bytes of all entries.
     fn entries_len(&self) -> u64 {
         u64::from(self.count) * u64::from(self.entry_size)
@@ -221,7 +226,6 @@ pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Imag
         return Err(Fault::damaged(format!("{reason}, so neither Linux nor firmware finds the GPT"), REPAIR));
     }
     let block = gpt.block();
-    let usable_end = gpt.last_usable.saturating_add(1).saturating_mul(block);
     let entries = match gpt.entries(image) {
         Ok(Found::Bytes(entries)) => entries,
         Ok(_) => Vec::new(),
@@ -231,16 +235,13 @@ pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Imag
     for (number, entry) in (1..).zip(entries.chunks(gpt.entry_size as usize)) {
         table.partitions.extend(partition(number, entry, block)?);
     }
-    // Linux ignores a table that uses blocks beyond the end of the disk.
-    if let Some(last) = table.partitions.iter().max_by_key(|partition| partition.bytes.end)
-        && last.bytes.end >= usable_end
-    {
-        image.within_disk(|| last.describe(), last.bytes.end)?;
-    }
-    image.within_disk(|| "the area for partitions".to_owned(), usable_end)?;
     gpt.backup = gpt.find_backup(image);
     table.remarks = remarks(&gpt, &table, image.known.image);
     table.kind = Kind::Gpt(gpt);
+    // Linux ignores a table that uses blocks beyond the end of the disk.
+    if let Some((end, what)) = table.end() {
+        image.within_disk(|| what, end)?;
+    }
     Ok(table)
 }
 

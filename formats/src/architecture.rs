@@ -1,0 +1,243 @@
+//! The architecture that an image is for, by its partition types and the programs for UEFI firmware in it.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::partition_types;
+
+use crate::efi::device_path::guid_text;
+use crate::fat::read::{Files, Found};
+use crate::partition_table::{Kind, Partition, ReadAt, Table};
+use crate::pe;
+
+/// What in an image is for one architecture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The architecture, as uname(2) names it: `x86_64`, `aarch64`.
+    pub architecture: String,
+    /// What is for it, in words.
+    pub what: String,
+}
+
+/// Types of root and /usr partitions (The Discoverable Partitions Specification), with their architectures.
+const TYPES: [(&str, &str); 18] = [
+    (partition_types::ROOT_X86_64, "x86_64"),
+    (partition_types::USR_X86_64, "x86_64"),
+    (partition_types::ROOT_ARM64, "aarch64"),
+    (partition_types::USR_ARM64, "aarch64"),
+    ("44479540-f297-41b2-9af7-d131d5f0458a", "i686"),
+    ("75250d76-8cc6-458e-bd66-bd47cc81a812", "i686"),
+    ("69dad710-2ce4-4e3c-b16c-21a1d49abed3", "arm"),
+    ("7d0359a3-02b3-4f0a-865c-654403e70625", "arm"),
+    ("72ec70a6-cf74-40e6-bd49-4bda08e8f224", "riscv64"),
+    ("beaec34b-8442-439b-a40b-984381ed097d", "riscv64"),
+    ("77055800-792c-4f94-b39a-98c91b762bb6", "loongarch64"),
+    ("e611c702-575c-4cbe-9a46-434fa0bf7e3f", "loongarch64"),
+    ("c31c45e6-3f39-412e-80fb-4809c4980599", "ppc64le"),
+    ("15bb03af-77e7-4d4a-b12b-c0d084f7491c", "ppc64le"),
+    ("5eead9a9-fe09-4a1e-a1d7-520d00531306", "s390x"),
+    ("8a4f5770-50aa-4ed3-874a-99b710db6fea", "s390x"),
+    ("993d8d3d-f80e-4225-855a-9daf8ed7ea97", "ia64"),
+    ("4301d2a6-4e3b-4b2a-bb94-9e0b2c4225ea", "ia64"),
+];
+/// Machine types of EFI programs (PE Format, "Machine Types").
+const MACHINES: [(u16, &str); 7] = [
+    (0x8664, "x86_64"),
+    (0xAA64, "aarch64"),
+    (0x014C, "i686"),
+    (0x01C2, "arm"),
+    (0x5064, "riscv64"),
+    (0x6264, "loongarch64"),
+    (0x0200, "ia64"),
+];
+/// Types of MBR partitions with a FAT file system.
+const FAT_TYPES: [u8; 7] = [0x01, 0x04, 0x06, 0x0B, 0x0C, 0x0E, 0xEF];
+/// The folder below which firmware and systems have their boot loaders (UEFI specification, 13.3.1.3).
+const EFI: &str = "EFI";
+/// Bytes of a program that hold its headers.
+const HEAD: usize = 4096;
+
+/// What an image shows of the architecture that it is for: nothing, one, or several if it starts on several. `read` is
+/// of the image; what is not known shows nothing.
+pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
+    let mut found: Vec<Evidence> = table.partitions.iter().filter_map(by_type).collect();
+    for start in fat_file_systems(table) {
+        let mut within = |offset: u64, len: usize| read(start.checked_add(offset)?, len);
+        if let Some(mut files) = Files::open(&mut within) {
+            found.extend(programs(&mut files));
+        }
+    }
+    found
+}
+
+/// Why a machine of this architecture, as uname(2) names it, cannot start an image. None if it can, or if that is not
+/// certain.
+pub fn mismatch(evidence: &[Evidence], machine: &str) -> Option<String> {
+    let first = evidence.first()?;
+    let runs = |evidence: &Evidence| match machine {
+        // Their processors run the older architecture, too.
+        "x86_64" => matches!(evidence.architecture.as_str(), "x86_64" | "i686"),
+        "aarch64" => matches!(evidence.architecture.as_str(), "aarch64" | "arm"),
+        // Nobody says what another runs.
+        _ => true,
+    };
+    if evidence.iter().any(runs) {
+        return None;
+    }
+    let Evidence { architecture, what } = first;
+    let (image, machine) = (usual_name(architecture), usual_name(machine));
+    Some(format!("the image is for {image} ({what}), but the machine is {machine}; use an image for {machine}"))
+}
+
+/// The name that distributions use, if it is another.
+fn usual_name(architecture: &str) -> &str {
+    match architecture {
+        "x86_64" => "x86-64",
+        "aarch64" => "arm64",
+        "i686" => "x86",
+        other => other,
+    }
+}
+
+fn by_type(partition: &Partition) -> Option<Evidence> {
+    let (kind, _) = partition.guids.as_ref()?;
+    let kind = guid_text(kind);
+    let (_, architecture) = TYPES.iter().find(|(guid, _)| *guid == kind)?;
+    let what = format!("by the type of {}", partition.describe());
+    Some(Evidence { architecture: (*architecture).to_owned(), what })
+}
+
+/// Where file systems begin that firmware looks for boot loaders in.
+fn fat_file_systems(table: &Table) -> Vec<u64> {
+    let is_fat = |partition: &&Partition| match &partition.guids {
+        Some((kind, _)) => guid_text(kind) == partition_types::ESP,
+        None => FAT_TYPES.contains(&partition.mbr_type),
+    };
+    match table.kind {
+        Kind::BootSector => vec![0],
+        _ => table.partitions.iter().filter(is_fat).map(|partition| partition.bytes.start).collect(),
+    }
+}
+
+/// The programs in the folders of boot loaders.
+fn programs(files: &mut Files<'_, '_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    let folders = files.list(EFI).unwrap_or_default();
+    for folder in folders.iter().filter(|folder| folder.is_folder) {
+        let path = format!("{EFI}/{}", folder.name);
+        for file in files.list(&path).unwrap_or_default() {
+            if !file.is_folder && file.name.to_ascii_lowercase().ends_with(".efi") {
+                let what = format!("by {path}/{}", file.name);
+                found.extend(of_program(&file, files).map(|architecture| Evidence { architecture, what }));
+            }
+        }
+    }
+    found
+}
+
+/// The architecture of a program by its header, or else by the name under which firmware starts it.
+fn of_program(file: &Found, files: &mut Files<'_, '_>) -> Option<String> {
+    let by_header = files.head(file, HEAD).and_then(|head| pe::machine(&head));
+    let name = file.name.to_ascii_lowercase();
+    let by_name = || match name.as_str() {
+        "bootx64.efi" => Some("x86_64"),
+        "bootaa64.efi" => Some("aarch64"),
+        "bootia32.efi" => Some("i686"),
+        "bootarm.efi" => Some("arm"),
+        "bootriscv64.efi" => Some("riscv64"),
+        "bootloongarch64.efi" => Some("loongarch64"),
+        _ => None,
+    };
+    match by_header {
+        Some(machine) => MACHINES.iter().find(|(known, _)| *known == machine).map(|(_, name)| (*name).to_owned()),
+        None => by_name().map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fat::{File, Kind as FatKind, Volume};
+
+    fn table(kind: Kind, partitions: Vec<Partition>) -> Table {
+        Table { kind, block: 512, partitions, remarks: Vec::new() }
+    }
+
+    fn typed(number: u32, guid: &str, start: u64) -> Partition {
+        let digits: String = guid.chars().filter(char::is_ascii_hexdigit).collect();
+        let mut bytes = u128::from_str_radix(&digits, 16).unwrap().to_be_bytes();
+        bytes[..4].reverse();
+        bytes[4..6].reverse();
+        bytes[6..8].reverse();
+        Partition { number, bytes: start..start + 512, guids: Some((bytes, [1; 16])), ..Partition::default() }
+    }
+
+    /// A program for this machine; its headers alone.
+    fn program(machine: u16) -> Vec<u8> {
+        let mut program = vec![0; 0x80];
+        program[..2].copy_from_slice(b"MZ");
+        program[0x3C] = 0x40;
+        program[0x40..0x44].copy_from_slice(b"PE\0\0");
+        program[0x44..0x46].copy_from_slice(&machine.to_le_bytes());
+        program
+    }
+
+    /// What a FAT file system with these files shows, of which so many bytes are known.
+    fn shown(files: &[(&str, &[u8])], known: usize) -> Vec<(String, String)> {
+        let files: Vec<File> = files.iter().map(|(path, content)| File { path, content }).collect();
+        let (kind, sector, len) = (FatKind::Fat12, 512, 4 << 20);
+        let volume = Volume { kind, sector, len, hidden: 0, id: 1, label: "ESP", files: &files };
+        let mut bytes = volume.make().unwrap().to_bytes();
+        bytes.truncate(known);
+        let table = table(Kind::Unknown, vec![typed(1, partition_types::ESP, 0)]);
+        let mut read = |at: u64, len: usize| bytes.get(at as usize..)?.get(..len).map(<[u8]>::to_vec);
+        let found = evidence(&table, &mut read).into_iter();
+        found.map(|found| (found.architecture, found.what)).collect()
+    }
+
+    #[test]
+    fn boot_loaders_show_an_architecture() {
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        let (x64, arm64) = (program(0x8664), program(0xAA64));
+        let all = usize::MAX;
+        for (files, known, expect) in [
+            (&[("EFI/BOOT/BOOTX64.EFI", &x64[..])][..], all, vec![pair("x86_64", "by EFI/BOOT/BOOTX64.EFI")]),
+            (&[("EFI/debian/grubaa64.efi", &arm64)], all, vec![pair("aarch64", "by EFI/debian/grubaa64.efi")]),
+            // The name counts if the program is not known.
+            (&[("EFI/BOOT/BOOTAA64.EFI", &x64)], all, vec![pair("x86_64", "by EFI/BOOT/BOOTAA64.EFI")]),
+            (&[("EFI/BOOT/BOOTAA64.EFI", b"?")], all, vec![pair("aarch64", "by EFI/BOOT/BOOTAA64.EFI")]),
+            (&[("EFI/BOOT/FBX64.EFI", b"?"), ("EFI/BOOT/GRUB.CFG", b"set")], all, vec![]),
+            (&[("BOOTX64.EFI", &x64)], all, vec![]),
+            (&[("EFI/BOOT/BOOTX64.EFI", &program(0xEBC))], all, vec![]),
+            (&[("EFI/BOOT/BOOTX64.EFI", &x64)], 600, vec![]),
+        ] {
+            assert_eq!(shown(files, known), expect, "{files:?}");
+        }
+        let both = shown(&[("EFI/BOOT/BOOTX64.EFI", &x64), ("EFI/BOOT/BOOTAA64.EFI", &arm64)], all);
+        assert_eq!(both.len(), 2);
+    }
+
+    #[test]
+    fn a_machine_is_told_what_is_certainly_for_another() {
+        let root = |guid: &str| evidence(&table(Kind::Unknown, vec![typed(3, guid, 0)]), &mut |_, _| None);
+        let (x64, arm64) = (root(partition_types::ROOT_X86_64), root(partition_types::USR_ARM64));
+        let refusal = "the image is for arm64 (by the type of partition 3), but the machine is x86-64; use an image \
+                       for x86-64";
+        assert_eq!(mismatch(&arm64, "x86_64").as_deref(), Some(refusal));
+        assert!(mismatch(&x64, "aarch64").unwrap().starts_with("the image is for x86-64 ("));
+        let riscv = root("72ec70a6-cf74-40e6-bd49-4bda08e8f224");
+        assert!(mismatch(&riscv, "aarch64").unwrap().contains("for riscv64 ("));
+        let x86 = root("44479540-f297-41b2-9af7-d131d5f0458a");
+        let both = [x64.clone(), arm64.clone()].concat();
+        for (evidence, machine) in [
+            (&x64, "x86_64"),
+            (&arm64, "aarch64"),
+            (&both, "aarch64"),
+            (&x86, "x86_64"),
+            (&root(partition_types::LINUX), "aarch64"),
+            (&x64, ""),
+            (&x64, "riscv64"),
+        ] {
+            assert_eq!(mismatch(evidence, machine), None, "{evidence:?} {machine}");
+        }
+        assert!(mismatch(&x86, "aarch64").is_some());
+    }
+}

@@ -1,0 +1,274 @@
+//! Reads the folders of a FAT file system of any kind, and the beginnings of its files.
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests"))]
+
+use super::ENTRY;
+
+/// Reads this many bytes of the file system at an offset. None if they are not known.
+pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
+
+/// Most bytes of a folder that are read. EFI system partitions have a few dozen files.
+const MAX_FOLDER: usize = 256 << 10;
+/// Attributes of an entry: a label, or a part of a long name.
+const LABEL: u8 = 0x08;
+const FOLDER: u8 = 0x10;
+const LONG_NAME: u8 = 0x0F;
+/// First byte of the name of an entry that is not used any more.
+const REMOVED: u8 = 0xE5;
+/// Places of the letters in a part of a long name.
+const LETTERS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
+
+/// A file or folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its long name, or else the short one.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+    /// Size of a file in bytes.
+    pub len: u64,
+    first_cluster: u64,
+}
+
+/// A file system, of which a part may be known.
+pub struct Files<'a, 'b> {
+    read: &'a mut ReadAt<'b>,
+    layout: Layout,
+}
+
+/// Sizes in bytes, but for the bits of a table entry.
+struct Layout {
+    cluster: u64,
+    table: u64,
+    /// The root folder, which is not in clusters, of FAT12 and FAT16.
+    root: Option<(u64, usize)>,
+    root_cluster: u64,
+    /// Where cluster 2 begins.
+    data: u64,
+    clusters: u64,
+    bits: u64,
+}
+
+impl Layout {
+    /// Reads a boot sector.
+    fn parse(sector: &[u8]) -> Option<Self> {
+        let byte = |at: usize| sector.get(at).copied().map(u64::from);
+        let short = |at: usize| Some(u64::from(u16::from_le_bytes(*sector.get(at..)?.first_chunk()?)));
+        let long = |at: usize| Some(u64::from(u32::from_le_bytes(*sector.get(at..)?.first_chunk()?)));
+        let (size, per_cluster, reserved, tables) = (short(11)?, byte(13)?, short(14)?, byte(16)?);
+        let entries = short(17)?;
+        let is_sane = sector.get(510..512)? == [0x55, 0xAA]
+            && matches!(size, 512 | 1024 | 2048 | 4096)
+            && per_cluster.is_power_of_two()
+            && reserved > 0
+            && (1..=2).contains(&tables);
+        if !is_sane {
+            return None;
+        }
+        let either = |one: u64, other: u64| if one == 0 { other } else { one };
+        let (total, per_table) = (either(short(19)?, long(32)?), either(short(22)?, long(36)?));
+        let root_sectors = (entries * ENTRY as u64).div_ceil(size);
+        let before = reserved + tables * per_table + root_sectors;
+        let clusters = total.checked_sub(before)? / per_cluster;
+        // As in Linux and EDK II: small file systems may be FAT32, too.
+        let bits = match clusters {
+            _ if short(22)? == 0 => 32,
+            0..4085 => 12,
+            _ => 16,
+        };
+        let root = (bits < 32).then_some(((before - root_sectors) * size, entries as usize * ENTRY));
+        Some(Self {
+            cluster: per_cluster * size,
+            table: reserved * size,
+            root,
+            root_cluster: if bits == 32 { long(44)? } else { 0 },
+            data: before * size,
+            clusters,
+            bits,
+        })
+    }
+}
+
+impl<'a, 'b> Files<'a, 'b> {
+    /// None if there is no FAT file system.
+    pub fn open(read: &'a mut ReadAt<'b>) -> Option<Self> {
+        let layout = Layout::parse(&read(0, 512)?)?;
+        Some(Self { read, layout })
+    }
+
+    /// What is in a folder, whose names count in any case. Names in the path are separated by `/`; an empty path is the
+    /// root folder. None if there is no such folder, or if it is not known.
+    pub fn list(&mut self, path: &str) -> Option<Vec<Found>> {
+        let mut found = match self.layout.root {
+            Some((at, len)) => entries(&(self.read)(at, len)?),
+            None => entries(&self.folder(self.layout.root_cluster)?),
+        };
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let next = found.into_iter().find(|found| found.is_folder && found.name.eq_ignore_ascii_case(name))?;
+            found = entries(&self.folder(next.first_cluster)?);
+        }
+        Some(found)
+    }
+
+    /// The first bytes of a file, at most as many as a cluster has.
+    pub fn head(&mut self, file: &Found, len: usize) -> Option<Vec<u8>> {
+        let len = (len as u64).min(file.len).min(self.layout.cluster);
+        let at = self.place(file.first_cluster)?;
+        (self.read)(at, len as usize)
+    }
+
+    fn folder(&mut self, first: u64) -> Option<Vec<u8>> {
+        let (mut bytes, mut cluster) = (Vec::new(), first);
+        loop {
+            let at = self.place(cluster)?;
+            bytes.extend((self.read)(at, self.layout.cluster as usize)?);
+            cluster = match self.next(cluster)? {
+                Some(next) if bytes.len() < MAX_FOLDER => next,
+                _ => return Some(bytes),
+            };
+        }
+    }
+
+    fn place(&self, cluster: u64) -> Option<u64> {
+        let index = cluster.checked_sub(super::FIRST_CLUSTER).filter(|index| *index < self.layout.clusters)?;
+        Some(self.layout.data + index * self.layout.cluster)
+    }
+
+    /// The cluster after this one; none at the end of a chain.
+    fn next(&mut self, cluster: u64) -> Option<Option<u64>> {
+        let bits = self.layout.bits;
+        let at = self.layout.table + cluster * bits / 8;
+        let bytes = (self.read)(at, if bits == 32 { 4 } else { 2 })?;
+        let entry = bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+        let (entry, end) = match bits {
+            12 if cluster % 2 == 1 => (entry >> 4, 0xFF7),
+            12 => (entry & 0xFFF, 0xFF7),
+            16 => (entry, 0xFFF7),
+            _ => (entry & 0x0FFF_FFFF, 0x0FFF_FFF7),
+        };
+        Some((entry < end).then_some(entry))
+    }
+}
+
+/// The entries of a folder that are files or folders.
+fn entries(folder: &[u8]) -> Vec<Found> {
+    let (mut found, mut long) = (Vec::new(), Vec::new());
+    for entry in folder.as_chunks::<ENTRY>().0 {
+        let [first, ..] = *entry;
+        let attributes = entry.get(11).copied().unwrap_or_default();
+        match (first, attributes) {
+            (0, _) => break,
+            (REMOVED, _) => long.clear(),
+            (_, LONG_NAME) => {
+                let unit = |at: &usize| Some(u16::from_le_bytes(*entry.get(*at..)?.first_chunk()?));
+                let part: Vec<u16> = LETTERS.iter().filter_map(unit).take_while(|unit| *unit != 0).collect();
+                // The last part comes first.
+                long.splice(0..0, part);
+            }
+            (b'.', _) => long.clear(),
+            _ if attributes & LABEL != 0 => long.clear(),
+            _ => {
+                let name = if long.is_empty() { short_name(entry) } else { String::from_utf16_lossy(&long) };
+                long.clear();
+                found.extend(file(entry, name, attributes & FOLDER != 0));
+            }
+        }
+    }
+    found
+}
+
+fn file(entry: &[u8; ENTRY], name: String, is_folder: bool) -> Option<Found> {
+    let short = |at: usize| Some(u64::from(u16::from_le_bytes(*entry.get(at..)?.first_chunk()?)));
+    let first_cluster = short(20)? << 16 | short(26)?;
+    let len = short(30)? << 16 | short(28)?;
+    Some(Found { name, is_folder, len, first_cluster })
+}
+
+/// The name in 8 and 3 letters.
+fn short_name(entry: &[u8; ENTRY]) -> String {
+    let part = |range| String::from_utf8_lossy(entry.get(range).unwrap_or_default()).trim_end().to_owned();
+    let (base, extension): (String, String) = (part(0..8), part(8..11));
+    if extension.is_empty() { base } else { format!("{base}.{extension}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const PROGRAM: &[u8] = b"MZ is how it begins";
+
+    /// A file system that this command makes, with a program at several paths.
+    fn made(make: &str) -> Option<Vec<u8>> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("program"), PROGRAM).unwrap();
+        let script = format!(
+            "{make} >made
+             mmd -i volume ::EFI ::EFI/BOOT '::EFI/Linux and others'
+             mcopy -i volume program ::EFI/BOOT/bootaa64.efi
+             mcopy -i volume program '::EFI/Linux and others/systemd-bootriscv64.efi'
+             mdel -i volume ::EFI/BOOT/bootaa64.efi
+             mcopy -i volume program ::EFI/BOOT/BOOTX64.EFI
+             for n in $(seq 100); do mmd -i volume ::EFI/BOOT/folder-number-$n; done
+             mcopy -i volume program ::EFI/BOOT/LAST.EFI"
+        );
+        let done = Command::new("sh").args(["-ec", &script]).current_dir(folder.path()).output().unwrap();
+        if done.status.code() == Some(127) {
+            eprintln!("not checked: mtools or dosfstools are not installed");
+            return None;
+        }
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Some(std::fs::read(folder.path().join("volume")).unwrap())
+    }
+
+    fn part(volume: &[u8], at: u64, len: usize) -> Option<Vec<u8>> {
+        volume.get(usize::try_from(at).ok()?..)?.get(..len).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn files_of_each_kind_are_found() {
+        // FAT12, FAT16 and FAT32 with clusters of several sizes. The last has few clusters for FAT32.
+        for make in [
+            "mformat -C -i volume -T 4096 ::",
+            "mformat -C -i volume -T 65536 -c 4 ::",
+            "mformat -C -i volume -T 204800 -c 8 ::",
+            "mformat -C -i volume -F -T 131072 ::",
+            "mformat -C -i volume -F -T 262144 -c 2 ::",
+            "mkfs.vfat -F 32 -C volume 34000",
+        ] {
+            let Some(volume) = made(make) else { return };
+            let mut read = |at, len| part(&volume, at, len);
+            let mut files = Files::open(&mut read).unwrap();
+            let names = |found: &[Found]| found.iter().map(|found| found.name.clone()).collect::<Vec<String>>();
+            assert_eq!(names(&files.list("").unwrap()), ["EFI"], "{make}");
+            assert_eq!(names(&files.list("efi").unwrap()), ["BOOT", "Linux and others"], "{make}");
+            assert_eq!(names(&files.list("EFI/linux and others").unwrap()), ["systemd-bootriscv64.efi"]);
+            let found = files.list("EFI/BOOT").unwrap();
+            assert_eq!((names(&found)[0].as_str(), found.len()), ("BOOTX64.EFI", 102), "{make}");
+            assert_eq!(names(&found)[101], "LAST.EFI");
+            assert_eq!(files.head(&found[0], 4096).unwrap(), PROGRAM);
+            assert_eq!(files.list("EFI/other"), None);
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_cut_off_ends() {
+        let Some(volume) = made("mformat -C -i volume -T 4096 ::") else { return };
+        let mut state = 1_u32;
+        for round in 0..2000 {
+            let mut volume = volume.clone();
+            for _ in 0..8 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let at = (state >> 8) as usize % 30_000;
+                volume[at] = (state >> 3) as u8;
+            }
+            volume.truncate(if round % 2 == 0 { (state >> 5) as usize % 100_000 } else { volume.len() });
+            let mut read = |at, len| part(&volume, at, len);
+            let Some(mut files) = Files::open(&mut read) else { continue };
+            for found in files.list("EFI/BOOT").unwrap_or_default() {
+                let _ = files.head(&found, 4096);
+            }
+        }
+    }
+}

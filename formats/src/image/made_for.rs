@@ -1,0 +1,185 @@
+//! What an image shows of the disk and the machine that it is made for, so that it can be judged before either is
+//! there.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::printable::two_sizes;
+
+use crate::architecture::{self, Evidence};
+use crate::partition_table::{self, Fault, Kind, Known, ReadAt, Table};
+
+/// Bytes at the beginning of a raw image that show most: the table, and the boot loaders on its first partitions.
+pub const HEAD: usize = 8 << 20;
+/// The block size that an MBR is counted in as long as nothing says otherwise.
+const USUAL_BLOCK: u64 = 512;
+const LARGE_BLOCK: u64 = 4096;
+
+/// What an image is made for, as far as it shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeFor {
+    /// Size of the raw image in bytes, if it is known.
+    pub size: Option<u64>,
+    /// Block size in bytes that its table counts in: a GPT says so, and an MBR shows it by its file systems.
+    pub block: Option<u64>,
+    /// Where its partitions end, in bytes, or in blocks of 512 bytes if the size of blocks is not known.
+    pub end: u64,
+    /// What ends there, in words.
+    pub what: String,
+    /// Whether machines can read it by ranges alone: the blocks of a qcow2 image are in another order.
+    #[serde(default)]
+    pub needs_ranges: bool,
+    /// Which architectures it is for. Empty if nothing shows it.
+    pub machines: Vec<Evidence>,
+}
+
+impl MadeFor {
+    /// Judges the table of an image for any disk, as [`partition_table::judge`], and what else it shows. `size` is that
+    /// of the raw image in bytes, if it is known.
+    pub fn of(size: Option<u64>, read: &mut ReadAt<'_>) -> Result<(Self, Table), Fault> {
+        let table = partition_table::judge(&Known { image: size, ..Known::default() }, read)?;
+        let block = match &table.kind {
+            Kind::Gpt(gpt) => Some(gpt.block()),
+            Kind::Mbr => block_of_mbr(&table, read),
+            _ => None,
+        };
+        let (mut end, what) = table.end().unwrap_or_default();
+        if let (Kind::Mbr, Some(block)) = (&table.kind, block) {
+            end = in_blocks(end, block);
+        }
+        let machines = architecture::evidence(&table, read);
+        Ok((Self { size, block, end, what, needs_ranges: false, machines }, table))
+    }
+
+    /// Why the image cannot be used on a disk of this size and with these logical blocks, in bytes. A block size of 0
+    /// is not known.
+    pub fn mismatch(&self, path: &str, size: u64, block: u64) -> Option<String> {
+        if let Some(needed) = self.size.filter(|needed| *needed > size) {
+            let (has, needs) = two_sizes(size, needed);
+            return Some(format!(
+                "the disk {path} has {has}, but the image needs {needs}; use a larger disk, or another image"
+            ));
+        }
+        if let Some(found) = self.block.filter(|found| block > 0 && *found != block) {
+            return Some(format!(
+                "the partition table of the image is made for blocks of {found} bytes, but the disk {path} has blocks \
+                 of {block} bytes; use an image made for {block} bytes, or another disk"
+            ));
+        }
+        let needed = if self.block.is_none() && block > 0 { in_blocks(self.end, block) } else { self.end };
+        if needed <= size {
+            return None;
+        }
+        let (has, needs) = two_sizes(size, needed);
+        let what = &self.what;
+        Some(format!(
+            "the partition table of the image is made for a disk of {needs} or more, because {what} ends there, but \
+             the disk {path} has {has}; use a larger disk, or another image"
+        ))
+    }
+}
+
+/// A place in an MBR that counts in 512 bytes, in other blocks.
+fn in_blocks(end: u64, block: u64) -> u64 {
+    (end / USUAL_BLOCK).saturating_mul(block)
+}
+
+/// The block size that an MBR is made for: its partitions have file systems where a disk with such blocks has the
+/// partitions, and none where others have them. None if that is not certain.
+fn block_of_mbr(table: &Table, read: &mut ReadAt<'_>) -> Option<u64> {
+    let mut found = Vec::new();
+    for partition in &table.partitions {
+        let start = partition.bytes.start;
+        let mut is_at = |block| has_file_system(in_blocks(start, block), read);
+        match (is_at(USUAL_BLOCK), is_at(LARGE_BLOCK)) {
+            (Some(true), Some(false)) => found.push(USUAL_BLOCK),
+            (Some(false), Some(true)) => found.push(LARGE_BLOCK),
+            (Some(true), Some(true)) => return None,
+            _ => {}
+        }
+    }
+    let first = found.first().copied()?;
+    found.iter().all(|block| *block == first).then_some(first)
+}
+
+/// Whether something that systems start from begins at an offset. None if it is not known.
+fn has_file_system(at: u64, read: &mut ReadAt<'_>) -> Option<bool> {
+    const MARKS: [(u64, &[u8]); 8] = [
+        (0x438, &[0x53, 0xEF]),                     // ext2, ext3, ext4
+        (0, b"XFSB"),                               // XFS
+        (0x1_0040, b"_BHRfS_M"),                    // btrfs
+        (0x36, b"FAT1"),                            // FAT12, FAT16
+        (0x52, b"FAT32   "),                        // FAT32
+        (3, b"NTFS    "),                           // NTFS
+        (0, &[b'L', b'U', b'K', b'S', 0xBA, 0xBE]), // LUKS
+        (0x400, &[0x10, 0x20, 0xF5, 0xF2]),         // F2FS
+    ];
+    let mut is_known = true;
+    for (offset, mark) in MARKS {
+        match at.checked_add(offset).and_then(|at| read(at, mark.len())) {
+            Some(bytes) if bytes == mark => return Some(true),
+            Some(_) => {}
+            None => is_known = false,
+        }
+    }
+    is_known.then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 10 << 20;
+
+    /// An MBR image with one partition from block 2048 on, of so many blocks, and ext4 at these places in bytes.
+    fn mbr(blocks: u32, file_systems: &[usize]) -> Vec<u8> {
+        let mut image = vec![0; LEN];
+        image[450] = 0x83;
+        image[454..458].copy_from_slice(&2048_u32.to_le_bytes());
+        image[458..462].copy_from_slice(&blocks.to_le_bytes());
+        image[510..512].copy_from_slice(&[0x55, 0xAA]);
+        file_systems.iter().for_each(|at| image[at + 0x438..at + 0x43A].copy_from_slice(&[0x53, 0xEF]));
+        image
+    }
+
+    fn made_for(image: &[u8], size: Option<u64>) -> MadeFor {
+        let mut read = |at: u64, len: usize| image.get(at as usize..)?.get(..len).map(<[u8]>::to_vec);
+        MadeFor::of(size, &mut read).unwrap().0
+    }
+
+    #[test]
+    fn an_mbr_shows_its_blocks_by_its_file_systems() {
+        let (usual, large) = (2048 * 512, 2048 * 4096);
+        for (file_systems, expect) in
+            [(&[usual][..], Some(512)), (&[large], Some(4096)), (&[usual, large], None), (&[], None)]
+        {
+            assert_eq!(made_for(&mbr(4096, file_systems), None).block, expect, "{file_systems:?}");
+        }
+        // The place where the other blocks would be is not known.
+        assert_eq!(made_for(&mbr(4096, &[usual])[..4 << 20], None).block, None);
+    }
+
+    #[test]
+    fn a_disk_is_told_why_an_image_is_not_for_it() {
+        let check = |image: &MadeFor, size: u64, block: u64, expect: &str| match image.mismatch("/d", size, block) {
+            Some(found) => assert!(!expect.is_empty() && found.contains(expect), "{found}"),
+            None => assert_eq!(expect, ""),
+        };
+        const MIB: u64 = 1 << 20;
+        let known = made_for(&mbr(4096, &[2048 * 512]), Some(LEN as u64));
+        check(&known, 10 * MIB, 512, "");
+        check(&known, 9 * MIB, 512, "the disk /d has 9 MiB, but the image needs 10 MiB");
+        check(&known, 64 * MIB, 4096, "made for blocks of 512 bytes, but the disk /d has blocks of 4096 bytes");
+        check(&known, 64 * MIB, 0, "");
+        // The partition is 4096 blocks of either size.
+        let unknown = made_for(&mbr(4096, &[]), None);
+        check(&unknown, 3 * MIB, 512, "");
+        check(&unknown, 3 * MIB - 512, 512, "a disk of 3145728 bytes or more, because partition 1 ends there");
+        check(&unknown, 24 * MIB, 4096, "");
+        check(
+            &unknown,
+            23 * MIB,
+            4096,
+            "a disk of 24 MiB or more, because partition 1 ends there, but the disk /d has",
+        );
+        assert_eq!(made_for(&[0; 4096], Some(4096)), MadeFor { size: Some(4096), ..MadeFor::default() });
+    }
+}
