@@ -1,42 +1,98 @@
 //! Judges a whole run before its first step: when an operator starts it, and when its machine fetches it. The machine
 //! judges it once more (`actions::foresee`), with what it alone knows.
 
+mod image;
+
 use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::workflow::foresee::{Need, too_small};
-use slipway_protocol::{Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
+use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
 
 use crate::compose::image_at;
 use crate::error::Error;
 use crate::image::stored;
+use crate::store::findings::{self, Finding};
+use crate::store::images::Image;
 use crate::store::nodes::Node;
 use crate::store::{Connection, Store, images, settings};
 
-/// The first problem that the steps are known to have on this node. `connection` may be in a transaction.
+pub use self::image::{contradiction, unusable};
+
+/// An image of this server, and what was found in its file.
+struct Stored {
+    image: Image,
+    finding: Option<Finding>,
+}
+
+/// The first problem that the steps are known to have on this node. `connection` may be in a transaction. Their images
+/// are known as far as they were examined before ([`crate::image::examine`]).
 pub async fn foresee(
     store: &Store,
     connection: &mut Connection,
     node: &Node,
     steps: &[Step],
 ) -> Result<Option<Foreseen>, Error> {
-    let images = images::all(connection).await?;
+    let mut findings = findings::all(connection).await?;
+    let stored = |image: Image| Stored { finding: findings.remove(&image.digest), image };
+    let images: Vec<Stored> = images::all(connection).await?.into_iter().map(stored).collect();
     if let Some(foreseen) = missing(store, connection, &images, steps).await? {
         return Ok(Some(foreseen));
     }
+    if let Some(foreseen) = on_no_machine(node, &images, steps) {
+        return Ok(Some(foreseen));
+    }
     let Some(inventory) = &node.inventory else { return Ok(None) };
-    let raw_size = |step: &StreamImage| {
-        let known = || images.iter().find(|image| Some(&image.digest) == image_at(&step.url).as_ref());
-        step.raw_size.or_else(|| known()?.raw_size)
-    };
-    let foreseen = too_small(steps, raw_size, |hints| likely(hints, &inventory.disks));
+    let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
+    let largest =
+        |hints: &DiskHints| possible(hints, &inventory.disks).into_iter().max_by_key(|disk| disk.size).cloned();
+    let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, &images, &inventory.disks));
     let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
     Ok(foreseen.map(|foreseen| Foreseen { problem: as_reported(foreseen.problem), ..foreseen }))
+}
+
+/// The digests of the images that steps write, as far as this server may have them.
+pub fn images_of(steps: &[Step]) -> Vec<Digest> {
+    let of_step = |step: &Step| match &step.action {
+        Action::StreamImage(image) => image.digest.clone().into_iter().chain(image_at(&image.url)).collect(),
+        _ => Vec::new(),
+    };
+    steps.iter().flat_map(of_step).collect()
+}
+
+/// The first image that no machine can install, or not as the step says, or not the machine of this node.
+fn on_no_machine(node: &Node, images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
+    let machine = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
+    streams(steps).find_map(|(step, stream)| {
+        let stored = image::of(stream, images)?;
+        let problem = contradiction(stream, &stored.image).or_else(|| stored.problem(stream, machine))?;
+        Some(Foreseen { step, problem })
+    })
+}
+
+/// The first image whose table is for none of the disks that its step may choose. Once a step makes partitions, disks
+/// are no longer what they are now.
+fn on_no_disk(steps: &[Step], images: &[Stored], disks: &[Disk]) -> Option<Foreseen> {
+    let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
+    streams(steps).take_while(|(step, _)| *step < made).find_map(|(step, stream)| {
+        let made_for = image::of(stream, images)?.made_for()?;
+        let disks = possible(&stream.disk, disks).into_iter();
+        let problems: Option<Vec<String>> =
+            disks.map(|disk| made_for.mismatch(&disk.path, disk.size, disk.logical_block.into())).collect();
+        Some(Foreseen { step, problem: problems?.into_iter().next()? })
+    })
+}
+
+fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
+    steps.iter().enumerate().filter_map(|(index, step)| match &step.action {
+        Action::StreamImage(image) => Some((index, image)),
+        _ => None,
+    })
 }
 
 /// The first file that this server should have for a step, and has not.
 async fn missing(
     store: &Store,
     connection: &mut Connection,
-    images: &[images::Image],
+    images: &[Stored],
     steps: &[Step],
 ) -> Result<Option<Foreseen>, Error> {
     let server = settings::read(connection, settings::SERVER_URL).await?;
@@ -45,9 +101,9 @@ async fn missing(
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
         let advice = "add it again (`slipway-server image add FILE`)";
-        match images.iter().find(|image| image.digest == digest) {
-            Some(image) => {
-                let problem = stored::problem(store, image)?.in_words();
+        match images.iter().find(|stored| stored.image.digest == digest) {
+            Some(Stored { image, finding }) => {
+                let problem = stored::problem(store, image, finding.as_ref())?.in_words();
                 Some(format!("the image {} ({digest}) {problem}; {advice}", image.file_name))
             }
             None if is_here(url) => Some(format!("there is no image {digest} on this server; {advice}")),
@@ -65,9 +121,8 @@ async fn missing(
     Ok(steps.iter().enumerate().find_map(of_step))
 }
 
-/// The disk that a machine most likely chooses by these hints, of those it reported. If several are possible, the
-/// largest: whatever is too large for that is too large for each.
-fn likely(hints: &DiskHints, disks: &[Disk]) -> Option<Disk> {
+/// The disks that a machine may choose by these hints, of those it reported.
+fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     let is_named = |disk: &Disk| match &hints.device {
         Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),
         None => true,
@@ -76,14 +131,13 @@ fn likely(hints: &DiskHints, disks: &[Disk]) -> Option<Disk> {
         let is_usable = !disk.read_only && (!disk.removable || hints.names_one_disk());
         is_usable && is_named(disk) && hints.mismatch(disk).is_none()
     };
-    let found = || disks.iter().filter(may_be);
+    let found: Vec<&Disk> = disks.iter().filter(may_be).collect();
     // The medium that the machine started from may look like a disk, and is never chosen.
-    let has_medium = || found().any(|disk| disk.transport.as_deref() == Some("usb"));
-    let chosen = match hints.choose {
-        DiskChoice::Smallest if !has_medium() => found().min_by_key(|disk| disk.size),
-        _ => found().max_by_key(|disk| disk.size),
-    };
-    chosen.cloned()
+    let has_medium = found.iter().any(|disk| disk.transport.as_deref() == Some("usb"));
+    match hints.choose {
+        DiskChoice::Smallest if !has_medium => found.into_iter().min_by_key(|disk| disk.size).into_iter().collect(),
+        _ => found,
+    }
 }
 
 #[cfg(test)]
@@ -91,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_disk_of_hints_is_known_as_far_as_the_inventory_goes() {
+    fn the_disks_of_hints_are_known_as_far_as_the_inventory_goes() {
         let disk = |path: &str, size| Disk { path: path.to_owned(), size, ..Disk::default() };
         let usb = Disk { transport: Some("usb".to_owned()), ..disk("/dev/sdc", 1) };
         let card = Disk { removable: true, ..disk("/dev/sdd", 9) };
@@ -101,17 +155,18 @@ mod tests {
         let with_usb = [&without_usb[..], &[usb]].concat();
         let hints = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
         let table = [
-            ("{}", &with_usb[..], Some("/dev/sdb")),
-            (r#"{"serial": "S1"}"#, &with_usb, Some("/dev/sda")),
-            (r#"{"device": "/dev/sda"}"#, &with_usb, Some("/dev/sda")),
-            (r#"{"device": "/dev/md/root"}"#, &with_usb, None),
-            (r#"{"choose": "smallest"}"#, &without_usb, Some("/dev/sda")),
-            (r#"{"choose": "smallest"}"#, &with_usb, Some("/dev/sdb")),
-            (r#"{"serial": "S2"}"#, &with_usb, None),
-            ("{}", &[], None),
+            ("{}", &with_usb[..], &["/dev/sda", "/dev/sdb", "/dev/sdc"][..]),
+            (r#"{"serial": "S1"}"#, &with_usb, &["/dev/sda"]),
+            (r#"{"device": "/dev/sda"}"#, &with_usb, &["/dev/sda"]),
+            (r#"{"device": "/dev/md/root"}"#, &with_usb, &[]),
+            (r#"{"choose": "smallest"}"#, &without_usb, &["/dev/sda"]),
+            (r#"{"choose": "smallest"}"#, &with_usb, &["/dev/sda", "/dev/sdb", "/dev/sdc"]),
+            (r#"{"serial": "S2"}"#, &with_usb, &[]),
+            ("{}", &[], &[]),
         ];
         for (text, disks, expect) in table {
-            assert_eq!(likely(&hints(text), disks).as_ref().map(|disk| disk.path.as_str()), expect, "{text}");
+            let found: Vec<&str> = possible(&hints(text), disks).iter().map(|disk| disk.path.as_str()).collect();
+            assert_eq!(found, expect, "{text}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Adds images to the data folder.
 
+pub mod examine;
+mod qcow2;
 mod raw;
 pub mod stored;
 mod table;
@@ -16,6 +18,7 @@ use self::raw::Raw;
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::random;
+use crate::store::findings::{self, Content, Finding, Stamp};
 use crate::store::images::{self, Image};
 use crate::store::{self, Store};
 use crate::time::now;
@@ -66,26 +69,36 @@ pub async fn add(
 ) -> Result<Added, Error> {
     let (source, folder) = (file.to_owned(), data.clone());
     let taken = tokio::task::spawn_blocking(move || take_in(&folder, &source, known, &mut progress)).await;
-    let (digest, size, raw) = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
+    let Taken { digest, stamp, raw } = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (raw_size, raw_digest, warnings) =
-        raw.map_or((None, None, Vec::new()), |raw| (Some(raw.size), raw.digest, raw.warnings));
-    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now(), captured: false };
+    let (raw_size, raw_digest) = raw.as_ref().map_or((None, None), |raw| (Some(raw.size), raw.digest.clone()));
+    let (size, added_at) = (stamp.size, now());
+    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at, captured: false };
     let mut transaction = store.write().await?;
     images::save(&mut transaction, &image).await?;
+    let mut warnings = Vec::new();
+    if let Some(raw) = raw {
+        warnings = raw.warnings;
+        let finding = Finding { file: stamp, content: Content::MadeFor(raw.made_for) };
+        findings::save(&mut transaction, &image.digest, &finding).await?;
+    }
     store::commit(transaction).await?;
     Ok(Added { image, warnings })
 }
 
-fn take_in(
-    data: &DataDir,
-    file: &Path,
-    known: Known,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Digest, u64, Option<Raw>), Error> {
+/// A file that is in the data folder now.
+struct Taken {
+    digest: Digest,
+    stamp: Stamp,
+    /// None for a file that is not an image.
+    raw: Option<Raw>,
+}
+
+fn take_in(data: &DataDir, file: &Path, known: Known, progress: &mut dyn FnMut(Progress)) -> Result<Taken, Error> {
     data.remove_leftovers();
     let (incoming, target) = create(data)?;
-    let result = copy(file, &incoming, target, progress).and_then(|(digest, size, _lock)| {
+    let result = copy(file, &incoming, target, progress).and_then(|(digest, size, lock)| {
+        let failed = |source| Error::File { doing: "reading the size of", path: incoming.clone(), source };
         let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
         let raw = match known.is_other {
             true => None,
@@ -93,7 +106,8 @@ fn take_in(
         };
         data.give_to_owner(&incoming)?;
         publish(&incoming, &data.image(&digest))?;
-        Ok((digest, size, raw))
+        let stamp = Stamp::of(&lock.metadata().map_err(failed)?);
+        Ok(Taken { digest, stamp, raw })
     });
     if result.is_err() {
         // The file may not exist. Only the first error matters.

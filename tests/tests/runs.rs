@@ -103,7 +103,8 @@ async fn a_step_that_looks_at_all_disks_or_names_none_waits_for_them() {
 async fn a_failed_step_says_why_and_no_later_one_runs() {
     let lab = Lab::start().await;
     let (url, _) = lab.add_image(&image()).await;
-    let wrong = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    // Of SHA-256, the server knows the right one.
+    let wrong = format!("sha512:{}", "0".repeat(128)).parse().unwrap();
     lab.register(true).await;
     lab.start_run(vec![stream(&lab, &url, &wrong), step("leave", Action::Reboot(Reboot::default()))]).await;
 

@@ -1,21 +1,20 @@
 //! Decodes a file once when it is added, so that an image that would fail on a machine, after its disk was erased,
-//! fails here. Of qcow2 only the tables and what the partition table needs are read.
+//! fails here.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use liblzma::stream::{CONCATENATED, Stream};
 use sha2::{Digest as _, Sha256};
 use slipway_formats::gzip::Members;
+use slipway_formats::image::made_for::{HEAD, MadeFor};
 use slipway_formats::image::{Format, check_raw};
-use slipway_formats::qcow2::{HEADER_LEN, Header, Image};
 use slipway_formats::zstd::FrameHeader;
 use slipway_protocol::{Digest, ErrorCode};
 
 use super::table::{self, Ends};
-use super::{CHUNK_BYTES, sha256};
+use super::{CHUNK_BYTES, qcow2, sha256};
 use crate::error::Error;
 
 /// Memory limit of the xz decoder, in bytes. A machine has no more for it either.
@@ -29,51 +28,117 @@ const XZ_NEEDS_MORE: &str = "memory limit reached";
 pub(super) struct Raw {
     /// Size in bytes.
     pub(super) size: u64,
-    /// SHA-256; none for qcow2, which is not read as a whole.
+    /// SHA-256; none for qcow2, whose blocks are in another order.
     pub(super) digest: Option<Digest>,
     /// What the operator should know of its partition table.
     pub(super) warnings: Vec<String>,
+    /// What it is made for.
+    pub(super) made_for: MadeFor,
 }
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
 /// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, has
 /// data after its end, or has a damaged partition table.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
+    let Opened { format, random, len, mut input } = open(file, name, progress)?;
+    if format == Format::Qcow2 {
+        let head = input.fill_buf().map_err(reading(name))?;
+        let raw = qcow2::look(&random, head, len, name)?;
+        let needs_ranges = !qcow2::can_be_read_once(input, name)?;
+        return Ok(Raw { made_for: MadeFor { needs_ranges, ..raw.made_for }, ..raw });
+    }
+    let (size, digest, ends) = read(decoder(format, input).map_err(decoding(name))?, format, name)?;
+    let (made_for, warnings) = table::judge(name, Some(size), &mut |offset, len| match format {
+        Format::Raw => table::of_file(&random, offset, len),
+        _ => ends.read(offset, len),
+    })?;
+    Ok(Raw { size, digest: Some(digest), warnings, made_for })
+}
+
+/// Looks at the beginning of a file alone, which shows nearly as much and takes a moment. Fails as [`decode`] does.
+pub(super) fn look(file: &Path, name: &Path) -> Result<MadeFor, Error> {
+    let mut no_progress = |_| {};
+    let Opened { format, random, len, mut input } = open(file, name, &mut no_progress)?;
+    if format == Format::Qcow2 {
+        let head = input.fill_buf().map_err(reading(name))?;
+        return qcow2::look(&random, head, len, name).map(|raw| raw.made_for);
+    }
+    let mut head = Vec::new();
+    // What is damaged behind the beginning is not looked for.
+    let read = decoder(format, input).and_then(|decoder| decoder.take(HEAD as u64).read_to_end(&mut head));
+    check(&head, format, name)?;
+    match read {
+        Err(source) if head.is_empty() => return Err(refused(name, &format!("it cannot be decoded: {source}"))),
+        Ok(0) => return Err(super::empty(name)),
+        _ => {}
+    }
+    let size = (format == Format::Raw).then_some(len);
+    let (made_for, _) = table::judge(name, size, &mut |offset, len| match format {
+        Format::Raw => table::of_file(&random, offset, len),
+        _ => head.get(usize::try_from(offset).ok()?..)?.get(..len).map(<[u8]>::to_vec),
+    })?;
+    Ok(made_for)
+}
+
+/// A file that may be an image.
+struct Opened<'a> {
+    format: Format,
+    /// For reading at offsets.
+    random: File,
+    /// Size of the file in bytes.
+    len: u64,
+    /// For reading it once.
+    input: BufReader<Counted<'a>>,
+}
+
+fn open<'a>(file: &Path, name: &Path, progress: &'a mut dyn FnMut(u64)) -> Result<Opened<'a>, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
     let len = open.metadata().map_err(failed("reading the size of"))?.len();
     let random = open.try_clone().map_err(failed("opening the copy of"))?;
     let mut input = BufReader::with_capacity(CHUNK_BYTES, Counted { file: open, read: 0, progress });
-    let head = input.fill_buf().map_err(failed("reading the copy of"))?;
+    let head = input.fill_buf().map_err(reading(name))?;
     let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}")))?;
-    if let Some(Err(reason)) = FrameHeader::of(head).map(|header| header.check()) {
-        return Err(Error::refused(
-            ErrorCode::InvalidRequest,
-            format!("the image {name:?} cannot be installed: {reason}"),
-        ));
+    match FrameHeader::of(head).map(|header| header.check()) {
+        Some(Err(reason)) => Err(refused(name, &reason)),
+        _ => Ok(Opened { format, random, len, input }),
     }
-    let decoder: Box<dyn Read + '_> = match format {
-        Format::Qcow2 => return of_qcow2(&random, head, len, name),
-        Format::Raw => Box::new(input),
-        Format::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed("decoding"))?),
+}
+
+/// Decodes any format but qcow2.
+fn decoder<'a>(format: Format, input: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    Ok(match format {
+        Format::Raw | Format::Qcow2 => Box::new(input),
+        Format::Zstd => Box::new(zstd::Decoder::with_buffer(input)?),
         Format::Gzip => Box::new(Members::new(input)),
         Format::Xz => {
-            let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED);
-            let stream = stream.map_err(|source| failed("decoding")(source.into()))?;
+            let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
         }
         Format::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(input)),
-    };
-    let (raw, ends) = read(decoder, format, name)?;
-    let warnings = table::judge(name, raw.size, &mut |offset, len| match format {
-        Format::Raw => table::of_file(&random, offset, len),
-        _ => ends.read(offset, len),
-    })?;
-    Ok(Raw { warnings, ..raw })
+    })
 }
 
-/// Decodes to the end. Also returns the ends of the raw image.
-fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<(Raw, Ends), Error> {
+fn reading(name: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::File { doing: "reading the copy of", path: name.to_owned(), source }
+}
+
+fn decoding(name: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::File { doing: "decoding", path: name.to_owned(), source }
+}
+
+/// Fails if the first bytes of the raw image are clearly something else.
+fn check(head: &[u8], format: Format, name: &Path) -> Result<(), Error> {
+    let verb = if format == Format::Raw { "is" } else { "contains" };
+    check_raw(head).map_err(|found| no_image(name, &format!("{verb} {found}")))
+}
+
+pub(super) fn refused(name: &Path, reason: &str) -> Error {
+    Error::refused(ErrorCode::InvalidRequest, format!("the image {name:?} cannot be installed: {reason}"))
+}
+
+/// Decodes to the end. Returns size, digest and ends of the raw image.
+fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<(u64, Digest, Ends), Error> {
     let (mut hash, mut size, mut ends) = (Sha256::new(), 0, Ends::default());
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     loop {
@@ -81,8 +146,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         let read = decoder.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk);
         // Even if the data is damaged, its first bytes show what it is.
         if size == 0 {
-            let verb = if format == Format::Raw { "is" } else { "contains" };
-            check_raw(&chunk).map_err(|found| no_image(name, &format!("{verb} {found}")))?;
+            check(&chunk, format, name)?;
         }
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
@@ -112,32 +176,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
     if size == 0 {
         return Err(super::empty(name));
     }
-    Ok((Raw { size, digest: Some(sha256(hash)), warnings: Vec::new() }, ends))
-}
-
-/// Reads the header, and the clusters that the partition table needs. The others are checked when the image is written.
-fn of_qcow2(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
-    let refused = |reason: &str| {
-        let message = format!("the image {name:?} cannot be installed: {reason}");
-        Error::refused(ErrorCode::InvalidRequest, message)
-    };
-    let header = Header::parse(head.get(..HEADER_LEN).unwrap_or(head)).map_err(|error| refused(&error.to_string()))?;
-    let needed = header.l1.end.max(header.refcounts.end);
-    if len < needed {
-        let reason =
-            format!("the file ends at byte {len}, but its tables end at byte {needed}; download or create it again");
-        return Err(refused(&reason));
-    }
-    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
-    let image = Image::open(len, &mut read_at).map_err(|error| refused(&error.to_string()))?;
-    let mut failure = None;
-    let warnings = table::judge(name, header.size, &mut |offset, len| {
-        table::of_qcow2(&image, file, offset, len).map_err(|error| failure = Some(error)).ok()
-    });
-    match failure {
-        Some(error) => Err(refused(&error.to_string())),
-        None => Ok(Raw { size: header.size, digest: None, warnings: warnings? }),
-    }
+    Ok((size, sha256(hash), ends))
 }
 
 fn no_image(name: &Path, what: &str) -> Error {

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::store::findings::{self, Content, Finding, Stamp};
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store};
@@ -18,6 +19,8 @@ pub enum ImageProblem {
     Missing,
     /// The file has another size than the image that was added.
     WrongSize,
+    /// The file has another digest than the image that was added.
+    Changed,
     /// The file cannot be opened.
     Unreadable,
 }
@@ -28,17 +31,21 @@ impl ImageProblem {
         match self {
             Self::Missing => "is missing on this server",
             Self::WrongSize => "is not as it was added: its file has another size",
+            Self::Changed => "is not as it was added: its file has another digest",
             Self::Unreadable => "cannot be read on this server",
         }
     }
 }
 
-/// What is wrong with the file of an image, if anything. Its digest is not computed: each machine checks it.
-pub fn problem(store: &Store, image: &Image) -> Option<ImageProblem> {
-    let size = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
-    match size {
+/// What is wrong with the file of an image, if anything. Its digest is not computed here: a finding says whether it was
+/// right.
+pub fn problem(store: &Store, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {
+    let file = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
+    let is_changed = |file| finding.is_some_and(|found| found.content == Content::Changed && found.file == file);
+    match file {
         Ok(found) if !found.is_file() => Some(ImageProblem::Unreadable),
-        Ok(found) => (found.len() != image.size).then_some(ImageProblem::WrongSize),
+        Ok(found) if found.len() != image.size => Some(ImageProblem::WrongSize),
+        Ok(found) => is_changed(Stamp::of(&found)).then_some(ImageProblem::Changed),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Some(ImageProblem::Missing)
         }
@@ -70,8 +77,10 @@ pub struct SystemStatus {
 
 /// Every image, oldest first.
 pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
+    let findings = findings::all(connection).await?;
     let images = images::all(connection).await?.into_iter();
-    Ok(images.map(|image| ImageStatus { problem: problem(store, &image), image }).collect())
+    let status = |image: Image| ImageStatus { problem: problem(store, &image, findings.get(&image.digest)), image };
+    Ok(images.map(status).collect())
 }
 
 /// Every operating system, by name.

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use slipway_formats::partition_table::{self, Kind, Known};
+use slipway_formats::image::made_for::{HEAD, MadeFor};
+use slipway_formats::partition_table::Kind;
 use slipway_formats::qcow2::{self, Block, Image};
 use slipway_protocol::ErrorCode;
 
@@ -15,11 +16,10 @@ use crate::error::Error;
 /// Reads a part of a raw image. None if it is not known.
 pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// Judges the table of a raw image of `size` bytes. Returns what the operator should know of it. Fails if no machine
-/// can use it.
-pub(super) fn judge(name: &Path, size: u64, read: &mut Read<'_>) -> Result<Vec<String>, Error> {
-    let known = Known { image: Some(size), ..Known::default() };
-    let table = partition_table::judge(&known, read).map_err(|fault| {
+/// Judges the table of a raw image, whose size in bytes may be known. Returns what the image is made for, and what the
+/// operator should know of its table. Fails if no machine can use it.
+pub(super) fn judge(name: &Path, size: Option<u64>, read: &mut Read<'_>) -> Result<(MadeFor, Vec<String>), Error> {
+    let (made_for, table) = MadeFor::of(size, read).map_err(|fault| {
         let message = format!("the image {name:?} cannot be installed: {fault}");
         Error::refused(ErrorCode::InvalidRequest, message)
     })?;
@@ -30,14 +30,14 @@ pub(super) fn judge(name: &Path, size: u64, read: &mut Read<'_>) -> Result<Vec<S
         ));
     }
     warnings.extend(table.remarks.iter().map(|remark| format!("the partition table of the image {name:?}: {remark}")));
-    warnings.extend(table.beyond(size).map(|partition| {
+    warnings.extend(size.and_then(|size| table.beyond(size)).map(|partition| {
         let partition = partition.describe();
         format!("{partition} of the image {name:?} ends after the end of the image, which may be truncated")
     }));
-    Ok(warnings)
+    Ok((made_for, warnings))
 }
 
-/// The first and the last bytes of a stream, at least [`CHUNK_BYTES`] of each if there are so many.
+/// The first and the last bytes of a stream: [`HEAD`] and at least [`CHUNK_BYTES`], if there are so many.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     head: Vec<u8>,
@@ -48,9 +48,8 @@ pub(super) struct Ends {
 impl Ends {
     /// Takes the next bytes of the stream, which are at most [`CHUNK_BYTES`].
     pub(super) fn push(&mut self, chunk: &[u8]) {
-        if self.size == 0 {
-            self.head = chunk.to_vec();
-        }
+        let room = HEAD.saturating_sub(self.head.len());
+        self.head.extend_from_slice(chunk.get(..room).unwrap_or(chunk));
         let before = self.tail.len().saturating_sub(CHUNK_BYTES);
         self.tail.drain(..before);
         self.tail.extend_from_slice(chunk);

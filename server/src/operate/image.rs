@@ -8,7 +8,7 @@ use crate::data::DataDir;
 use crate::error::Error;
 use crate::state;
 use crate::store::images::{self, Image};
-use crate::store::{self, Connection, Store, nodes, runs, systems, to_json};
+use crate::store::{self, Connection, Store, findings, nodes, runs, systems, to_json};
 
 /// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
 /// that is not over uses it.
@@ -17,6 +17,7 @@ pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Res
     let image = known_image(&mut transaction, reference).await?;
     check_unused(&mut transaction, &image.digest).await?;
     images::remove(&mut transaction, &image.digest).await?;
+    findings::remove(&mut transaction, &image.digest).await?;
     // Before the commit: if that fails, the same command again does the rest.
     let path = data.image(&image.digest);
     match std::fs::remove_file(&path) {

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{ErrorCode, NodeState, RunStatus, Step, StepState};
+use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, Step, StepState};
 
 use super::known_node;
-use super::new_run::NewRun;
+use super::new_run::{NewRun, Task};
 use super::steps::{Work, compose_work, instances};
 use crate::error::Error;
-use crate::foresee::foresee;
+use crate::foresee;
+use crate::image::examine::examine;
 use crate::reports::{node_state, secrets};
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, external_steps, notes};
+use crate::store::{self, Connection, Store, external_steps, notes, systems};
 use crate::time::{Millis, now};
 use crate::{random, status};
 
@@ -23,6 +24,7 @@ use crate::{random, status};
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
     let now = now();
+    examine(store, images_of(store, &new.task).await?).await?;
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
     if node.state == NodeState::Decommissioned {
@@ -44,9 +46,20 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     Ok(status::of_run(run))
 }
 
+/// The images that a task writes, as far as this server may have them.
+async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
+    match task {
+        Task::Workflow(workflow) => Ok(foresee::images_of(&workflow.steps)),
+        Task::Os(name) => {
+            let system = systems::get_by_name(&mut *store.read().await?, name).await?;
+            Ok(system.into_iter().map(|system| system.image).collect())
+        }
+    }
+}
+
 /// Refuses a run that would fail once the disk was erased.
 async fn refuse_foreseen(store: &Store, connection: &mut Connection, node: &Node, steps: &[Step]) -> Result<(), Error> {
-    let Some(foreseen) = foresee(store, connection, node, steps).await? else { return Ok(()) };
+    let Some(foreseen) = foresee::foresee(store, connection, node, steps).await? else { return Ok(()) };
     let message = format!("{} would fail: {}", foreseen.place(steps), foreseen.problem);
     Err(Error::refused(ErrorCode::Conflict, message))
 }

@@ -1,18 +1,24 @@
 //! Operating systems.
 
-use slipway_protocol::{ErrorCode, PhoneHome, SeedCloudInit, workflow};
+use slipway_protocol::{ErrorCode, PhoneHome, SeedCloudInit, StreamImage, workflow};
 use slipway_user_data::seed;
 
 use super::{check_disk, check_keys, check_name};
 use crate::error::Error;
+use crate::foresee;
+use crate::image::examine::examine;
+use crate::image::stored;
 use crate::reports::external_steps::check_known;
+use crate::store::findings;
+use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
-use crate::store::{self, Store, images};
+use crate::store::{self, Connection, Store};
 use crate::time::now;
 
 /// Adds an operating system, or replaces the one of the same name.
 pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {
     check_name("operating system", &system.name)?;
+    examine(store, vec![system.image.clone()]).await?;
     let mut transaction = store.write().await?;
     let Some(image) = images::get_by_digest(&mut transaction, &system.image).await? else {
         let message = format!("there is no image {}; add it with `image add`", system.image);
@@ -27,6 +33,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         );
         return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
+    check_image(store, &mut transaction, &system, &image).await?;
     system.raw_size = system.raw_size.or(image.raw_size);
     for argument in &system.kernel_args {
         if let Some(problem) = workflow::kernel_argument_problem(argument) {
@@ -42,6 +49,22 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     systems::save(&mut transaction, &system, now()).await?;
     store::commit(transaction).await?;
     Ok(system)
+}
+
+/// Refuses an image that no machine can install, or not as the system says.
+async fn check_image(store: &Store, connection: &mut Connection, system: &System, image: &Image) -> Result<(), Error> {
+    let finding = findings::get(connection, &image.digest).await?;
+    let Image { file_name, digest, .. } = image;
+    let problem = if let Some(problem) = stored::problem(store, image, finding.as_ref()) {
+        let advice = "add it again (`slipway-server image add FILE`)";
+        Some(format!("the image {file_name} ({digest}) {}; {advice}", problem.in_words()))
+    } else {
+        let (digest, raw_size, raw_digest) = (Some(digest.clone()), system.raw_size, system.raw_digest.clone());
+        let step = StreamImage { digest, raw_size, raw_digest, ..StreamImage::default() };
+        let unusable = finding.and_then(|finding| foresee::unusable(&step, &finding.content));
+        unusable.or_else(|| foresee::contradiction(&step, image))
+    };
+    problem.map_or(Ok(()), |problem| Err(Error::refused(ErrorCode::InvalidRequest, problem)))
 }
 
 /// Refuses data for the first boot that the installed system would not understand, or that it could not report with.

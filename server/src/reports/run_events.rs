@@ -8,7 +8,8 @@ use slipway_protocol::{
 };
 
 use crate::error::Error;
-use crate::foresee::foresee;
+use crate::foresee::{foresee, images_of};
+use crate::image::examine::examine;
 use crate::jwt::Subject;
 use crate::reports::{boot, node_state, secrets};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
@@ -63,10 +64,9 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;
-    if open_run(&mut connection, subject).await?.is_none() {
-        return Ok(None);
-    }
+    let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
     drop(connection);
+    examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
     let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
     if let Some(foreseen) = foresee(store, &mut transaction, &node, &run.workflow).await? {

@@ -15,6 +15,7 @@ pub mod boot_reports;
 pub mod claimants;
 pub mod events;
 pub mod external_steps;
+pub mod findings;
 pub mod images;
 pub mod logs;
 pub mod nodes;
@@ -206,6 +207,7 @@ fn migrations() -> Migrator {
         migration(14, "boot fetches", include_str!("../../migrations/0014_boot_fetches.sql")),
         migration(15, "boot builds", include_str!("../../migrations/0015_boot_builds.sql")),
         migration(16, "restored runs", include_str!("../../migrations/0016_restored_runs.sql")),
+        migration(17, "findings", include_str!("../../migrations/0017_findings.sql")),
     ])
 }
 

@@ -248,10 +248,10 @@ async fn a_name_that_leads_elsewhere_is_refused_before_a_run_begins() {
 async fn a_captured_disk_is_for_nodes_and_operators() {
     let capturing = Capturing::start().await;
     capturing.begin().await;
-    capturing.put(0, b"bytes").await;
-    assert_eq!(capturing.commit(&described(b"bytes")).await.status(), StatusCode::OK);
+    capturing.put(0, b"bytes\0").await;
+    assert_eq!(capturing.commit(&described(b"bytes\0")).await.status(), StatusCode::OK);
     let (server, node) = (&capturing.server, &capturing.node);
-    let path = format!("/images/{}", described(b"bytes").digest);
+    let path = format!("/images/{}", described(b"bytes\0").digest);
     let url = server.url(&path);
     let stranger = server.client();
     assert_eq!(refusal(stranger.get(&url).send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
@@ -266,11 +266,11 @@ async fn a_captured_disk_is_for_nodes_and_operators() {
         let answer =
             bearer.into_iter().fold(request, |request, token| request.bearer_auth(token)).send().await.unwrap();
         assert_eq!(answer.headers()["cache-control"], "private, max-age=31536000, immutable");
-        assert_eq!(answer.bytes().await.unwrap(), "bytes");
+        assert_eq!(answer.bytes().await.unwrap(), "bytes\0");
     }
 
     // A machine that installs it needs nothing but what its run says, and only as long as the run goes on.
-    let image = json!({ "url": format!("https://server.test:8443{path}"), "digest": described(b"bytes").digest });
+    let image = json!({ "url": format!("https://server.test:8443{path}"), "digest": described(b"bytes\0").digest });
     let steps = json!([{ "name": "a", "action": { "stream-image": image } }]);
     let task =
         Task::Workflow(WorkflowFile { steps: serde_json::from_value(steps).unwrap(), ..WorkflowFile::default() });
@@ -279,7 +279,7 @@ async fn a_captured_disk_is_for_nodes_and_operators() {
     let workflow = node.workflow(server).await.unwrap();
     let slipway_protocol::Action::StreamImage(image) = &workflow.steps[0].action else { panic!("{workflow:?}") };
     let given = server.url(image.url.strip_prefix("https://server.test:8443").unwrap());
-    assert_eq!(stranger.get(&given).send().await.unwrap().bytes().await.unwrap(), "bytes");
+    assert_eq!(stranger.get(&given).send().await.unwrap().bytes().await.unwrap(), "bytes\0");
     node.finish(server, &workflow).await;
     assert_eq!(refusal(stranger.get(&given).send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
 }

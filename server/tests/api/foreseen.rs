@@ -1,8 +1,10 @@
 //! Runs that would fail once the disk was erased are refused, or end before it is.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use slipway_protocol::{Disk, Inventory, NodeState, RunState};
+use slipway_protocol::{Cpu, Disk, Inventory, NodeState, RunState};
 use slipway_server::store::{self, nodes};
 use slipway_server::{Error, operate};
 
@@ -11,17 +13,28 @@ use crate::program::{fail, succeed};
 use crate::support::{IMAGE, TestServer};
 use crate::work::new_run;
 
+/// A list says only what is known. `run start` examines a file that has changed.
+fn examine(data: &Path) {
+    fail(data, &["run", "start", "web1", "--os", "debian"]);
+}
+
 /// Why a run of the operating system is refused.
 async fn refused(server: &TestServer) -> String {
     start(server, debian()).await.expect_err("refused").to_string()
 }
 
 async fn with_disk(server: &TestServer, size: u64) {
+    with_machine(server, "", size, 0).await;
+}
+
+/// Lets the machine of the node be one of this architecture, with one disk of this size and these blocks.
+async fn with_machine(server: &TestServer, arch: &str, size: u64, logical_block: u32) {
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();
     let mut node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
-    let disk = Disk { path: "/dev/vda".to_owned(), size, ..Disk::default() };
-    node.inventory = Some(Inventory { disks: vec![disk], ..Inventory::default() });
+    let disk = Disk { path: "/dev/vda".to_owned(), size, logical_block, ..Disk::default() };
+    let cpu = Cpu { arch: arch.to_owned(), ..Cpu::default() };
+    node.inventory = Some(Inventory { disks: vec![disk], cpu, ..Inventory::default() });
     nodes::save(&mut transaction, &node).await.unwrap();
     store::commit(transaction).await.unwrap();
 }
@@ -34,7 +47,11 @@ async fn an_image_whose_file_is_not_as_it_was_added_is_shown_and_not_installed()
     let (data, file) = (server.data_path(), server.data().image(&digest));
     let lists = || [["image", "list"], ["os", "list"]].map(|list| succeed(&data, &list));
     assert!(lists().iter().all(|list| list.contains("  there  ")), "{:?}", lists());
-    let cases: [(&str, &str, &dyn Fn()); 3] = [
+    let cases: [(&str, &str, &dyn Fn()); 4] = [
+        ("changed", "its file has another digest", &|| {
+            fs::write(&file, [&IMAGE[..511], b"?"].concat()).unwrap();
+            examine(&data);
+        }),
         ("missing", "is missing on this server", &|| fs::remove_file(&file).unwrap()),
         ("wrong-size", "its file has another size", &|| fs::write(&file, &IMAGE[..511]).unwrap()),
         ("unreadable", "cannot be read", &|| fs::create_dir(&file).unwrap()),
@@ -51,6 +68,8 @@ async fn an_image_whose_file_is_not_as_it_was_added_is_shown_and_not_installed()
             serde_json::from_str(&succeed(&data, &[kind, "list", "--json"])).unwrap()
         };
         assert_eq!((&json("image")[0]["problem"], &json("os")[0]["image_problem"]), (&word.into(), &word.into()));
+        let added = fail(&data, &["os", "add", "other", "--image", &digest.to_string()]);
+        assert!(added.contains(words) && added.contains("`slipway-server image add FILE`"), "{added}");
         let refused = fail(&data, &["run", "start", "web1", "--os", "debian"]);
         assert!(
             refused.contains("step 2 (stream-image) would fail: the image ") && refused.contains(words),
@@ -76,8 +95,7 @@ async fn a_file_that_steps_of_a_workflow_name_on_this_server_must_be_there() {
         format!("write-file: {{path: /x, url: {none}}}"),
     ];
     for step in steps {
-        let workflow =
-            format!("steps:\n- {{name: erase, action: {{erase-disk: {{}}}}}}\n- {{name: x, action: {{{step}}}}}\n");
+        let workflow = erase_and(&step);
         let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&workflow)).await;
         let refused = refused.expect_err(&step).to_string();
         assert!(refused.starts_with("step 2 (x) would fail: there is no image sha256:000"), "{refused}");
@@ -119,4 +137,177 @@ async fn an_image_that_is_larger_than_the_disk_is_not_installed() {
     with_disk(&server, 256).await;
     assert_eq!(node.workflow(&server).await, None);
     assert_eq!(web1(&server).await.state, NodeState::Failed);
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A file of a server that a program made, in a folder of its own; none without the program.
+fn made(server: &TestServer, name: &str, mib: u64, script: &str) -> Option<PathBuf> {
+    let image = server.folder.path().join(name);
+    fs::File::create(&image).unwrap().set_len(mib * MIB).unwrap();
+    let done = Command::new("sh").args(["-ec", script]).arg(&image).output().unwrap();
+    if done.status.code() == Some(127) {
+        eprintln!("not checked: sgdisk, sfdisk or mtools are missing");
+        return None;
+    }
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+    Some(image)
+}
+
+/// A workflow that erases a disk first.
+fn erase_and(step: &str) -> String {
+    format!("steps:\n- {{name: erase, action: {{erase-disk: {{}}}}}}\n- {{name: x, action: {{{step}}}}}\n")
+}
+
+/// Adds an image and an operating system of it, by the command line. Returns the digest.
+fn install(server: &TestServer, image: &Path) -> String {
+    let data = server.data_path();
+    let digest = succeed(&data, &["image", "add", image.to_str().unwrap()]).trim().to_owned();
+    succeed(&data, &["os", "add", "debian", "--image", &digest]);
+    digest
+}
+
+/// A GPT image whose root partition is of this type.
+const ROOT: &str = "sgdisk --new=1:2048:18431 --typecode=1:$TYPE $0 >$0.out";
+/// A GPT image with an EFI system partition and this program in it, which is none by its headers.
+const PROGRAM: &str = "sgdisk --new=1:2048:0 --typecode=1:ef00 $0 >$0.out
+    mformat -i $0@@1M -T 28000 ::
+    mmd -i $0@@1M ::EFI ::EFI/BOOT
+    echo program >$0.efi
+    mcopy -i $0@@1M $0.efi ::EFI/BOOT/$TYPE";
+
+#[tokio::test]
+async fn an_image_for_another_architecture_is_not_installed() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    for (script, kind, machine, other, names) in [
+        (ROOT, "8305", "aarch64", "x86_64", ("arm64", "x86-64")),
+        (ROOT, "8304", "x86_64", "aarch64", ("x86-64", "arm64")),
+        (PROGRAM, "BOOTAA64.EFI", "aarch64", "x86_64", ("arm64", "x86-64")),
+        (PROGRAM, "BOOTX64.EFI", "x86_64", "aarch64", ("x86-64", "arm64")),
+    ] {
+        let Some(image) = made(&server, kind, 16, &script.replace("$TYPE", kind)) else { return };
+        install(&server, &image);
+        with_machine(&server, other, 64 * MIB, 512).await;
+        let refused = fail(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+        let (of_image, of_machine) = names;
+        let expect = format!("step 2 (stream-image) would fail: the image is for {of_image} (by ");
+        assert!(refused.contains(&expect), "{refused}");
+        assert!(
+            refused.contains(&format!("but the machine is {of_machine}; use an image for {of_machine}")),
+            "{refused}"
+        );
+        for arch in [machine, ""] {
+            with_machine(&server, arch, 64 * MIB, 512).await;
+            succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_image_whose_table_is_for_another_disk_is_not_installed() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let gpt = "sgdisk --new=1:2048:18431 $0 >$0.out";
+    // Cut off, so that the image itself fits.
+    let cut = "sgdisk --new=1:2048:100000 --change-name=1:root $0 >$0.out; truncate -s 4M $0";
+    let mbr =
+        "printf 'label: dos\nstart=2048, size=8192, type=83\n' | sfdisk -q $0; mke2fs -q -F -E offset=1048576 $0 4M";
+    let mbr_cut = "printf 'label: dos\nstart=2048, size=100000, type=83\n' | sfdisk -q $0; truncate -s 4M $0";
+    let blocks =
+        "is made for blocks of 512 bytes, but the disk /dev/vda has blocks of 4096 bytes; use an image made for";
+    let small = "is made for a disk of ";
+    for (name, script, size, block, expect) in [
+        ("gpt", gpt, 64 * MIB, 4096, blocks),
+        ("mbr", mbr, 64 * MIB, 4096, blocks),
+        ("cut", cut, 32 * MIB, 512, small),
+        ("mbr-cut", mbr_cut, 32 * MIB, 512, small),
+    ] {
+        let Some(image) = made(&server, name, 64, script) else { return };
+        install(&server, &image);
+        with_machine(&server, "x86_64", size, block).await;
+        let refused = fail(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+        let begin = "step 2 (stream-image) would fail: the partition table of the image ";
+        assert!(refused.contains(begin) && refused.contains(expect), "{name}: {refused}");
+        assert!(refused.contains("(disks are as the machine reported them when it last enrolled)"), "{refused}");
+        with_machine(&server, "x86_64", 64 * MIB, 512).await;
+        succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+    }
+    // The disk was exchanged before the machine asked for work.
+    with_machine(&server, "x86_64", 64 * MIB, 4096).await;
+    assert_eq!(node.workflow(&server).await, None);
+    let failure = web1(&server).await.run.unwrap().steps[0].failure.clone().unwrap();
+    assert!(failure.reason.ends_with("; the disks are as they were"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let data = server.data_path();
+    let damaged = "sgdisk --new=1:2048:18431 $0 >$0.out
+        printf '\\377\\377\\377\\377' | dd of=$0 bs=1 seek=528 conv=notrunc 2>$0.err";
+    for (name, script, expect) in [
+        ("gpt", damaged.to_owned(), "the header of its GPT is damaged"),
+        ("gpt.gz", format!("{damaged}; gzip -c $0 >$0.gz; mv $0.gz $0"), "the header of its GPT is damaged"),
+        ("notes", "echo some notes >$0".to_owned(), "it is a text file"),
+        ("cut.xz", "printf '\\375' >$0; printf '7zXZ\\0\\0' >>$0".to_owned(), "it cannot be decoded: "),
+    ] {
+        let Some(image) = made(&server, name, 16, &script) else { return };
+        let digest = succeed(&data, &["image", "add", "--not-an-image", image.to_str().unwrap()]).trim().to_owned();
+        let refused = fail(&data, &["os", "add", "x", "--image", &digest]);
+        assert!(refused.contains(&format!("the image {name:?} cannot be installed: {expect}")), "{refused}");
+        let url = format!("https://server.test:8443/images/{digest}");
+        let steps = erase_and(&format!("stream-image: {{url: {url}}}"));
+        let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&steps)).await;
+        let refused = refused.expect_err(name).to_string();
+        assert!(refused.starts_with("step 2 (x) would fail: the image ") && refused.contains(expect), "{refused}");
+        // For other actions it is a file like any other.
+        let unpack = steps.replace("stream-image: {", "unpack-archive: {partition: 1, ");
+        operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&unpack)).await.unwrap();
+        succeed(&data, &["run", "cancel", "web1"]);
+        succeed(&data, &["image", "remove", &digest]);
+    }
+}
+
+#[tokio::test]
+async fn a_step_says_of_an_image_what_the_server_knows_of_it() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let digest = add_system(&server, |_| {}).await.unwrap().image;
+    let other = format!("sha256:{}", "0".repeat(64));
+    for (said, expect) in [
+        (format!("digest: {other}"), "has the digest sha256:"),
+        (format!("raw_digest: {other}"), "has the digest of its raw image sha256:"),
+        ("raw_size: 1024".to_owned(), "has the size of its raw image 512 bytes, not 1024 bytes"),
+    ] {
+        let url = format!("https://server.test:8443/images/{digest}");
+        let steps = format!("steps:\n- {{name: x, action: {{stream-image: {{url: {url}, {said}}}}}}}\n");
+        let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&steps)).await;
+        let refused = refused.expect_err(&said).to_string();
+        assert!(refused.starts_with("step 1 (x) would fail: the image ") && refused.contains(expect), "{refused}");
+    }
+    let refused = add_system(&server, |system| system.raw_size = Some(1024)).await.expect_err("another size");
+    assert!(refused.to_string().contains("512 bytes, not 1024 bytes"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_a_run_brings_for_the_first_boot_is_judged_when_it_starts() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let file = server.folder.path().join("user-data");
+    fs::write(&file, "#cloud-config\nusers: [\n").unwrap();
+    let data = server.data_path();
+    let refused = fail(&data, &["run", "start", "web1", "--os", "debian", "--user-data", file.to_str().unwrap()]);
+    assert!(refused.contains("user-data"), "{refused}");
+    for (seed, expect) in [
+        ("user_data: \"#cloud-config\\nusers: [\\n\"", "user-data"),
+        ("network_config: \"version: 2\\nethernets: {eth0: {addresses: [192.0.2.5/24]}\\n\"", "network"),
+    ] {
+        let steps = erase_and(&format!("seed-cloud-init: {{{seed}}}"));
+        let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&steps)).await;
+        let refused = refused.expect_err(seed).to_string();
+        assert!(refused.contains(expect) && refused.contains("line "), "{refused}");
+    }
 }

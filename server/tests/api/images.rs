@@ -171,6 +171,36 @@ async fn no_operating_system_of_a_qcow2_image_has_a_digest_of_the_raw_image() {
 }
 
 #[tokio::test]
+async fn no_operating_system_is_made_of_a_qcow2_image_that_one_pass_cannot_read() {
+    let (server, Some(raw)) = (TestServer::start().await, gpt()) else { return };
+    let late = "for at in 7 6 5 4 3 2 1; do qemu-io -f qcow2 -c \"write -P 7 ${at}M 64k\" $1; done >$1.out
+        qemu-io -f qcow2 -c \"write -s $0 0 1M\" $1 >$1.out";
+    let create = "qemu-img create -q -f qcow2 $1 8M";
+    for (script, is_refused) in [
+        (format!("{create}; {late}"), true),
+        ("qemu-img convert -f raw -O qcow2 -o preallocation=full $0 $1".to_owned(), true),
+        ("qemu-img convert -f raw -O qcow2 $0 $1".to_owned(), false),
+        (format!("{create}; {late}; qemu-img convert -O qcow2 $1 $1.new; mv $1.new $1"), false),
+    ] {
+        let [from, to] = ["raw", "qcow2"].map(|name| server.folder.path().join(name));
+        std::fs::remove_file(&to).ok();
+        std::fs::write(&from, &raw).unwrap();
+        let made = std::process::Command::new("sh").args(["-ec", &script]).arg(&from).arg(&to).output().unwrap();
+        if made.status.code() == Some(127) {
+            eprintln!("not checked: qemu-img or qemu-io is missing");
+            return;
+        }
+        assert!(made.status.success(), "{script}: {}", String::from_utf8_lossy(&made.stderr));
+        let bytes = std::fs::read(&to).unwrap();
+        let image = add(&server, &bytes, Known::default()).await.unwrap().image.digest;
+        match add_system(&server, |system| system.image = image).await {
+            Ok(_) => assert!(!is_refused, "{script}"),
+            Err(error) => assert!(is_refused && error.to_string().contains("one pass can read"), "{script}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_record_that_cannot_be_read_is_named_and_its_cause_stays_in_the_log() {
     let server = TestServer::start().await;
     let digest = add(&server, &zstd(&disk()), Known::default()).await.unwrap().image.digest;

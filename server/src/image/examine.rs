@@ -1,0 +1,79 @@
+//! Examines images again that are in the data folder already: those of an earlier version, those that were added as
+//! other files, and those whose file has changed.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::Digest;
+
+use super::{CHUNK_BYTES, raw, sha256};
+use crate::error::Error;
+use crate::store::findings::{self, Content, Finding, Stamp};
+use crate::store::images::{self, Image};
+use crate::store::{self, Store};
+
+/// Examines the files of these images, if they are not known as they are now. The bytes of a file that has changed
+/// since it was added are compared with its digest, which takes as long as reading it.
+pub async fn examine(store: &Store, digests: Vec<Digest>) -> Result<(), Error> {
+    for digest in digests {
+        let mut connection = store.read().await?;
+        let Some(image) = images::get_by_digest(&mut connection, &digest).await? else { continue };
+        let before = findings::get(&mut connection, &digest).await?;
+        drop(connection);
+        let store = store.clone();
+        // What was begun is stored, although whoever asked may not wait for it.
+        let examining = tokio::spawn(async move {
+            let path = store.image(&digest);
+            let looking = tokio::task::spawn_blocking(move || find(&path, &image, before.as_ref()));
+            let found = looking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
+            let Some(found) = found else { return Ok(()) };
+            let mut transaction = store.write().await?;
+            findings::save(&mut transaction, &digest, &found).await?;
+            store::commit(transaction).await
+        });
+        examining.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
+    }
+    Ok(())
+}
+
+/// What the file of an image is now. None if that is known, or if it cannot be read, which is said elsewhere.
+fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<Finding>, Error> {
+    let Some(file) = File::open(path).ok().and_then(|file| file.metadata().ok()).filter(std::fs::Metadata::is_file)
+    else {
+        return Ok(None);
+    };
+    let stamp = Stamp::of(&file);
+    if before.is_some_and(|before| before.file == stamp) || stamp.size != image.size {
+        return Ok(None);
+    }
+    // What was never examined is as it was added if nothing changed it later.
+    let is_as_added = before.is_none() && stamp.changed / 1_000_000 <= image.added_at.cast_signed();
+    if !is_as_added && digest_of(path).map_err(reading(path))? != image.digest {
+        return Ok(Some(Finding { file: stamp, content: Content::Changed }));
+    }
+    let content = match raw::look(path, Path::new(&image.file_name)) {
+        Ok(made_for) => Content::MadeFor(made_for),
+        Err(Error::Refused { message, .. }) => Content::Unusable(message),
+        Err(error) => return Err(error),
+    };
+    Ok(Some(Finding { file: stamp, content }))
+}
+
+fn reading(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::File { doing: "reading", path: path.to_owned(), source }
+}
+
+fn digest_of(path: &Path) -> io::Result<Digest> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut chunk) = (Sha256::new(), vec![0; CHUNK_BYTES]);
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(sha256(hash)),
+            Ok(read) => hash.update(chunk.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Examines qcow2 images.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use slipway_formats::qcow2::{Block, Error as Qcow2Error, FileOrder, HEADER_LEN, Header, Image};
+
+use super::raw::{Raw, refused};
+use super::table;
+use crate::error::Error;
+
+/// Bytes of blocks that a machine can hold until the first block of the raw image comes, by which it judges the image
+/// before it touches the disk. A machine has six buffers of 1 MiB, and puts one block in each.
+const HELD_BLOCKS: usize = 6;
+
+/// Reads the header, and the clusters that the partition table needs.
+pub(super) fn look(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
+    let refused = |reason: &str| refused(name, reason);
+    let header = Header::parse(head.get(..HEADER_LEN).unwrap_or(head)).map_err(|error| refused(&error.to_string()))?;
+    let needed = header.l1.end.max(header.refcounts.end);
+    if len < needed {
+        let reason =
+            format!("the file ends at byte {len}, but its tables end at byte {needed}; download or create it again");
+        return Err(refused(&reason));
+    }
+    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    let image = Image::open(len, &mut read_at).map_err(|error| refused(&error.to_string()))?;
+    let mut failure = None;
+    let judged = table::judge(name, Some(header.size), &mut |offset, len| {
+        table::of_qcow2(&image, file, offset, len).map_err(|error| failure = Some(error)).ok()
+    });
+    if let Some(error) = failure {
+        return Err(refused(&error.to_string()));
+    }
+    let (made_for, warnings) = judged?;
+    Ok(Raw { size: header.size, digest: None, warnings, made_for })
+}
+
+/// Whether machines can read the image once, from its beginning to its end, as they do to check its digest. Reads and
+/// decodes all of it.
+pub(super) fn can_be_read_once(input: impl Read, name: &Path) -> Result<bool, Error> {
+    let (mut is_begun, mut held) = (false, 0);
+    let read = FileOrder::open(input).and_then(|image| {
+        image.run(|at, block| {
+            is_begun |= at == 0;
+            if !is_begun && let Block::Data(_) = block {
+                held += 1;
+            }
+            Ok::<(), Qcow2Error>(())
+        })
+    });
+    match read {
+        Ok(()) => Ok(held < HELD_BLOCKS),
+        Err(Qcow2Error::NotInOrder { .. } | Qcow2Error::TooManyPending { .. }) => Ok(false),
+        Err(error) => Err(refused(name, &error.to_string())),
+    }
+}
