@@ -95,6 +95,67 @@ fn a_damaged_gpt_in_a_qcow2_image_or_a_block_map_is_named_too() {
 }
 
 #[test]
+fn a_table_that_only_its_end_has_is_no_success() {
+    let bench = Bench::new(100 * MIB);
+    let raw = gpt(&bench, &[], &[(0, &[0; 2048])]);
+    let error = fails(&bench, file(&bench, &raw));
+    assert_error!(error, Error::Image(ImageError::TableDamaged { .. }));
+    let expect = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there; restore it in \
+                  the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`)";
+    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    check_does_not_boot(&bench);
+    let advice = "printf '1\\nr\\nb\\nc\\ny\\nw\\ny\\n' | gdisk \"$0\"";
+    run(Command::new("sh").args(["-c", advice, bench.path("image").to_str().unwrap()]));
+    let repaired = fs::read(bench.path("image")).unwrap();
+    assert_eq!(written(&bench, &repaired, false).outcome.warnings, [""; 0], "what the advice gives");
+    verify(bench.path("disk"));
+}
+
+#[test]
+fn what_sgdisk_finds_odd_in_a_gpt_is_told() {
+    for (arguments, expect) in [
+        (&["--hybrid=2"][..], ""),
+        (
+            &[
+                "--partition-guid=2:C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
+                "--partition-guid=1:C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
+            ],
+            "partitions 1 and 2 have the same GUID, so PARTUUID stands for either",
+        ),
+        (&["--delete=1", "--delete=2"], "it has no partitions"),
+    ] {
+        let bench = Bench::new(100 * MIB);
+        let raw = gpt(&bench, arguments, &[]);
+        let warnings = written(&bench, &raw, true).outcome.warnings;
+        let of_table: Vec<_> =
+            warnings.iter().filter_map(|one| one.strip_prefix("the partition table of the image: ")).collect();
+        assert_eq!(of_table.join("; "), expect, "{arguments:?}");
+        // Also that a record of a hybrid MBR has grown with its partition.
+        let output = Command::new("sgdisk").arg("--verify").arg(bench.path("disk")).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("No problems found") && !text.contains("Mismatched"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_gpt_that_no_record_announces_is_refused_or_told() {
+    let bench = Bench::new(100 * MIB);
+    let raw = gpt(&bench, &[], &[(450, &[0x83])]);
+    let error = fails(&bench, file(&bench, &raw));
+    assert!(
+        chain(&error).contains("the protective record of its GPT has the type 0x83 and not 0xee"),
+        "{}",
+        chain(&error)
+    );
+    check_untouched(&bench);
+    let raw = gpt(&bench, &[], &[(450, &[0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0])]);
+    let warnings = written(&bench, &raw, false).outcome.warnings;
+    let expect = "the partition table of the image: it has an MBR and a GPT without a protective record, so Linux and \
+                  firmware read only the MBR";
+    assert_eq!(warnings, [expect]);
+}
+
+#[test]
 fn another_place_may_have_the_image_whole() {
     let bench = Bench::new(100 * MIB);
     let right = gpt(&bench, &[], &[]);
@@ -184,6 +245,20 @@ fn an_mbr_for_a_larger_disk_is_refused_before_the_disk_is_touched() {
     let error = fails(&bench, file(&bench, &raw));
     assert_error!(error, Error::Image(ImageError::TableTooLarge { .. }));
     assert!(chain(&error).contains("because partition 2 ends there"), "{}", chain(&error));
+    check_untouched(&bench);
+}
+
+#[test]
+fn an_mbr_without_its_signature_is_named_before_the_disk_is_touched() {
+    let bench = Bench::new(200 * MIB);
+    let mut raw = mbr(&bench, 40, "label: dos\\nstart=2048, size=32768, type=c\\nstart=34816, type=83\\n");
+    raw[511] = 0;
+    let error = fails(&bench, file(&bench, &raw));
+    assert!(
+        chain(&error).contains("the records of an MBR, but not the bytes 0x55 0xAA at its end"),
+        "{}",
+        chain(&error)
+    );
     check_untouched(&bench);
 }
 

@@ -123,20 +123,17 @@ fn each_part_of_a_table_that_moved_is_read_back_before_the_next_is_written() {
 }
 
 #[test]
-fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
+fn a_table_with_larger_entries_is_refused_before_anything_is_written_and_no_step_panics_at_it() {
     let bench = Bench::new(40 * MIB);
     let mut raw = one_partition(&bench);
     widen_entries(&mut raw);
-    std::fs::write(bench.path("image"), &raw).unwrap();
-    let done = stream_image(&bench).unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let warnings = done.outcome.warnings.join("; ");
-    let stays = "the backup partition table stays at the end of the image, not at the end of the disk: its entries have \
-                 256 bytes, and what else they hold is not known";
-    assert!(warnings.ends_with(stays), "{warnings}");
-    assert!(warnings.contains("its entries have 256 bytes, and Linux reads only those of 128 bytes"), "{warnings}");
-    assert!(bench.disk()[..30 * MIB] == raw);
-    let args = KernelArgs { append: vec!["quiet".to_owned()], ..KernelArgs::default() };
-    let error = bench.run(&Action::KernelArgs(args)).0.unwrap_err();
+    let error = fails(&bench, file(&bench, &raw));
+    assert_error!(error, Error::Image(ImageError::TableDamaged { .. }));
+    assert!(chain(&error).contains("have 256 bytes, and Linux reads only those of 128; create"), "{}", chain(&error));
+    check_untouched(&bench);
+    let rest = bench.disk().split_off(raw.len());
+    std::fs::write(bench.path("disk"), [raw, rest].concat()).unwrap();
+    let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
     let expect = "it has 128 entries of 256 bytes, but only up to 8192 entries of 128 bytes are supported";
     assert_error!(error, Error::Partitions(PartitionError::Table { .. }));
     assert!(chain(&error).ends_with(expect), "{}", chain(&error));

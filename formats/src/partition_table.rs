@@ -4,6 +4,7 @@
 //! The judgement can be asked with a part of the image. What is not known yet is not judged, so it is asked again when
 //! more is known.
 
+mod content;
 mod gpt;
 mod mbr;
 #[cfg(test)]
@@ -154,6 +155,18 @@ impl Fault {
 /// Remedies for damage that another copy does not mend, and for a sound GPT that nothing leads to.
 const MAKE_AGAIN: &str = "download or create the image again";
 const REPAIR: &str = "repair the raw image with `sgdisk --move-second-header IMAGE`, or create it again";
+/// The same for larger blocks: sgdisk takes those of a file for 512 bytes.
+const REPAIR_LARGE: &str = "attach the raw image with `losetup --find --show --sector-size 4096 IMAGE` and repair the \
+                            device with `sgdisk --move-second-header`, or create the image again";
+
+/// The same where no protective record is left either: sgdisk takes nothing from the backup then.
+const RESTORE: &str = "restore it in the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`), or \
+                       create the image again";
+
+/// How a GPT that is whole and lacks a protective record is repaired.
+fn repair(block: u64) -> &'static str {
+    if block == 512 { REPAIR } else { REPAIR_LARGE }
+}
 
 /// Judges the table of an image. Reads its first blocks, the entries of a GPT, its backup, and the logical partitions
 /// of an MBR.
@@ -161,34 +174,59 @@ pub fn judge(known: &Known, read: &mut ReadAt<'_>) -> Result<Table, Fault> {
     let mut image = Image { known: *known, read };
     let own = known.block.unwrap_or(512);
     let boot = match image.get(0, BOOT_RECORD) {
+        Found::Bytes(bytes) if mbr::lacks_signature(&bytes, own, &image.known) => {
+            let reason = "its first block has the records of an MBR, but not the bytes 0x55 0xAA at its end, so \
+                          neither Linux nor firmware reads them";
+            return Err(Fault::damaged(reason, MAKE_AGAIN));
+        }
         Found::Bytes(bytes) => BootRecord::parse(&bytes),
         Found::Absent => return Ok(Table::without_partitions(Kind::None, own)),
         Found::Unknown => return Ok(Table::without_partitions(Kind::Unknown, own)),
     };
     let found = gpt::find(&mut image);
+    let is_announced = boot.is_none_or(|boot| boot.has_protective() || !boot.has_partitions());
     if let (Some(expected), gpt::Search::Intact(gpt)) = (known.block, &found)
         && gpt.block() != expected
+        && is_announced
     {
         return Err(Fault::BlockSize { expected, found: gpt.block() });
     }
     match (boot, found) {
         (Some(boot), found) if boot.has_protective() => gpt::judge(&boot, found, own, &mut image),
         // Linux and firmware look for a GPT only behind a protective record.
+        (Some(boot), gpt::Search::Intact(_)) if boot.has_partitions() => mbr::judge_beside_gpt(&boot, own, &mut image),
         (Some(boot), _) if boot.has_partitions() => mbr::judge(&boot, own, &mut image),
-        (_, gpt::Search::Intact(_)) => {
+        (_, gpt::Search::Intact(gpt)) => {
             let reason = "its GPT has no protective record in the first block, so neither Linux nor firmware finds it";
-            Err(Fault::damaged(reason, REPAIR))
+            Err(Fault::damaged(reason, repair(gpt.block())))
         }
-        (_, gpt::Search::Damaged { block, reason }) => Err(gpt::damaged(&reason, block, &mut image)),
+        (_, gpt::Search::Damaged { block, reason }) => match gpt::has_whole_backup(block, &mut image) {
+            Some(true) => Err(Fault::damaged(format!("{reason}, and it has no protective record"), RESTORE)),
+            _ => Err(gpt::damaged(&reason, block, &mut image)),
+        },
         (Some(boot), _) => match boot.damaged_indicator(own, &image.known) {
             Some(number) => Err(Fault::damaged(
                 format!("record {number} of its MBR begins with neither 0x00 nor 0x80, so Linux ignores all of them"),
                 MAKE_AGAIN,
             )),
-            None => Ok(Table::without_partitions(Kind::BootSector, own)),
+            None if boot.is_file_system => Ok(Table::without_partitions(Kind::BootSector, own)),
+            None => without_partitions(Kind::BootSector, own, &mut image),
         },
-        (None, _) => Ok(Table::without_partitions(Kind::None, own)),
+        (None, _) => without_partitions(Kind::None, own, &mut image),
     }
+}
+
+/// Judges an image whose first blocks have no partitions. One that begins with a file system or the like is meant so.
+fn without_partitions(kind: Kind, own: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
+    let table = Table::without_partitions(kind, own);
+    if content::is_at(0, image) != Some(false) {
+        return Ok(table);
+    }
+    if BLOCK_SIZES.into_iter().any(|block| gpt::has_whole_backup(block, image) == Some(true)) {
+        let reason = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there";
+        return Err(Fault::damaged(reason, RESTORE));
+    }
+    Ok(table)
 }
 
 /// An image of which a part is known.

@@ -52,16 +52,16 @@ pub enum ImageError {
     },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(
-        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, because {what} \
+        "checking the partition table of the image: it is made for a disk of {needed} or more, because {what} \
          ends there, but {disk} has {size}; use a larger disk, or another image"
     )]
     TableTooLarge {
         /// Path of the disk.
         disk: String,
-        /// Size of the disk in bytes.
-        size: u64,
-        /// Where the area that the table uses ends, in bytes.
-        needed: u64,
+        /// Size of the disk, in words.
+        size: String,
+        /// Where the area that the table uses ends, in words.
+        needed: String,
         /// What ends there, such as a partition.
         what: String,
     },

@@ -4,7 +4,8 @@ mod fit;
 
 use super::mbr::BootRecord;
 use super::{
-    BLOCK_SIZES, Fault, Found, Image, Kind, MAKE_AGAIN, Partition, REPAIR, Table, le32, le64, overlapping, put,
+    BLOCK_SIZES, Fault, Found, Image, Kind, MAKE_AGAIN, Partition, REPAIR_LARGE, Table, le32, le64, overlapping, put,
+    repair,
 };
 use crate::crc32::crc32;
 
@@ -156,9 +157,22 @@ impl Gpt {
         }
     }
 
+    /// Whether a partition has a part of the table in it. The file system of an image that is also for optical discs
+    /// begins at byte 0 and leaves room for the table.
+    fn is_covered_by(&self, partition: &Partition) -> bool {
+        let block = self.block();
+        let entries = self.entries_lba.saturating_mul(block);
+        let overlaps = |from: u64, len: u64| {
+            partition.bytes.start < from.saturating_add(len) && partition.bytes.end > from && partition.bytes.start > 0
+        };
+        overlaps(0, (PRIMARY + 1) * block) || overlaps(entries, self.entries_len())
+    }
+
     /// Compares the backup with this primary copy.
     fn find_backup(&self, image: &mut Image<'_, '_>) -> Backup {
-        let Some(offset) = self.other_lba.checked_mul(self.block()) else { return Backup::Missing };
+        let Some(offset) = self.other_lba.checked_mul(self.block()).filter(|_| self.other_lba != PRIMARY) else {
+            return Backup::Missing;
+        };
         let header = match image.get(offset, self.header.len()) {
             Found::Bytes(header) => header,
             Found::Absent => return Backup::Missing,
@@ -223,20 +237,35 @@ pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Imag
     };
     if let Some(start) = boot.misplaced_protective() {
         let reason = format!("the protective record of its GPT begins at block {start} and not at block 1");
-        return Err(Fault::damaged(format!("{reason}, so neither Linux nor firmware finds the GPT"), REPAIR));
+        return Err(Fault::damaged(
+            format!("{reason}, so neither Linux nor firmware finds the GPT"),
+            repair(gpt.block()),
+        ));
+    }
+    if gpt.entry_size != USUAL_ENTRY {
+        let reason = format!("the entries of its GPT have {} bytes, and Linux reads only those of 128", gpt.entry_size);
+        return Err(Fault::damaged(reason, "create the image again with entries of 128 bytes"));
     }
     let block = gpt.block();
     let entries = match gpt.entries(image) {
-        Ok(Found::Bytes(entries)) => entries,
-        Ok(_) => Vec::new(),
+        Ok(Found::Bytes(entries)) => Some(entries),
+        Ok(_) => None,
         Err(reason) => return Err(damaged(&format!("the entries of its GPT {reason}"), block, image)),
     };
     let mut table = Table::without_partitions(Kind::Unknown, block);
-    for (number, entry) in (1..).zip(entries.chunks(gpt.entry_size as usize)) {
+    for (number, entry) in (1..).zip(entries.as_deref().unwrap_or_default().chunks(USUAL_ENTRY as usize)) {
         table.partitions.extend(partition(number, entry, block)?);
+    }
+    if let Some(over) = table.partitions.iter().find(|partition| gpt.is_covered_by(partition)) {
+        let reason = format!("{} of its GPT lies over the table itself", over.describe());
+        return Err(Fault::damaged(reason, MAKE_AGAIN));
     }
     gpt.backup = gpt.find_backup(image);
     table.remarks = remarks(&gpt, &table, image.known.image);
+    if entries.is_some() && table.partitions.is_empty() {
+        table.remarks.push("it has no partitions".to_owned());
+    }
+    table.remarks.extend(boot.beside(&table.partitions, block));
     table.kind = Kind::Gpt(gpt);
     // Linux ignores a table that uses blocks beyond the end of the disk.
     if let Some((end, what)) = table.end() {
@@ -253,20 +282,20 @@ fn partition(number: u32, entry: &[u8], block: u64) -> Result<Option<Partition>,
     let units = entry.get(ENTRY_NAME).unwrap_or_default().as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit));
     let name = String::from_utf16_lossy(&units.take_while(|unit| *unit != 0).collect::<Vec<u16>>());
     let (first, last) = (long(ENTRY_FIRST), long(ENTRY_LAST));
-    let bytes = first.saturating_mul(block)..last.saturating_add(1).saturating_mul(block);
+    let end = last.checked_add(1).and_then(|end| end.checked_mul(block));
+    let bytes = first.saturating_mul(block)..end.unwrap_or(u64::MAX);
     let attributes = long(ENTRY_ATTRIBUTES);
     let partition = Partition { number, bytes, guids: Some((kind, guid)), mbr_type: 0, name, attributes };
-    match last < first {
-        true => Err(Fault::damaged(format!("{} of its GPT ends before it begins", partition.describe()), MAKE_AGAIN)),
-        false => Ok(Some(partition)),
+    let wrong = |what| Fault::damaged(format!("{} of its GPT {what}", partition.describe()), MAKE_AGAIN);
+    match () {
+        () if last < first => Err(wrong("ends before it begins")),
+        () if end.is_none() => Err(wrong("ends after any disk")),
+        () => Ok(Some(partition)),
     }
 }
 
 fn remarks(gpt: &Gpt, table: &Table, image: Option<u64>) -> Vec<String> {
     let mut remarks = Vec::new();
-    if gpt.entry_size != USUAL_ENTRY {
-        remarks.push(format!("its entries have {} bytes, and Linux reads only those of 128 bytes", gpt.entry_size));
-    }
     if let Some(revision) = le32(&gpt.header, REVISION).filter(|revision| *revision != REVISION_1) {
         remarks.push(format!("its header has revision {}.{}, not 1.0", revision >> 16, revision & 0xFFFF));
     }
@@ -277,7 +306,17 @@ fn remarks(gpt: &Gpt, table: &Table, image: Option<u64>) -> Vec<String> {
         let name = outside.describe();
         remarks.push(format!("{name} is not within the area for partitions, so UEFI firmware ignores it"));
     }
+    let entries_end = gpt.entries_lba.saturating_add(gpt.entries_len().div_ceil(block));
+    if gpt.first_usable < entries_end {
+        remarks.push("its area for partitions begins before its entries end".to_owned());
+    }
+    let backup = gpt.other_lba.saturating_mul(block);
+    let over = table.partitions.iter().find(|partition| partition.bytes.contains(&backup));
+    if let Some(over) = over.filter(|_| gpt.backup != Backup::Missing) {
+        remarks.push(format!("{} lies over the backup of its GPT", over.describe()));
+    }
     remarks.extend(overlapping(table.partitions.iter()));
+    remarks.extend(namesakes(&table.partitions));
     let is_cut = image.is_some_and(|image| table.beyond(image).is_some());
     match gpt.backup {
         Backup::Damaged => remarks.push("the backup of its GPT is damaged".to_owned()),
@@ -289,25 +328,42 @@ fn remarks(gpt: &Gpt, table: &Table, image: Option<u64>) -> Vec<String> {
     remarks
 }
 
-/// A fault of the primary copy. What can be done depends on the backup in the last block of the image.
-pub(super) fn damaged(reason: &str, block: u64, image: &mut Image<'_, '_>) -> Fault {
-    let last = image.known.image.and_then(|size| (size / block).checked_sub(1));
-    let header = last.map(|last| (last, image.get(last * block, block as usize)));
-    let is_whole = match header {
-        Some((last, Found::Bytes(header))) => match Gpt::parse(header, last).map(|backup| backup.entries(image)) {
+/// The first two partitions with the same GUID, by which Linux names them.
+fn namesakes(partitions: &[Partition]) -> Option<String> {
+    let guid = |partition: &Partition| partition.guids.map(|(_, guid)| guid);
+    let mut known = std::collections::BTreeMap::new();
+    let twins = |partition: &Partition| Some((known.insert(guid(partition)?, partition.number)?, partition.number));
+    let (first, second) = partitions.iter().find_map(twins)?;
+    Some(format!("partitions {first} and {second} have the same GUID, so PARTUUID stands for either"))
+}
+
+/// Whether the last block of the image has a backup that is whole. None if too little of the image is known.
+pub(super) fn has_whole_backup(block: u64, image: &mut Image<'_, '_>) -> Option<bool> {
+    let last = (image.known.image? / block).checked_sub(1)?;
+    match image.get(last * block, block as usize) {
+        Found::Bytes(header) => match Gpt::parse(header, last).map(|backup| backup.entries(image)) {
             Ok(Ok(Found::Bytes(_))) => Some(true),
             Ok(Ok(_)) => None,
             Ok(Err(_)) | Err(_) => Some(false),
         },
-        Some((_, Found::Absent)) => Some(false),
-        Some((_, Found::Unknown)) | None => None,
-    };
-    let remedy = match is_whole {
+        Found::Absent => Some(false),
+        Found::Unknown => None,
+    }
+}
+
+/// A fault of the primary copy. What can be done depends on the backup in the last block of the image.
+pub(super) fn damaged(reason: &str, block: u64, image: &mut Image<'_, '_>) -> Fault {
+    let remedy = match has_whole_backup(block, image) {
+        Some(true) if block != 512 => {
+            "its backup at the end of the image is whole: attach the raw image with `losetup --find --show --sector-size \
+             4096 IMAGE`, and repair the device with `sgdisk --move-second-header`, which takes the table from there"
+        }
         Some(true) => {
             "its backup at the end of the image is whole: repair the raw image with `sgdisk --move-second-header \
              IMAGE`, which takes the table from there"
         }
         Some(false) => "its backup at the end of the image is not whole, either: download or create the image again",
+        None if block != 512 => REPAIR_LARGE,
         None => {
             "repair the raw image with `sgdisk --move-second-header IMAGE`, which takes the table from the backup at \
              the end of the image, or download or create the image again"

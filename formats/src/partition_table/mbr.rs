@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Fault, Found, Image, Kind, Known, MAKE_AGAIN, Partition, Table, le32, overlapping, put};
+use super::{
+    BLOCK_SIZES, Fault, Found, Image, Kind, Known, MAKE_AGAIN, Partition, Table, content, le32, overlapping, put,
+};
 
 /// Offset of the records, their size, and the signature of a boot record (UEFI specification, tables 5-1 and 5-2).
 const RECORDS: usize = 446;
@@ -62,23 +64,29 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BootRecord {
     records: [Record; 4],
-    is_file_system: bool,
+    /// Whether it is that of a file system on a whole disk.
+    pub(super) is_file_system: bool,
 }
 
 impl BootRecord {
     /// Reads the first 512 bytes of a block. None without the signature of a boot record.
     pub(super) fn parse(block: &[u8]) -> Option<Self> {
-        if block.get(510..512)? != SIGNATURE {
-            return None;
-        }
-        let mut records = [Record::default(); 4];
-        for (record, bytes) in records.iter_mut().zip(block.get(RECORDS..)?.chunks(RECORD_SIZE)) {
-            *record = Record::parse(bytes)?;
-        }
+        let records = records(block).filter(|_| block.get(510..512) == Some(&SIGNATURE))?;
         // A jump, and the bytes per sector of a FAT, exFAT (none) or NTFS file system.
         let is_jump = matches!(block.first(), Some(0xEB | 0xE9));
         let is_sector = matches!(block.get(11..13), Some([0, 0 | 2 | 4 | 8 | 16]));
         Some(Self { records, is_file_system: is_jump && is_sector })
+    }
+
+    /// What is odd beside a GPT: a record of a hybrid MBR that is none of the GPT's partitions, such as one that ends
+    /// after the disk. Only firmware and systems that know no GPT read it.
+    pub(super) fn beside(&self, partitions: &[Partition], block: u64) -> Option<String> {
+        let is_stray = |(number, record): &(u32, &Record)| {
+            let bytes = record.partition(*number, 0, block).bytes;
+            record.is_partition() && bytes.start > 0 && !partitions.iter().any(|partition| partition.bytes == bytes)
+        };
+        let (number, _) = (1..).zip(&self.records).find(is_stray).filter(|_| !partitions.is_empty())?;
+        Some(format!("record {number} of its hybrid MBR is none of the partitions of its GPT"))
     }
 
     /// Whether it announces a GPT.
@@ -107,18 +115,57 @@ impl BootRecord {
     /// The number of the first record with an invalid indicator, if otherwise they can only be records: each is empty
     /// or has a type and a place on the disk.
     pub(super) fn damaged_indicator(&self, block: u64, known: &Known) -> Option<usize> {
-        let end = known.disk.or(known.image).unwrap_or(u64::MAX) / block;
-        let fits = |record: &Record| {
-            record.start > 0 && record.blocks > 0 && u64::from(record.start) + u64::from(record.blocks) <= end
-        };
-        let is_sound = |record: &Record| *record == Record::default() || record.is_partition() && fits(record);
-        let all_sound = !self.is_file_system && self.records.iter().all(is_sound);
+        let all_sound = !self.is_file_system && are_sound(&self.records, block, known);
         let damaged = self.records.iter().position(|record| !record.has_valid_indicator());
         damaged.filter(|_| all_sound).map(|index| index + 1)
     }
 }
 
-/// Judges an MBR with partitions.
+/// The records of a boot record.
+fn records(block: &[u8]) -> Option<[Record; 4]> {
+    let mut records = [Record::default(); 4];
+    for (record, bytes) in records.iter_mut().zip(block.get(RECORDS..)?.chunks(RECORD_SIZE)) {
+        *record = Record::parse(bytes)?;
+    }
+    Some(records)
+}
+
+/// Whether each record is empty, or has a type and a place on the disk.
+fn are_sound(records: &[Record], block: u64, known: &Known) -> bool {
+    let end = known.disk.or(known.image).unwrap_or(u64::MAX) / block;
+    let fits = |record: &Record| {
+        record.start > 0 && record.blocks > 0 && u64::from(record.start) + u64::from(record.blocks) <= end
+    };
+    records.iter().all(|record| *record == Record::default() || record.is_partition() && fits(record))
+}
+
+/// Whether a first block can only be that of an MBR with partitions, but has not its signature.
+pub(super) fn lacks_signature(bytes: &[u8], block: u64, known: &Known) -> bool {
+    let is_table = |records: [Record; 4]| {
+        let are_valid = records.iter().all(Record::has_valid_indicator) && are_sound(&records, block, known);
+        are_valid && records.iter().any(Record::is_partition)
+    };
+    bytes.get(510..512).is_some_and(|signature| signature != SIGNATURE) && records(bytes).is_some_and(is_table)
+}
+
+/// Judges an MBR with partitions in an image that also has a GPT. Nothing announces it, so it may be a former one.
+pub(super) fn judge_beside_gpt(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
+    let starts = |block: u32| move |record: &&Record| record.is_partition() && record.start == block;
+    if let Some(record) = boot.records.iter().find(starts(PROTECTIVE_START)) {
+        let reason = format!("the protective record of its GPT has the type {:#04x} and not 0xee", record.kind);
+        return Err(Fault::damaged(format!("{reason}, so neither Linux nor firmware finds the GPT"), MAKE_AGAIN));
+    }
+    let mut table = judge(boot, block, image)?;
+    // Images that are also for optical discs have both, for firmware that looks for one of them.
+    if !boot.records.iter().any(|record| starts(0)(&record)) {
+        let remark = "it has an MBR and a GPT without a protective record, so Linux and firmware read only the MBR";
+        table.remarks.push(remark.to_owned());
+    }
+    Ok(table)
+}
+
+/// Judges an MBR with partitions. It does not say for which block size it is made. If no partition begins with
+/// something known where this block size has it, but one does where another has it, it is made for that.
 pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let mut table = Table::without_partitions(Kind::Mbr, block);
     let records = (1..).zip(&boot.records).filter(|(_, record)| record.is_partition());
@@ -134,7 +181,28 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     within_disk(&logical, block, image)?;
     table.remarks.extend(overlapping(logical.iter()));
     table.partitions.extend(logical);
-    Ok(table)
+    if any_begins(&table, table.partitions.len(), block, image) != Some(false) {
+        return Ok(table);
+    }
+    // Where the logical ones are is only known for this block size.
+    let mut is_for = |size: &u64| *size != block && any_begins(&table, used.len(), *size, image) == Some(true);
+    match (BLOCK_SIZES.into_iter().find(|size| is_for(size)), image.known.block) {
+        (Some(found), Some(expected)) => Err(Fault::BlockSize { expected, found }),
+        (Some(found), None) => {
+            let mut table = judge(boot, found, image)?;
+            table.remarks.push(format!("it is made for disks with blocks of {found} bytes"));
+            Ok(table)
+        }
+        (None, _) => Ok(table),
+    }
+}
+
+/// Whether any of the first partitions of a table begins with something known where a disk with blocks of `size` bytes
+/// has it. None if too little of the image is known.
+fn any_begins(table: &Table, first: usize, size: u64, image: &mut Image<'_, '_>) -> Option<bool> {
+    let starts = table.partitions.iter().take(first).map(|partition| partition.bytes.start / table.block);
+    let mut found = starts.filter(|start| *start > 0).map(|start| content::is_at(start.saturating_mul(size), image));
+    found.try_fold(false, |any, found| found.map(|found| any || found))
 }
 
 fn within_disk(partitions: &[Partition], block: u64, image: &Image<'_, '_>) -> Result<(), Fault> {

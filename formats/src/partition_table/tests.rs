@@ -224,6 +224,52 @@ fn a_gpt_that_linux_would_ignore_is_damaged() {
                 },
                 "partition 1 (a) of its GPT ends before it begins",
             ),
+            (
+                "an end beyond 2^64 bytes",
+                |image| {
+                    image[1024 + 47] = 0x7F;
+                    seal(image, 512);
+                },
+                "partition 1 (a) of its GPT ends after any disk",
+            ),
+            (
+                "larger entries",
+                |image| {
+                    image[596..598].copy_from_slice(&[0, 1]);
+                    seal_header(image, 512);
+                },
+                "the entries of its GPT have 256 bytes, and Linux reads only those of 128; create the image again",
+            ),
+            (
+                "a partition over the header",
+                |image| {
+                    image[1024 + 32..][..8].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+                    seal(image, 512);
+                },
+                "partition 1 (a) of its GPT lies over the table itself",
+            ),
+            (
+                "a partition over the entries",
+                |image| {
+                    image[1024 + 32..][..8].copy_from_slice(&[33, 0, 0, 0, 0, 0, 0, 0]);
+                    seal(image, 512);
+                },
+                "partition 1 (a) of its GPT lies over the table itself",
+            ),
+            (
+                "another type in the protective record",
+                |image| image[450] = 0x83,
+                "the protective record of its GPT has",
+            ),
+            ("only the backup", |image| image[..2048].fill(0), "its GPT is only in the backup at its end"),
+            (
+                "only the backup and a boot sector",
+                |image| {
+                    image[446..510].fill(0);
+                    image[512..1024].fill(0);
+                },
+                "its GPT is only in the backup at its end",
+            ),
             ("no boot signature", |image| image[510] = 0, "its GPT has no protective record"),
             ("no protective record", |image| image[450] = 0, "its GPT has no protective record"),
             (
@@ -241,6 +287,18 @@ fn a_gpt_that_linux_would_ignore_is_damaged() {
             ),
         ],
     );
+}
+
+#[test]
+fn the_advice_for_a_damaged_table_of_larger_blocks_has_their_size() {
+    let advice = |change: fn(&mut Vec<u8>)| {
+        let mut image = gpt(4096);
+        change(&mut image);
+        judge_for(None, &image).unwrap_err().to_string()
+    };
+    for found in [advice(|image| image[4096 + 16] ^= 1), advice(|image| image[510] = 0)] {
+        assert!(found.contains("`losetup --find --show --sector-size 4096 IMAGE`"), "{found}");
+    }
 }
 
 #[test]
@@ -294,6 +352,61 @@ fn a_gpt_that_linux_reads_is_used_and_what_is_odd_is_told() {
                 "its header has revision 2.0",
             ),
             ("hybrid", |image| record(image, 1, 0x0C, 2048, 6144), ""),
+            (
+                "a hybrid record beyond the disk",
+                |image| record(image, 1, 0x0C, 2048, 614_400),
+                "record 2 of its hybrid MBR is none of the partitions of its GPT",
+            ),
+            (
+                "no partitions",
+                |image| {
+                    image[1024..2048].fill(0);
+                    seal(image, 512);
+                },
+                "the backup of its GPT differs from it; it has no partitions",
+            ),
+            (
+                "the same GUID twice",
+                |image| {
+                    image[1024 + 128 + 16..][..16].fill(1);
+                    seal(image, 512);
+                },
+                "partitions 1 and 2 have the same GUID",
+            ),
+            (
+                "usable blocks among the entries",
+                |image| {
+                    image[552] = 33;
+                    seal_header(image, 512);
+                },
+                "its area for partitions begins before its entries end",
+            ),
+            (
+                "a partition over the backup",
+                |image| {
+                    image[1024 + 128 + 40..][..2].copy_from_slice(&[0xFF, 0x3F]);
+                    seal(image, 512);
+                },
+                "partition 2 (b) is not within the area for partitions, so UEFI firmware ignores it; partition 2 (b) \
+                 lies over the backup of its GPT; the backup of its GPT differs",
+            ),
+            (
+                "the header is its own backup",
+                |image| {
+                    image[544..552].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+                    seal_header(image, 512);
+                },
+                "the backup of its GPT is missing",
+            ),
+            (
+                "a file system over all of it, as in images for optical discs",
+                |image| {
+                    image[1024 + 32..][..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 7, 0, 0, 0, 0, 0, 0]);
+                    seal(image, 512);
+                },
+                "partition 1 (a) is not within",
+            ),
+            ("a file system where the table was", ext4_over_the_table, ""),
             ("no size in the protective record", |image| image[458..462].fill(0), ""),
         ],
     );
@@ -322,6 +435,54 @@ fn a_table_for_a_larger_disk_does_not_fit() {
     let known = Known { block: Some(4096), disk: Some(2 * SIZE), image: None };
     let error = judge(&known, &mut |_, _| Some(image[..512].to_vec())).unwrap_err().to_string();
     assert!(error.contains("partition 2, in blocks of 4096 bytes, ends there"), "{error}");
+}
+
+/// A file system on the whole disk, which left the backup of a former GPT.
+fn ext4_over_the_table(image: &mut Vec<u8>) {
+    image[..32768].fill(0);
+    image[1080..1082].copy_from_slice(&[0x53, 0xEF]);
+}
+
+#[test]
+fn an_mbr_is_for_the_block_size_by_which_its_partitions_begin_with_something() {
+    let judge_for = |block: Option<u64>, image: &[u8]| {
+        let known = Known { block, disk: block.map(|_| 4 * SIZE), image: Some(image.len() as u64) };
+        judge(&known, &mut |offset, len| image.get(offset as usize..offset as usize + len).map(<[u8]>::to_vec))
+    };
+    let mut image = vec![0; SIZE as usize];
+    record(&mut image, 0, 0x0C, 256, 512);
+    record(&mut image, 1, 0x83, 768, 1024);
+    assert_eq!(judge_for(Some(512), &image).map(|table| table.block), Ok(512), "nothing is known");
+    let at = 768 * 4096;
+    image[at + 1080..at + 1082].copy_from_slice(&[0x53, 0xEF]);
+    assert_eq!(judge_for(Some(512), &image), Err(Fault::BlockSize { expected: 512, found: 4096 }));
+    let table = judge_for(None, &image).unwrap();
+    assert_eq!(table.remarks, ["it is made for disks with blocks of 4096 bytes"]);
+    assert_eq!((table.block, table.partitions[1].bytes.clone()), (4096, at as u64..at as u64 + 1024 * 4096));
+    assert_eq!(judge_for(Some(4096), &image).map(|table| table.block), Ok(4096));
+    let part = Known { block: Some(512), ..Known::default() };
+    let table =
+        judge(&part, &mut |offset, len| image[..4096].get(offset as usize..offset as usize + len).map(Vec::from));
+    assert_eq!(table.map(|table| table.block), Ok(512), "too little is known");
+    image[256 * 512..][..4].copy_from_slice(b"XFSB");
+    assert_eq!(judge_for(Some(512), &image).map(|table| table.block), Ok(512));
+    assert_eq!(judge_for(None, &image).map(|table| table.block), Ok(512));
+}
+
+#[test]
+fn a_hybrid_record_grows_with_its_partition() {
+    let mut image = gpt(512);
+    record(&mut image, 1, 0x83, 8192, 6144);
+    record(&mut image, 2, 0x0C, 2048, 6144);
+    let table = whole(&image).unwrap();
+    assert_eq!(table.remarks, [""; 0]);
+    let Kind::Gpt(gpt) = &table.kind else { panic!("{table:?}") };
+    let fitted = gpt.fit(4 * SIZE / 512, &table.partitions, &image).unwrap();
+    fitted.write(&mut image, Some((2, 31 * MIB)));
+    let table = judge_for(Some(4 * SIZE), &image).unwrap();
+    assert_eq!(table.partitions[1].bytes, 4 * MIB..31 * MIB);
+    assert!(!table.remarks.iter().any(|remark| remark.contains("hybrid")), "{:?}", table.remarks);
+    assert_eq!(le32(&image, 446 + 32 + 12), Some(6144), "the other record");
 }
 
 /// An MBR with two primary partitions and an extended one that has two logical ones.
@@ -402,7 +563,28 @@ fn an_mbr_is_judged_as_linux_reads_it() {
                 },
                 "",
             ),
-            ("a leftover GPT", |image| image[512..1024].copy_from_slice(&gpt(512)[512..1024]), ""),
+            (
+                "a leftover GPT",
+                |image| image[512..1024].copy_from_slice(&gpt(512)[512..1024]),
+                "it has an MBR and a GPT without a protective record",
+            ),
+            (
+                "a GPT in an image that is also for optical discs",
+                |image| {
+                    image[512..1024].copy_from_slice(&gpt(512)[512..1024]);
+                    image[454..462].copy_from_slice(&[0, 0, 0, 0, 0, 60, 0, 0]);
+                },
+                "",
+            ),
+            ("no signature", |image| image[510] = 0, "its first block has the records of an MBR, but not the bytes"),
+            (
+                "no signature and no table",
+                |image| {
+                    image[510] = 0;
+                    image[446] = 1;
+                },
+                "",
+            ),
             ("a damaged leftover GPT", |image| image[512..520].copy_from_slice(b"EFI PART"), ""),
         ],
     );

@@ -4,17 +4,12 @@ use std::ops::Range;
 
 use slipway_formats::bmap::Bmap;
 use slipway_formats::efi::device_path::guid_text;
-use slipway_formats::partition_table::{self, Fault, Kind, Known, Table};
+use slipway_formats::partition_table::{self, Fault, Known, Table};
 
 use super::{Partition, READ_ONLY};
 use crate::disk::open::OpenDisk;
-use crate::disk::probe;
 use crate::error::{Error, ImageError, PartitionError};
-
-/// Block sizes of disks, in bytes.
-const BLOCK_SIZES: [u64; 2] = [512, 4096];
-/// Bytes of a partition that must be of the image for its file system to count.
-const SUPERBLOCK: u64 = 4096;
+use crate::text;
 
 /// An image that was written to a disk but for its ends, which are held in memory.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +64,7 @@ pub(crate) fn of_first(first: &[u8], size: Option<u64>, disk: &OpenDisk) -> Resu
 
 /// Judges the table of a whole image. Fails if its partitions cannot be found on this disk.
 pub(crate) fn of_image(content: &Content<'_>, disk: &OpenDisk) -> Result<Table, Error> {
-    let table = of_content(content, disk)?.map_err(|fault| refused(fault, disk))?;
-    check_block_size(&table, content, disk)?;
-    Ok(table)
+    of_content(content, disk)?.map_err(|fault| refused(fault, disk))
 }
 
 /// Judges the table of a disk with this head.
@@ -100,33 +93,6 @@ fn known(disk: &OpenDisk) -> Known {
     Known { block: Some(disk.logical_block().into()), disk: Some(disk.size()), image: None }
 }
 
-/// An MBR does not say for which block size it is made. Fails if no partition has a file system where this disk has the
-/// partition, but one has where a disk with other blocks has it.
-fn check_block_size(table: &Table, content: &Content<'_>, disk: &OpenDisk) -> Result<(), Error> {
-    let holds = |bytes: Range<u64>| {
-        let superblock = bytes.start..bytes.start.saturating_add(SUPERBLOCK);
-        let is_of_image = superblock.end <= content.size && content.holes(superblock).next().is_none();
-        let is_there = bytes.start > 0 && is_of_image && bytes.end <= disk.size();
-        let partition = Partition { number: 1, bytes, ..Partition::default() };
-        Ok::<bool, Error>(is_there && probe::file_system(disk, &partition)?.is_some())
-    };
-    let any = |block: u64| {
-        let blocks = |at: u64| (at / table.block).saturating_mul(block);
-        table.partitions.iter().try_fold(false, |found, partition| {
-            Ok::<bool, Error>(found || holds(blocks(partition.bytes.start)..blocks(partition.bytes.end))?)
-        })
-    };
-    if table.kind != Kind::Mbr || any(table.block)? {
-        return Ok(());
-    }
-    for found in BLOCK_SIZES.into_iter().filter(|size| *size != table.block) {
-        if any(found)? {
-            return Err(refused(Fault::BlockSize { expected: table.block, found }, disk));
-        }
-    }
-    Ok(())
-}
-
 /// The partitions of a table, as those of a disk.
 pub(crate) fn partitions(table: &Table) -> Vec<Partition> {
     table.partitions.iter().map(partition).collect()
@@ -149,7 +115,10 @@ fn refused(fault: Fault, disk: &OpenDisk) -> Error {
     let error = match fault {
         Fault::Damaged { reason, remedy } => ImageError::TableDamaged { reason, remedy },
         Fault::BlockSize { expected, found } => ImageError::BlockSize { disk: path, expected, found },
-        Fault::TooLarge { what, needed } => ImageError::TableTooLarge { disk: path, size: disk.size(), needed, what },
+        Fault::TooLarge { what, needed } => {
+            let (size, needed) = text::two_sizes(disk.size(), needed);
+            ImageError::TableTooLarge { disk: path, size, needed, what }
+        }
     };
     error.into()
 }

@@ -24,9 +24,6 @@ impl Gpt {
     /// Plans the table for a disk of `blocks` blocks. `head` is the beginning of the image. Fails with the reason, as a
     /// clause, if the table cannot be changed without changing more of it.
     pub fn fit(&self, blocks: u64, partitions: &[Partition], head: &[u8]) -> Result<Fitted<'_>, String> {
-        if self.entry_size != USUAL_ENTRY {
-            return Err(format!("its entries have {} bytes, and what else they hold is not known", self.entry_size));
-        }
         let (block, len) = (self.block(), self.entries_len());
         let start = self.entries_lba.saturating_mul(block);
         let end = start.saturating_add(len);
