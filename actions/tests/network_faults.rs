@@ -289,6 +289,7 @@ fn a_source_that_the_server_compressed_on_the_way_is_told_as_that() {
         ("gzip\r\nContent-Encoding: br", &twice, of_raw.clone(), "gzip, br"),
         ("br", &raw, of_raw.clone(), "br"),
         ("deflate", &packed, of(&packed), "deflate"),
+        ("zstd", &zstd(&packed), of(&packed), "zstd"),
     ] {
         let server = coded(&format!("Content-Encoding: {header}\r\n"), body);
         let bench = Bench::new(DISK);

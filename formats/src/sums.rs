@@ -90,6 +90,27 @@ pub fn file_name(url: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+/// The longer names by which a list may have the file at a URL: the path from the folder of the list to a folder below,
+/// and the whole path of a local file.
+pub fn paths(list: &str, url: &str) -> impl Iterator<Item = String> {
+    let whole = Location::local_path(url).filter(|path| path.starts_with('/')).map(str::to_owned);
+    path_below(list, url).into_iter().chain(whole)
+}
+
+fn path_below(list: &str, url: &str) -> Option<String> {
+    let below = |list: &str, path: &str| {
+        let (folder, _) = list.rsplit_once('/')?;
+        Some(path.strip_prefix(folder)?.strip_prefix('/')?.to_owned())
+    };
+    let without_query = |url: &str| url.split(['?', '#']).next().unwrap_or_default().to_owned();
+    let path = match (Location::local_path(list), Location::local_path(url)) {
+        (Some(list), Some(path)) => below(list, path),
+        (None, None) => below(&without_query(list), &without_query(url)).map(|path| percent_decoded(&path)),
+        _ => None,
+    };
+    path.filter(|path| path.contains('/'))
+}
+
 /// The digest that a list gives for a file: the longest, if there are several algorithms.
 pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
     if text.len() > MAX_TEXT {
@@ -419,6 +440,29 @@ mod tests {
                 assert_eq!(found == plain, name == "plain", "{program:?} {name:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_path_is_counted_from_the_folder_of_the_list() {
+        let path = |list, url| path_below(list, url);
+        let list = "https://host/images/SHA256SUMS?x=a/b";
+        assert_eq!(path(list, "https://host/images/a/b%20c.raw?x=/y").as_deref(), Some("a/b c.raw"));
+        assert_eq!(path("/srv/SHA256SUMS", "/srv/a/b%20c").as_deref(), Some("a/b%20c"));
+        assert_eq!(path("file:///srv/SHA256SUMS", "/srv/a/b").as_deref(), Some("a/b"));
+        assert_eq!(paths("/srv/SHA256SUMS", "/srv/a/b").collect::<Vec<_>>(), ["a/b", "/srv/a/b"]);
+        assert_eq!(paths("https://host/SHA256SUMS", "https://host/a").count(), 0);
+        for url in [
+            "https://host/images/c",
+            "https://host/c",
+            "https://other/images/a/c",
+            "/images/a/c",
+            "https://host/imagesx/a/c",
+        ] {
+            assert_eq!(path(list, url), None, "{url}");
+        }
+        check(&format!("{A}  dir/image.raw\n"), Err("it has \"dir/image.raw\""));
+        let list = format!("{B}  dir/image\n{A}  ./dir/image.raw\n");
+        assert_eq!(find(list.as_bytes(), "dir/image.raw").unwrap().hex(), A);
     }
 
     #[test]

@@ -210,15 +210,17 @@ impl<'a, 'b> Download<'a, 'b> {
     /// Refuses a body that was compressed on the way if nobody would notice. Else it is remembered, as the reason why
     /// the source is not what was wanted.
     fn check_coding(&mut self, response: &Response) -> Result<(), FetchError> {
-        let url = self.from.mirrors.url();
-        let coding = response.coding.clone().filter(|coding| coded(coding, url) != Coded::InFile);
-        if let Some(coding) = &coding {
-            let is_noticed = coded(coding, url) == Coded::Unclear && (self.from.verified || !self.from.plain);
+        if let Some(coding) = &response.coding {
+            let is_noticed = match coded(coding, self.from.mirrors.url()) {
+                Coded::InFile => true,
+                Coded::Unclear => self.from.verified || !self.from.plain,
+                Coded::Unreadable => false,
+            };
             if !is_noticed {
                 return Err(FetchError::Coded { coding: coding.clone() });
             }
         }
-        self.from.mirrors.coded(coding);
+        self.from.mirrors.coded(response.coding.clone());
         Ok(())
     }
 

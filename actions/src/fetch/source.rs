@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use slipway_formats::http::{Coded, coded};
 use slipway_formats::oci::Blob;
 use slipway_formats::signature::{MAX_SIGNATURE, Verifier};
 use slipway_formats::sums;
@@ -12,7 +13,7 @@ use super::file::STDIN;
 use super::mirrors::Mirrors;
 use super::oci::Registry;
 use super::{retry, shown, small};
-use crate::error::{Error, FetchError, SourceError, is_transient};
+use crate::error::{Error, FetchError, ImageError, SourceError, is_transient};
 use crate::fetch::verify::Check;
 use crate::machine::{Machine, Request};
 use crate::report::{Report, Tell};
@@ -194,11 +195,18 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The error with what may be the cause: that the server compressed the source on the way.
+    /// The error with what may be the cause: that the server compressed the source on the way. A coding that the name
+    /// of the file says may be its own; if there is a second one below it, that is the file's.
     fn explained(&self, error: Error) -> Error {
         let Some(coding) = self.mirrors.coding() else { return error };
-        let (url, coded) = (shown(self.mirrors.url()), FetchError::Coded { coding: coding.to_owned() });
-        SourceError::Coded { url, coded, source: Box::new(error) }.into()
+        let name = coding.to_ascii_lowercase();
+        let name = name.trim_start_matches("x-");
+        let is_twice = matches!(&error, Error::Image(ImageError::NotRaw { format }) if *format == name);
+        if coded(coding, self.mirrors.url()) == Coded::InFile && !is_twice {
+            return error;
+        }
+        let (url, cause) = (shown(self.mirrors.url()), FetchError::Coded { coding: coding.to_owned() });
+        SourceError::Coded { url, coded: cause, source: Box::new(error) }.into()
     }
 
     /// The parameters for a download of the source; see [`From`].
@@ -247,5 +255,8 @@ fn digest_in(
         verifier.update(&text);
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
-    sums::find(&text, &name).map_err(|source| Error::Source(SourceError::Sums { what, url: shown(list), source }))
+    // As `sha256sum --check` finds it in the folder of the list.
+    let by_path = || sums::paths(list, origin.url).find_map(|path| sums::find(&text, &path).ok());
+    let found = sums::find(&text, &name).or_else(|source| by_path().ok_or(source));
+    found.map_err(|source| Error::Source(SourceError::Sums { what, url: shown(list), source }))
 }
