@@ -304,7 +304,10 @@ fn global(content: &[u8]) -> Result<(), Fault> {
         matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime")
             || [XATTR, LIBARCHIVE_XATTR, SELINUX.0, ACL, FLAGS, SPARSE_KEY].iter().any(|start| key.starts_with(start))
     }) {
-        true => Err(unread("a header sets something for all entries that follow, which is not supported")),
+        true => Err(unread(
+            "a header sets something for all entries that follow, which is not supported; make the archive without \
+             such a --pax-option",
+        )),
         false => Ok(()),
     }
 }
