@@ -137,6 +137,11 @@ async fn what_was_cut_off_or_has_more_behind_its_end_is_refused() {
             assert!(message.contains("cannot be decoded after ") && message.contains("it is damaged, was cut off"));
         }
     }
+    let large_window = [&zstd(&raw)[..], b"\x28\xB5\x2F\xFD\0\xA8\x01\0\0"].concat();
+    let message = refused(&server, &large_window, Known::default()).await;
+    assert!(message.ends_with("compress it with zstd --long=27, or without --long"), "{message}");
+    let padded = [gzip(&raw), vec![0; 512]].concat();
+    assert_eq!(add(&server, &padded, Known::default()).await.unwrap().image.raw_size, Some(raw.len() as u64));
 }
 
 #[tokio::test]
