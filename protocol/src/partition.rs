@@ -48,7 +48,7 @@ pub struct NewPartition {
 /// others leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a size is a whole number of bytes in decimal digits, or a text such as 512MiB or rest")]
 pub enum PartitionSize {
     /// Bytes.
     Bytes(u64),
@@ -132,7 +132,7 @@ impl NewPartition {
 /// A partition, by its number or by its label in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a partition is its number in decimal digits, or its label")]
 pub enum PartitionChoice {
     /// The number, from 1.
     Number(u32),
@@ -143,6 +143,16 @@ pub enum PartitionChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_neither_a_number_nor_a_text_is_told_what_it_must_be() {
+        for wrong in ["true", "1.5", "-1", "[1]", "4294967296"] {
+            let error = serde_json::from_str::<PartitionChoice>(wrong).expect_err(wrong).to_string();
+            assert_eq!(error, "a partition is its number in decimal digits, or its label", "{wrong}");
+        }
+        let error = serde_json::from_str::<PartitionSize>("true").expect_err("a truth value").to_string();
+        assert!(error.starts_with("a size is a whole number of bytes"), "{error}");
+    }
 
     #[test]
     fn a_size_is_bytes_or_a_number_with_a_unit_or_the_rest() {

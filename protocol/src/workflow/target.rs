@@ -28,7 +28,7 @@ pub fn file_mode(text: &str) -> Option<u32> {
 /// A partition, a user or a group, by its number or by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "it must be a number in decimal digits, or a name")]
 pub enum NumberOrName {
     /// The number.
     Number(u32),

@@ -190,7 +190,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = match (arguments.data, std::env::var_os("SLIPWAY_DATA")) {
         (Some(data), _) => data,
         // Another folder than was meant would be used.
-        (None, Some(data)) if data.is_empty() => {
+        (None, Some(data)) if data.to_str().is_some_and(is_blank) => {
             bail!("SLIPWAY_DATA is set but has no value: unset it, or give it one")
         }
         (None, Some(data)) => PathBuf::from(data),

@@ -209,7 +209,7 @@ fn options_and_files_have_values() {
 fn variables_of_the_environment_have_values() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path());
-    let said = |variable: &str, arguments: &[&str], data: Option<&Path>| {
+    let said = |(variable, value): (&str, &str), arguments: &[&str], data: Option<&Path>| {
         let mut command = match data {
             Some(data) => command(data, arguments),
             None => {
@@ -218,11 +218,14 @@ fn variables_of_the_environment_have_values() {
                 command
             }
         };
-        let output = command.env(variable, "").output().unwrap();
+        let output = command.env(variable, value).output().unwrap();
         assert!(!output.status.success(), "{variable}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(said("SLIPWAY_DATA", &["status"], None).contains("SLIPWAY_DATA is set but has no value"));
-    let parts = said("SLIPWAY_PARTS", &["media", "build"], Some(folder.path()));
-    assert!(parts.contains("value"), "{parts}");
+    for none in ["", " \t"] {
+        let data = said(("SLIPWAY_DATA", none), &["status"], None);
+        assert!(data.contains("SLIPWAY_DATA is set but has no value"), "{data}");
+        let parts = said(("SLIPWAY_PARTS", none), &["media", "build"], Some(folder.path()));
+        assert!(parts.contains("value"), "{parts}");
+    }
 }
