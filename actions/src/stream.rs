@@ -34,7 +34,7 @@ use slipway_formats::bmap::{self, Bmap};
 use slipway_protocol::{StreamImage, Verify};
 
 use self::block_io::Limits;
-use self::pipeline::{BUFFER, Decode, Plan, RAW, Sink, Sinks};
+use self::pipeline::{BUFFER, Decode, MORE, Plan, RAW, Sink, Sinks};
 use self::progress::Counters;
 use self::read_back::ReadBack;
 use self::write::Target;
@@ -146,7 +146,7 @@ fn stages(
     // Reading by ranges can only check the raw image.
     let verified = !stream_checks.is_empty() || (reading == Reading::Ranges && image.raw_digest.is_some());
     let limits = Limits { disk: disk.path(), disk_size: disk.size(), raw_size: raw.size };
-    let decode = Some(Decode { limits, in_order: !raw_checks.is_empty(), buffers: RAW });
+    let decode = Some(Decode { limits, in_order: !raw_checks.is_empty(), buffers: RAW, more: MORE });
     let from = source.from(verified, false, image.is_verified() || raw.size.is_some());
     let plan = Plan { from, reading, stream_checks, decode, raw_checks, total: raw.size };
 

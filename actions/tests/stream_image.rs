@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -193,11 +195,15 @@ fn what_the_disk_lost_is_found_by_reading_it_back() {
     let body = Arc::new(raw.clone());
     let bench = Bench::new(DISK);
     let disk = bench.path("disk");
-    // The first answer ends after the lost place was written, with all buffers full behind it, and before anything is
-    // read back.
+    // The first answer ends before anything is read back. The lost place is lost once it was written.
     let server = Server::start(move |n, _| {
         if n == 1 {
-            let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+            let file = fs::OpenOptions::new().read(true).write(true).open(&disk).unwrap();
+            let mut found = [0; 512];
+            while found != body[3_000_000..3_000_512] {
+                thread::sleep(Duration::from_millis(5));
+                file.read_exact_at(&mut found, 3_000_000).unwrap();
+            }
             file.write_all_at(b"?", 3_000_000).unwrap();
         }
         Answer::file(&body, "\"a\"", if n == 0 { 25 * MIB } else { usize::MAX })

@@ -24,6 +24,8 @@ pub(super) struct Limits<'a> {
 pub(super) struct Output<'a> {
     pub(super) limits: &'a Limits<'a>,
     pub(super) pool: &'a Queue,
+    /// How many buffers of the pipeline's size may be added to the pool, if the decoder leaves memory for them.
+    pub(super) more: usize,
     pub(super) out: &'a Queue,
     pub(super) meter: &'a Meter,
     /// Whether blocks must be sent in the order of the image.

@@ -56,8 +56,20 @@ impl Queue {
     /// A queue of empty buffers.
     pub(crate) fn pool(stop: &Cancel, count: usize, capacity: usize) -> Self {
         let pool = Self::new(stop);
-        pool.lock().buffers.extend((0..count).map(|_| Buffer::new(capacity)));
+        pool.add(count, capacity);
         pool
+    }
+
+    /// Adds empty buffers to a pool. They take up memory only once they are used.
+    pub(super) fn add(&self, count: usize, capacity: usize) {
+        self.lock().buffers.extend((0..count).map(|_| Buffer::new(capacity)));
+        self.changed.notify_all();
+    }
+
+    /// Adds empty buffers to a pool for a while.
+    pub(super) fn lend(&self, count: usize, capacity: usize) -> Lent<'_> {
+        self.add(count, capacity);
+        Lent { pool: self, count }
     }
 
     /// The handle that ends waiting.
@@ -86,18 +98,86 @@ impl Queue {
     /// spent waiting.
     pub(crate) fn recv(&self, meter: &Meter) -> Result<Option<Buffer>, Halt> {
         let since = Instant::now();
-        let holds = |state: &State| !state.buffers.is_empty() || state.closed;
-        let mut state = wait_until(&self.state, &self.changed, &self.stop, holds)?;
+        let mut state = self.filled()?;
         meter.waited(since.elapsed());
         Ok(state.buffers.pop_front())
     }
 
-    /// Waits for an empty buffer from a pool.
+    /// Waits for an empty buffer from a pool. It is the one that was used last: the cache of the processor may have it,
+    /// and where a few are enough, the others are never used.
     pub(crate) fn take(&self, meter: &Meter) -> Result<Buffer, Halt> {
-        self.recv(meter)?.ok_or(Halt::Stopped)
+        let since = Instant::now();
+        let mut state = self.filled()?;
+        meter.waited(since.elapsed());
+        state.buffers.pop_back().ok_or(Halt::Stopped)
+    }
+
+    /// Waits until there is a buffer or no more will follow.
+    fn filled(&self) -> Result<MutexGuard<'_, State>, Halt> {
+        let holds = |state: &State| !state.buffers.is_empty() || state.closed;
+        wait_until(&self.state, &self.changed, &self.stop, holds)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Buffers that were added to a pool for a while. On drop, as many are taken out again, which waits for them.
+pub(super) struct Lent<'a> {
+    pool: &'a Queue,
+    count: usize,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        for _ in 0..self.count {
+            // All waiting ends when the pipeline stops.
+            let Ok(mut state) = self.pool.filled() else { return };
+            state.buffers.pop_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::Stage;
+
+    use super::*;
+
+    const SIZE: usize = 4096;
+
+    #[test]
+    fn a_pool_gives_what_was_used_last_and_only_for_a_while_what_is_lent() {
+        let (stop, meter) = (Cancel::new(), Meter::new(Stage::Write, 1));
+        let pool = Queue::pool(&stop, 2, SIZE);
+        let lent = pool.lend(3, SIZE);
+        let mut used: Vec<Buffer> = (0..5).map(|_| pool.take(&meter).unwrap()).collect();
+        let address = |buffer: &Buffer| buffer.filled().as_ptr().addr();
+        let last = address(&used[4]);
+        pool.recycle(used.remove(0));
+        pool.recycle(used.remove(3));
+        let again = pool.take(&meter).unwrap();
+        assert_eq!(address(&again), last);
+        used.push(again);
+        std::thread::scope(|scope| {
+            let freed = scope.spawn(|| drop(lent));
+            // It is freed when three of the five are back.
+            used.drain(..2).for_each(|buffer| pool.recycle(buffer));
+            freed.join().unwrap();
+        });
+        assert!(pool.lock().buffers.is_empty());
+        used.into_iter().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!(pool.lock().buffers.len(), 2);
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait_for_what_is_lent() {
+        let (stop, meter) = (Cancel::new(), Meter::new(Stage::Write, 1));
+        let pool = Queue::pool(&stop, 0, SIZE);
+        let lent = pool.lend(1, SIZE);
+        let _used = pool.take(&meter).unwrap();
+        stop.set();
+        drop(lent);
     }
 }

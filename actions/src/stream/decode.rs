@@ -8,6 +8,7 @@ use slipway_formats::image::Format;
 use super::block_io::{Input, Output};
 use super::halt::Halt;
 use super::parallel::{self, Pieces};
+use super::pipeline::BUFFER;
 use super::qcow2_stages;
 use crate::error::{Error, ImageError};
 
@@ -23,6 +24,10 @@ pub(super) fn run(
     let unsuitable = |format| Halt::Failed(Error::Image(ImageError::Format { format }));
     let format = Format::of(input.head()?).map_err(unsuitable)?;
     let stopped = Rc::clone(&input.stopped);
+    if matches!(format, Format::Raw | Format::Gzip | Format::Bzip2) {
+        // What these decoders keep is small.
+        output.pool.add(output.more, BUFFER);
+    }
     let size = match format {
         Format::Raw => {
             fetch_total().map_or(Ok(()), |total| output.limits.check(total))?;

@@ -39,7 +39,7 @@ pub(super) fn blocks(stream: &[u8], room: u64, in_order: bool) -> Result<Vec<(u6
     fetched.close();
     let (pool, raw) = (Queue::pool(&stop, 2, BUFFER), Queue::new(&stop));
     let limits = Limits { disk: "/disk", disk_size: room, raw_size: None };
-    let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order };
+    let output = Output { limits: &limits, pool: &pool, more: 0, out: &raw, meter: &meter, in_order };
     thread::scope(|scope| {
         let collected = scope.spawn(|| {
             let _stop_on_panic = StopOnPanic(&stop);

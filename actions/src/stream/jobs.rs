@@ -23,6 +23,8 @@ pub(super) struct Job {
 pub(super) struct Jobs {
     /// Memory limit for all jobs together, in bytes.
     memory: u64,
+    /// Memory in bytes for content that threads decode ahead, once there are jobs.
+    ahead: u64,
     in_order: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -65,6 +67,18 @@ pub(super) struct Reserved<'a> {
     memory: u64,
 }
 
+impl Reserved<'_> {
+    /// Also reserves all memory that is not in use now. Returns how many bytes that is.
+    pub(super) fn add_the_rest(&mut self) -> u64 {
+        let mut state = self.jobs.lock();
+        let ahead = if state.sent == 0 { self.jobs.ahead } else { 0 };
+        let rest = (self.jobs.memory + ahead).saturating_sub(state.memory);
+        state.memory += rest;
+        self.memory += rest;
+        rest
+    }
+}
+
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         self.jobs.lock().memory -= self.memory;
@@ -73,9 +87,11 @@ impl Drop for Reserved<'_> {
 }
 
 impl Jobs {
-    /// No jobs yet. All waiting ends when `stop` is set.
-    pub(super) fn new(memory: u64, in_order: bool, stop: &Cancel) -> Self {
-        Self { memory, in_order, state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
+    /// No jobs yet. All waiting ends when `stop` is set. If the order matters, `ahead` is the memory in bytes of the
+    /// threads that decode ahead.
+    pub(super) fn new(memory: u64, ahead: Option<u64>, stop: &Cancel) -> Self {
+        let (in_order, ahead) = (ahead.is_some(), ahead.unwrap_or(0));
+        Self { memory, ahead, in_order, state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
     }
 
     /// Whether this much memory is within the limit for a job.
@@ -188,7 +204,7 @@ mod tests {
 
     /// Runs two jobs at the same time in two threads.
     fn both(decode: impl Fn(Job, Turn) -> Result<u64, Halt> + Sync) -> Result<u64, Halt> {
-        let jobs = Jobs::new(MEMORY, true, &Cancel::new());
+        let jobs = Jobs::new(MEMORY, Some(0), &Cancel::new());
         let met = Barrier::new(2);
         thread::scope(|scope| {
             for _ in 0..2 {
@@ -220,7 +236,7 @@ mod tests {
 
     #[test]
     fn nothing_is_passed_on_before_the_beginning_of_the_image() {
-        let jobs = Jobs::new(MEMORY, false, &Cancel::new());
+        let jobs = Jobs::new(MEMORY, None, &Cancel::new());
         let passed_on = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let work = |wait_first: bool| {
@@ -248,6 +264,19 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_has_the_memory_for_what_is_decoded_ahead_only_before_there_are_jobs() {
+        let jobs = Jobs::new(MEMORY, Some(6), &Cancel::new());
+        let rest = || jobs.reserve(4).unwrap().add_the_rest();
+        assert_eq!(rest(), 12);
+        assert_eq!(rest(), 12);
+        jobs.send(job(0, MEMORY)).unwrap();
+        jobs.close();
+        jobs.work(|_, _| Ok(0));
+        assert_eq!(rest(), 6);
+        assert_eq!(jobs.reserve(MEMORY + 1).unwrap().add_the_rest(), 0);
+    }
+
+    #[test]
     fn a_failure_ends_the_wait_of_those_behind_it() {
         let failure = both(|job, turn| match job.at {
             0 => Err(Halt::Failed(Error::Image(ImageError::NotRaw { format: "first" }))),
@@ -265,7 +294,7 @@ mod tests {
     #[test]
     fn a_panic_ends_every_wait() {
         let stop = Cancel::new();
-        let jobs = Jobs::new(MEMORY, true, &stop);
+        let jobs = Jobs::new(MEMORY, Some(0), &stop);
         thread::scope(|scope| {
             let worker = scope.spawn(|| jobs.work(|_, _| panic!("as it should")));
             jobs.send(job(0, MEMORY)).unwrap();

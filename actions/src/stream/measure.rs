@@ -7,7 +7,7 @@ use slipway_protocol::{Stage, StreamImage};
 use super::block_io::Limits;
 use super::buffers::Queue;
 use super::halt::Halt;
-use super::pipeline::{self, Decode, Plan, RAW, Sink, Sinks};
+use super::pipeline::{self, Decode, MORE, Plan, RAW, Sink, Sinks};
 use super::progress::{Counters, Meter};
 use super::{Reading, WRITERS, write};
 use crate::disk::open::OpenDisk;
@@ -43,7 +43,7 @@ pub(crate) fn run(
     };
     let decode = matches!(stage, Stage::Decode | Stage::Write).then(|| {
         let (path, disk_size) = disk.map_or(("no disk", u64::MAX), |disk| (disk.path(), disk.size()));
-        Decode { limits: Limits { disk: path, disk_size, raw_size: None }, in_order: false, buffers: RAW }
+        Decode { limits: Limits { disk: path, disk_size, raw_size: None }, in_order: false, buffers: RAW, more: MORE }
     });
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
     let (stop, counters) = (Cancel::new(), Counters::default());

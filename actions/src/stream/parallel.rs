@@ -10,15 +10,18 @@
 //!
 //! Memory use is the same in both cases: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being split off, 31 MiB
 //! together. In order, [`AHEAD`] per thread is taken from it, so that only one of the largest pieces is decoded at a
-//! time. The loss is small: a block of `xz -T` has 24 MiB, and not much more of it could be kept.
+//! time. The loss is small: a block of `xz -T` has 24 MiB, and not much more of it could be kept. While a piece is
+//! decoded as it arrives, the memory that it leaves is lent to the buffers of the pipeline.
 
 use std::io::{self, BufRead, Read};
 use std::thread;
 
 use super::block_io::{Input, Output};
+use super::buffers::Lent;
 use super::halt::{Halt, StopOnPanic};
-use super::jobs::{Job, Jobs, Turn};
+use super::jobs::{Job, Jobs, Reserved, Turn};
 use super::pieces::Piece;
+use super::pipeline::BUFFER;
 use super::{xz, zstd};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
@@ -55,12 +58,10 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
         Pieces::Xz => true,
     };
     let in_order = output.in_order || !are_sizes_known;
-    let (workers, memory) = match in_order {
-        // One more than there are processors, because one may be waiting for its turn.
-        true => ((cores + 1).min(MAX_IN_ORDER), MEMORY - (MAX_IN_ORDER * AHEAD) as u64),
-        false => (cores.min(MAX_WORKERS), MEMORY),
-    };
-    let jobs = Jobs::new(memory, in_order, output.out.stop());
+    // One more in order than there are processors, because one may be waiting for its turn.
+    let workers = if in_order { (cores + 1).min(MAX_IN_ORDER) } else { cores.min(MAX_WORKERS) };
+    let ahead = in_order.then_some((MAX_IN_ORDER * AHEAD) as u64);
+    let jobs = Jobs::new(MEMORY - ahead.unwrap_or(0), ahead, output.out.stop());
     let size = thread::scope(|scope| {
         let _stop_on_panic = StopOnPanic(output.out.stop());
         let work = || {
@@ -179,7 +180,7 @@ impl<'a> Splitter<'a, '_> {
                 self.whole(bytes, content, window)?;
                 continue;
             }
-            let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
+            let _memory = reserve_all(jobs, self.output, (bytes.len() as u64).saturating_add(window))?;
             // In order, all earlier pieces are done now.
             let at = jobs.place(at);
             jobs.wait_for_beginning(at)?;
@@ -216,7 +217,7 @@ impl<'a> Splitter<'a, '_> {
             self.whole(bytes, Some(block.content), block.dictionary)?;
             return Ok(block);
         }
-        let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
+        let _memory = reserve_all(jobs, self.output, bytes.len() as u64 + piece.walk().dictionary)?;
         let at = jobs.place(at);
         jobs.wait_for_beginning(at)?;
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
@@ -262,6 +263,14 @@ impl<'a> Splitter<'a, '_> {
         let (jobs, pieces, at) = (self.jobs, self.pieces, self.at);
         read(&mut self.input).map_err(|source| failed_behind(jobs, pieces, at, source))
     }
+}
+
+/// Reserves the memory for a piece that is decoded while it arrives. Meanwhile no other is split off, so what is left
+/// goes to the buffers of the pipeline, where it absorbs the stalls of a slow disk.
+fn reserve_all<'a>(jobs: &'a Jobs, output: &'a Output, memory: u64) -> Result<(Lent<'a>, Reserved<'a>), Halt> {
+    let mut reserved = jobs.reserve(memory)?;
+    let more = (reserved.add_the_rest() as usize / BUFFER).min(output.more);
+    Ok((output.pool.lend(more, BUFFER), reserved))
 }
 
 /// The error of a stream after the pieces split from it. In order, the pieces come first: if one of them failed, its

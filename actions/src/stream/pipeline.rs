@@ -29,6 +29,9 @@ pub(super) const BUFFER: usize = 1 << 20;
 pub(super) const FETCHED: usize = 3;
 /// Buffers between decoder and sinks.
 pub(super) const RAW: usize = 6;
+/// Buffers that are added to these where the decoder leaves memory for them, so that the other stages go on while a
+/// disk stalls. They take up less than the pieces that are decoded in parallel.
+pub(super) const MORE: usize = 22;
 /// Minimum time between two progress reports.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
 
@@ -62,6 +65,8 @@ pub(super) struct Decode<'a> {
     pub(super) in_order: bool,
     /// Number of buffers for decoded data.
     pub(super) buffers: usize,
+    /// How many may be added if the decoder leaves memory for them.
+    pub(super) more: usize,
 }
 
 /// What a consumer of the data works with.
@@ -160,9 +165,10 @@ pub(super) fn run<T: Send>(
             let (checked, meter) = (&checked, &stream_meter);
             spawn(scope, &shared, &notes, move || digest::run(stream_checks, fetched, checked, meter));
         }
-        let decoding = decode.map(|Decode { limits, in_order, .. }| {
+        let decoding = decode.map(|Decode { limits, in_order, more, .. }| {
             spawn(scope, &shared, &notes, move || {
-                let output = Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
+                let (pool, meter) = (raw_pool, decode_meter);
+                let output = Output { limits: &limits, pool, more, out: raw, meter, in_order };
                 match ranges {
                     Some(download) => qcow2_stages::by_ranges(download, counters, &output),
                     None => {

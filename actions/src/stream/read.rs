@@ -94,7 +94,7 @@ fn stages<T: Send>(
     let is_checked = !stream_checks.is_empty();
     let decode = room.map(|room| {
         let limits = Limits { disk: "", disk_size: room.bytes, raw_size: None };
-        Decode { limits, in_order: true, buffers: FETCHED }
+        Decode { limits, in_order: true, buffers: FETCHED, more: 0 }
     });
     let from = source.from(is_checked, decode.is_none(), is_checked);
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
