@@ -18,6 +18,7 @@ mod halt;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod in_memory;
 mod jobs;
+pub(crate) mod look;
 pub(crate) mod measure;
 mod parallel;
 mod pieces;
@@ -112,6 +113,8 @@ pub(crate) fn run(
     report: Tell,
 ) -> Result<(Written, Relocation), Error> {
     let target = Target::new(disk, raw.map.as_ref());
+    // By hand, an image may be written for another machine.
+    let target = if machine.setup().is_operating_system { target.for_this_machine() } else { target };
     let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
         let (relocation, remarks) = target.commit(written.raw_size, image.grow, image.verify)?;
         Ok((Written { remarks, ..written }, relocation))

@@ -94,6 +94,36 @@ fn a_damaged_gpt_in_a_qcow2_image_or_a_block_map_is_named_too() {
     }
 }
 
+/// A qcow2 image of a disk whose first block was written last.
+fn late(bench: &Bench, raw: &[u8]) -> StreamImage {
+    let (raw, image) = (bench.put("raw", raw), bench.path("late"));
+    let script = "qemu-img create -q -f qcow2 $1 30M
+        for at in 28 26 24 22 20 18 16 14 12 10 8; do qemu-io -f qcow2 -c \"write -P 7 ${at}M 64k\" $1; done >$1.out
+        qemu-io -f qcow2 -c \"write -s $0 0 1M\" $1 >$1.out";
+    run(Command::new("sh").args(["-ec", script, &raw]).arg(&image));
+    stream(bench.place("late"))
+}
+
+#[test]
+fn a_first_block_that_comes_late_is_judged_before_the_disk_is_touched() {
+    for is_damaged in [true, false] {
+        let bench = Bench::new(100 * MIB);
+        let damage: &[(u64, &[u8])] = if is_damaged { &[(528, &[0xFF; 4])] } else { &[] };
+        let image = late(&bench, &gpt(&bench, &[], damage)[..MIB]);
+        let whole = fs::read(bench.path("late")).unwrap();
+        let error = fails(&bench, StreamImage { digest: Some(sha256(&whole)), ..image.clone() });
+        assert_error!(error, Error::Image(ImageError::FirstBlockLate));
+        check_untouched(&bench);
+        if is_damaged {
+            assert_error!(fails(&bench, image.clone()), Error::Image(ImageError::TableDamaged { .. }));
+            check_untouched(&bench);
+        } else {
+            bench.streams(image).1.tell("reading by ranges: ");
+            verify(bench.path("disk"));
+        }
+    }
+}
+
 #[test]
 fn a_table_that_only_its_end_has_is_no_success() {
     let bench = Bench::new(100 * MIB);

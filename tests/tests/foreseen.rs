@@ -1,5 +1,7 @@
 //! What can be known before the disk is erased is known before: the old system is as it was after each of these runs.
 
+use std::process::Command;
+
 use slipway_installer::End;
 use slipway_protocol::{Action, EraseDisk, NodeState, Step, StepState, StreamImage, UnpackArchive, WriteFile};
 use slipway_tests::{DISK, Lab};
@@ -77,21 +79,98 @@ async fn the_old_system_survives_what_was_known_before() {
         ),
     ];
     for (expect, action) in cases {
-        std::fs::write(lab.disk(), old_system()).unwrap();
-        let erase = Action::EraseDisk(EraseDisk { disk: disk(), ..EraseDisk::default() });
-        let steps = [("erase", erase), ("next", action)];
-        let steps = steps.map(|(name, action)| Step { name: name.to_owned(), action, retries: 0, timeout: None });
-        lab.replace_run(steps.into()).await;
-        assert_eq!(lab.install().await.unwrap(), End::Failed, "{expect}");
-        let node = lab.status().await;
-        let steps = node.run.unwrap().steps;
-        assert_eq!(
-            (node.state, steps[0].state, steps[1].state),
-            (NodeState::Failed, StepState::Failed, StepState::Skipped)
-        );
-        let failure = steps[0].failure.as_ref().unwrap();
-        assert_eq!(failure.reason, "checking step 2 (next) before the first step; the disks are as they were");
-        assert!(failure.causes[0].contains(expect), "{expect}: {failure:?}");
-        assert!(std::fs::read(lab.disk()).unwrap() == old_system(), "{expect}: the disk was touched");
+        check(&lab, expect, action).await;
+    }
+}
+
+/// The run fails before its first step, for this reason, and leaves the disk as it was.
+async fn check(lab: &Lab, expect: &str, action: Action) {
+    std::fs::write(lab.disk(), old_system()).unwrap();
+    let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
+    let steps = [("erase", erase), ("next", action)];
+    let steps = steps.map(|(name, action)| Step { name: name.to_owned(), action, retries: 0, timeout: None });
+    lab.replace_run(steps.into()).await;
+    assert_eq!(lab.install().await.unwrap(), End::Failed, "{expect}");
+    let node = lab.status().await;
+    let steps = node.run.unwrap().steps;
+    assert_eq!(
+        (node.state, steps[0].state, steps[1].state),
+        (NodeState::Failed, StepState::Failed, StepState::Skipped)
+    );
+    let failure = steps[0].failure.as_ref().unwrap();
+    assert_eq!(failure.reason, "checking step 2 (next) before the first step; the disks are as they were");
+    assert!(failure.causes[0].contains(expect), "{expect}: {failure:?}");
+    assert!(std::fs::read(lab.disk()).unwrap() == old_system(), "{expect}: the disk was touched");
+}
+
+/// A file that a script makes, of which the server knows nothing.
+fn made(lab: &Lab, name: &str, script: &str) -> Option<StreamImage> {
+    let file = lab.folder.path().join(name);
+    std::fs::File::create(&file).unwrap().set_len(14 << 20).unwrap();
+    let done = Command::new("sh").args(["-ec", script]).arg(&file).output().unwrap();
+    if done.status.code() == Some(127) {
+        eprintln!("not checked: {script:?} cannot be run here");
+        return None;
+    }
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+    Some(StreamImage { url: file.to_str().unwrap().to_owned(), disk: lab.disk_hints(), ..StreamImage::default() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_beginning_of_an_image_is_judged_before_the_disk_is_erased() {
+    let lab = Lab::start().await;
+    lab.register(true).await;
+    let gpt = "sgdisk --new=1:2048:18431 $0 >$0.out";
+    let damaged = format!("{gpt}; printf '\\377\\377\\377\\377' | dd of=$0 bs=1 seek=528 conv=notrunc 2>$0.out");
+    let (wrong, arch, own) = match cfg!(target_arch = "aarch64") {
+        true => ("8304", "x86-64", "arm64"),
+        false => ("8305", "arm64", "x86-64"),
+    };
+    let is_damaged = "the header of its GPT is damaged";
+    let is_foreign = format!("the image is for {arch} (by the type of partition 1), but the machine is {own}");
+    for (name, script, expect) in [
+        ("raw", damaged.clone(), is_damaged),
+        ("gzip", format!("{damaged}; gzip $0; mv $0.gz $0"), is_damaged),
+        ("xz", format!("{damaged}; xz -T2 --block-size=1MiB $0; mv $0.xz $0"), is_damaged),
+        ("bzip2", format!("{damaged}; bzip2 $0; mv $0.bz2 $0"), is_damaged),
+        ("zstd", format!("{damaged}; split -b 1M $0 $0.; zstd -q $0.a?; cat $0.*.zst >$0"), is_damaged),
+        ("qcow2", format!("{damaged}; qemu-img convert -O qcow2 $0 $0.q; mv $0.q $0"), is_damaged),
+        ("arch", format!("{gpt}; sgdisk --typecode=1:{wrong} $0 >$0.out"), is_foreign.as_str()),
+        (
+            "large",
+            "truncate -s 30M $0; sgdisk --new=1:2048:0 $0 >$0.out; truncate -s 4M $0".to_owned(),
+            "is made for a disk of ",
+        ),
+        ("bare", "truncate -s 17M $0".to_owned(), "the image needs 17 MiB"),
+        ("text", "echo some notes >$0".to_owned(), "it is a text file"),
+        ("tar", "echo x >$0.x; tar -czf $0 $0.x 2>$0.out".to_owned(), "it is a tar archive"),
+        ("cut", "printf '\\375' >$0; printf '7zXZ\\0\\0' >>$0".to_owned(), "decoding the xz image"),
+    ] {
+        let Some(image) = made(&lab, name, &script) else { continue };
+        check(&lab, expect, Action::StreamImage(image)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_image_is_checked_with_is_read_before_the_disk_is_erased() {
+    let lab = Lab::start().await;
+    lab.register(true).await;
+    let Some(image) = made(&lab, "good", "sgdisk --new=1:2048:18431 $0 >$0.out") else { return };
+    let file = |name: &str, text: &str| {
+        let file = lab.folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        Some(file.to_str().unwrap().to_owned())
+    };
+    let map = "<bmap version=\"1.2\"><ImageSize>SIZE</ImageSize><BlockSize>4096</BlockSize>\
+               <BlocksCount>BLOCKS</BlocksCount>\
+               <MappedBlocksCount>1</MappedBlocksCount><BlockMap><Range>0</Range></BlockMap></bmap>";
+    let large = map.replace("SIZE", "20971520").replace("BLOCKS", "5120");
+    for (expect, image) in [
+        ("good", StreamImage { sums: file("SUMS", &format!("{}  other\n", "0".repeat(64))), ..image.clone() }),
+        ("reading the block map", StreamImage { bmap: file("map", "<bmap>"), ..image.clone() }),
+        ("the image needs 20 MiB", StreamImage { bmap: file("large", &large), ..image.clone() }),
+        ("has a raw_size of 512 bytes", StreamImage { bmap: file("large", &large), raw_size: Some(512), ..image }),
+    ] {
+        check(&lab, expect, Action::StreamImage(image)).await;
     }
 }

@@ -1,7 +1,10 @@
 //! Judges a whole run before its first step, so that a disk is not erased for a run that cannot end well.
 
+mod hasty;
+mod image;
+
 use slipway_protocol::workflow::foresee::{self, Foreseen, Need, is_plain};
-use slipway_protocol::{Disk, DiskHints, Step};
+use slipway_protocol::{Action, Disk, DiskHints, Step};
 
 use crate::disk::choose;
 use crate::fetch::shown;
@@ -11,7 +14,23 @@ use crate::text;
 /// The first problem that the steps are known to have on this machine. Nothing is written. What may pass, such as a
 /// server that does not answer, is left to the step, which waits for it.
 pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
-    foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine)).or_else(|| missing(steps, machine))
+    foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine))
+        .or_else(|| missing(steps, machine))
+        .or_else(|| unsuitable(steps, machine))
+}
+
+/// The first image that cannot be installed on this machine and the disk of its step, of a step before which a disk is
+/// destroyed. Any other step looks at the image itself before it destroys anything. Once a step makes partitions, disks
+/// are no longer what they are now.
+fn unsuitable(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
+    let first = steps.iter().position(|step| step.action.destroys())?;
+    let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
+    steps.iter().enumerate().skip(first + 1).find_map(|(step, of)| {
+        let Action::StreamImage(image) = &of.action else { return None };
+        let disk = (step < made).then(|| disk(&image.disk, machine)).flatten();
+        let problem = image::problem(image, disk.as_ref(), machine)?;
+        Some(Foreseen { step, problem })
+    })
 }
 
 /// Whether every step names a disk that is there, and no disk that is yet to come can match. Then nobody has to wait for

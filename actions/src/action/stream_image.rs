@@ -115,12 +115,15 @@ fn write_once(
 /// Whether the fetched data is damaged or not the wanted image, so that another place may have the right one. An image
 /// that does not fit the disk is detected before its digest is checked, so it counts only if the image has one
 /// (`is_verified`).
-fn is_another_image(error: &Error, is_verified: bool) -> bool {
+pub(super) fn is_another_image(error: &Error, is_verified: bool) -> bool {
     let is_another = match error {
         Error::Source(SourceError::Signature { .. }) => true,
-        Error::Image(ImageError::TooLarge { .. } | ImageError::TableTooLarge { .. } | ImageError::BlockSize { .. }) => {
-            is_verified
-        }
+        Error::Image(
+            ImageError::TooLarge { .. }
+            | ImageError::TableTooLarge { .. }
+            | ImageError::BlockSize { .. }
+            | ImageError::MadeForOther { .. },
+        ) => is_verified,
         Error::Image(error) => matches!(
             error,
             ImageError::Digest { .. }
@@ -142,5 +145,9 @@ fn is_another_image(error: &Error, is_verified: bool) -> bool {
 fn needs_ranges(error: &Error) -> bool {
     use slipway_formats::qcow2::Error::{NotInOrder, TooManyPending};
     let Error::Image(error) = error else { return false };
-    matches!(error, ImageError::Qcow2Order | ImageError::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } })
+    match error {
+        ImageError::Qcow2Order | ImageError::FirstBlockLate => true,
+        ImageError::Qcow2 { source } => matches!(source, NotInOrder { .. } | TooManyPending { .. }),
+        _ => false,
+    }
 }

@@ -65,6 +65,12 @@ pub enum ImageError {
         /// What ends there, such as a partition.
         what: String,
     },
+    /// The image is made for another machine or disk.
+    #[error("checking what the image is made for: {reason}")]
+    MadeForOther {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// A qcow2 image cannot be read.
     #[error("decoding the qcow2 image")]
     Qcow2 {
@@ -79,6 +85,13 @@ pub enum ImageError {
          `digest`, so that the image is read by ranges, or leave out `raw_digest` and `bmap`"
     )]
     Qcow2Order,
+    /// The beginning of a qcow2 image, by which it is judged before anything is erased, is far behind other blocks in
+    /// the file.
+    #[error(
+        "checking the first block of the raw image: it is behind other blocks in the file; leave out `digest`, \
+         `sums` and `signature`, so that the image is read by ranges, or write the image again with `qemu-img convert`"
+    )]
+    FirstBlockLate,
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
     Decode {

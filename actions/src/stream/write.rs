@@ -35,6 +35,8 @@ pub(crate) struct Target<'a> {
     pub(super) disk: &'a OpenDisk,
     /// If none, all of the image is written.
     map: Option<&'a Bmap>,
+    /// The architecture that the image must be for, if it shows one. None for any.
+    architecture: Option<&'static str>,
     head_end: u64,
     tail_start: u64,
     start: Mutex<Start>,
@@ -65,7 +67,12 @@ impl<'a> Target<'a> {
             vec![0; end.saturating_sub(range.start) as usize]
         };
         let held = Held { head: zeros(0..head_end), tail: zeros(tail_start..disk.size()) };
-        Self { disk, map, head_end, tail_start, start: Mutex::default(), held: Mutex::new(held) }
+        Self { disk, map, architecture: None, head_end, tail_start, start: Mutex::default(), held: Mutex::new(held) }
+    }
+
+    /// Refuses an image that is for another architecture than this program, as the machine would not start it.
+    pub(super) fn for_this_machine(self) -> Self {
+        Self { architecture: Some(std::env::consts::ARCH), ..self }
     }
 
     /// Writes blocks until there are no more. Each writing thread runs it.
@@ -86,8 +93,8 @@ impl<'a> Target<'a> {
 
     /// Takes a block, or none at the end, and returns the blocks to write now. Before the first byte is written, the
     /// old partition table and signatures are erased. Before that, the first block must have arrived and must be that
-    /// of an image made for such a disk. Pieces that are decoded in parallel may arrive earlier. They wait as long as
-    /// there is a buffer left for the first block.
+    /// of an image made for such a disk. The blocks of a qcow2 file may arrive earlier. They wait as long as there is a
+    /// buffer left for the first block. Then the image is refused, because nothing is erased unseen.
     fn begin(&self, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
         let mut start = lock(&self.start);
         let is_end = block.is_none();
@@ -96,14 +103,15 @@ impl<'a> Target<'a> {
             match start.waiting.iter().find(|block| block.offset() == 0) {
                 Some(first) => {
                     check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
-                    let table = partitions::of_first(first.filled(), self.map.map(|map| map.image_size), self.disk)?;
+                    let size = self.map.map(|map| map.image_size);
+                    let table = partitions::of_first(first.filled(), size, self.architecture, self.disk)?;
                     if table.kind == Kind::None {
                         // Nobody listens once the step has failed.
                         _ = notes.send(NO_TABLE.to_owned());
                     }
                 }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
-                None => {}
+                None => return Err(ImageError::FirstBlockLate.into()),
             }
             start.is_begun = true;
             partitions::wipe_partition_tables(self.disk)?;

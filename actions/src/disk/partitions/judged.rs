@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use slipway_formats::architecture;
 use slipway_formats::bmap::Bmap;
 use slipway_formats::efi::device_path::guid_text;
 use slipway_formats::partition_table::{self, Fault, Known, Table};
@@ -51,15 +52,26 @@ impl Content<'_> {
     }
 }
 
-/// Judges what the first bytes of an image show of its table. `size` is the size of the image, if it is known. Fails if
-/// the image must not be written to this disk.
-pub(crate) fn of_first(first: &[u8], size: Option<u64>, disk: &OpenDisk) -> Result<Table, Error> {
+/// Judges what the first bytes of an image show of its table. `size` is the size of the image, if it is known, and
+/// `machine` the architecture of the machine that must start it, if it matters. Fails if the image must not be written
+/// to this disk.
+pub(crate) fn of_first(
+    first: &[u8],
+    size: Option<u64>,
+    machine: Option<&str>,
+    disk: &OpenDisk,
+) -> Result<Table, Error> {
     let mut read = |offset: u64, len: usize| {
         let start = usize::try_from(offset).ok()?;
         first.get(start..start.checked_add(len)?).map(<[u8]>::to_vec)
     };
     let known = Known { image: size, ..known(disk) };
-    partition_table::judge(&known, &mut read).map_err(|fault| refused(fault, disk))
+    let table = partition_table::judge(&known, &mut read).map_err(|fault| refused(fault, disk))?;
+    let evidence = architecture::evidence(&table, &mut read);
+    match machine.and_then(|machine| architecture::mismatch(&evidence, machine)) {
+        Some(reason) => Err(ImageError::MadeForOther { reason }.into()),
+        None => Ok(table),
+    }
 }
 
 /// Judges the table of a whole image. Fails if its partitions cannot be found on this disk.

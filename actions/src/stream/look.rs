@@ -1,0 +1,117 @@
+//! Looks at the beginning of an image without writing anything, so that it can be judged before a run begins.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use slipway_formats::image::made_for::HEAD;
+use slipway_formats::image::{Format, check_raw};
+use slipway_formats::qcow2::{self, Block, Image};
+
+use super::xz;
+use crate::error::{Error, ImageError};
+use crate::fetch::download::Download;
+use crate::fetch::source::Source;
+use crate::machine::Machine;
+
+/// Bytes that are read from the source at once.
+const CHUNK: usize = 128 << 10;
+
+/// The beginning of a raw image.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    /// Its first bytes, as many as show most, or all of it.
+    pub(crate) head: Vec<u8>,
+    /// Size of the raw image in bytes, if it is known.
+    pub(crate) size: Option<u64>,
+}
+
+/// Reads the beginning of an image from the current place of its source. None if the source cannot be read now, or not
+/// in the way that the image needs: its step says so. Fails if the image is none, or cannot be decoded.
+pub(crate) fn at_beginning(source: &mut Source<'_>, machine: &dyn Machine) -> Result<Option<Beginning>, Error> {
+    let from = source.from(true, false, true);
+    let download = Download::new(from, machine, machine.cancel(), Box::new(|_| {}));
+    let mut input = BufReader::with_capacity(CHUNK, Fetched { download, failed: false });
+    let Ok(first) = input.fill_buf() else { return Ok(None) };
+    let format = Format::of(first).map_err(|format| ImageError::Format { format })?;
+    if format == Format::Qcow2 {
+        return of_qcow2(input.into_inner().download);
+    }
+    let size = input.get_ref().download.total().filter(|_| format == Format::Raw);
+    let (mut head, failed) = decode(format, &mut input);
+    if input.get_ref().failed {
+        return Ok(None);
+    }
+    head.truncate(HEAD);
+    check_raw(&head).map_err(|format| ImageError::NotRaw { format })?;
+    match failed {
+        // A piece of the beginning tells as much as all of it.
+        Some(source) if head.is_empty() => {
+            Err(ImageError::Decode { format: format.name(), raw_bytes: 0, source }.into())
+        }
+        None if head.is_empty() => Err(ImageError::Empty.into()),
+        _ => Ok(Some(Beginning { head, size })),
+    }
+}
+
+/// Decodes as much as is wanted of any format but qcow2.
+fn decode(format: Format, input: &mut (impl BufRead + Send)) -> (Vec<u8>, Option<io::Error>) {
+    let mut head = Vec::new();
+    let mut read = |decoder: &mut dyn Read| decoder.take(HEAD as u64).read_to_end(&mut head);
+    let read = match format {
+        Format::Raw | Format::Qcow2 => read(input),
+        Format::Zstd => ::zstd::Decoder::with_buffer(input).and_then(|mut decoder| read(&mut decoder)),
+        Format::Gzip => read(&mut flate2::bufread::MultiGzDecoder::new(input)),
+        // The decoder does not tell a stream that was cut off from one that ends.
+        Format::Xz => match xz::Decoder::new(input).and_then(|mut decoder| read(&mut decoder)) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            other => other,
+        },
+        Format::Bzip2 => read(&mut bzip2::bufread::MultiBzDecoder::new(input)),
+    };
+    (head, read.err())
+}
+
+/// Reads the beginning of a qcow2 image by ranges.
+fn of_qcow2(mut download: Download<'_, '_>) -> Result<Option<Beginning>, Error> {
+    let Ok(len) = download.size() else { return Ok(None) };
+    let mut failed = false;
+    let mut read_at = |at, buffer: &mut [u8]| {
+        download.read_at(at, buffer).map_err(|_| {
+            failed = true;
+            io::Error::other("the source cannot be read")
+        })
+    };
+    let mut size = 0;
+    let mut head = Vec::new();
+    let read = Image::open(len, &mut read_at).and_then(|image| {
+        size = image.size();
+        head.resize(HEAD.min(usize::try_from(size).unwrap_or(HEAD)), 0);
+        image.read_range(0..head.len() as u64, &mut read_at, |at, block| {
+            if let (Block::Data(data), Ok(at)) = (block, usize::try_from(at)) {
+                let place = head.get_mut(at..).unwrap_or_default();
+                place.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
+            }
+            Ok::<(), qcow2::Error>(())
+        })
+    });
+    match read {
+        _ if failed => Ok(None),
+        Err(source) => Err(ImageError::Qcow2 { source }.into()),
+        Ok(()) => Ok(Some(Beginning { head, size: Some(size) })),
+    }
+}
+
+/// A download as a reader.
+struct Fetched<'a, 'b> {
+    download: Download<'a, 'b>,
+    /// Whether the source could not be read.
+    failed: bool,
+}
+
+impl Read for Fetched<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.download.read(buffer).map_err(|_| {
+            self.failed = true;
+            io::Error::other("the source cannot be read")
+        })
+    }
+}
