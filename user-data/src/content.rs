@@ -19,7 +19,25 @@ pub(crate) fn judge(content: &str, kind: Kind) -> Result<(), Refusal> {
         Kind::Jinja => jinja::is_cloud_config(content).map(drop),
         Kind::Whole(Whole::JsonPatch) => judge_json_patch(content),
         Kind::Whole(Whole::Include) => judge_include(content),
-        Kind::Whole(Whole::Script | Whole::PartHandler | Whole::Boothook) | Kind::Empty | Kind::Archive => Ok(()),
+        Kind::Whole(Whole::Script) => judge_script(content),
+        Kind::Whole(Whole::PartHandler | Whole::Boothook) | Kind::Empty | Kind::Archive => Ok(()),
+    }
+}
+
+/// Refuses a script that Linux could not start: its first line names a program by its whole path (execve(2)).
+fn judge_script(content: &str) -> Result<(), Refusal> {
+    let start = content.trim_start_matches(lines::is_python_space);
+    let at = content.len() - start.len();
+    match start.strip_prefix("#!") {
+        Some(rest) if !rest.trim_start_matches([' ', '\t']).starts_with('/') => {
+            let mistake = if rest.to_ascii_lowercase().starts_with("cloud-config") {
+                "the header of a cloud-config is \"#cloud-config\", without an exclamation mark"
+            } else {
+                "a script begins with \"#!\" and the whole path of a program, such as #!/bin/sh"
+            };
+            Err(Refusal::at_byte(content, at, mistake))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -89,6 +107,18 @@ mod tests {
         for wrong in ["{}", "[1]", "[{\"op\": \"add\"}]", "[{\"op\": \"put\", \"path\": \"/a\"}]"] {
             check(&format!("#cloud-config-jsonp\n{wrong}"), kind, Err("line 1, column 20: a JSON patch is a list"));
         }
+    }
+
+    #[test]
+    fn a_script_names_its_program_by_the_whole_path() {
+        let kind = Whole::Script;
+        for right in ["#!/bin/sh\n", " #! /usr/bin/env python3\r\n", "text/x-shellscript-per-boot", "echo a\n"] {
+            check(right, kind, Ok(()));
+        }
+        for wrong in ["#!\ntrue\n", "#!bash\n", "#! sh /bin/x\n"] {
+            check(wrong, kind, Err("line 1, column 1: a script begins with \"#!\" and the whole path"));
+        }
+        check("\n#!cloud-config\na: 1\n", kind, Err("line 2, column 1: the header of a cloud-config is"));
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     if engine.as_deref() != Some("jinja") {
         return Err(Refusal::at_byte(source, 0, "the template's header contains more than \"## template: jinja\""));
     }
+    if let Some((at, what)) = unclosed(source) {
+        return Err(Refusal::at_byte(
+            source,
+            at,
+            format!("{what} is not closed, so cloud-init cannot render the template"),
+        ));
+    }
     let body = source.len() - rest.len();
     let content = rest.trim_start_matches(lines::is_python_space);
     if content.starts_with('{') {
@@ -38,6 +45,31 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
         )),
         Err(refusal) => Err(Refusal::at_byte(source, at, refusal.reason)),
     }
+}
+
+/// The first code that does not end, and what it is. Raw text is not looked into.
+fn unclosed(source: &str) -> Option<(usize, String)> {
+    let (mut from, mut open) = (0, Vec::new());
+    while let Some(at) = source[from..].find('{').map(|at| from + at) {
+        let code = &source[at..];
+        let len = match code.as_bytes().get(1) {
+            Some(b'{') => code_len(code, "}}"),
+            Some(b'%') => code_len(code, "%}"),
+            Some(b'#') => code[2..].find("#}").map(|len| len + 4),
+            _ => Some(1),
+        };
+        let Some(len) = len else { return Some((at, format!("{:?}", code.get(..2).unwrap_or_default()))) };
+        from = at + len;
+        let Some(inside) = code[..len].strip_prefix("{%").and_then(|code| code.strip_suffix("%}")) else { continue };
+        let word = inside.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
+        match word {
+            "raw" => return None,
+            "if" | "for" => open.push((at, format!("{{% {word} %}}"))),
+            "endif" | "endfor" => _ = open.pop(),
+            _ => {}
+        }
+    }
+    open.into_iter().next()
 }
 
 /// The template with expressions as plain text, and statements and comments as white space, with every byte at its
@@ -146,4 +178,25 @@ fn code_len(code: &str, end: &str) -> Option<usize> {
 pub(crate) fn eats_line_break(source: &str) -> bool {
     let end = source.trim_end_matches([' ', '\t', '\n', '\r']);
     (end.ends_with("%}") || end.ends_with("#}")) && lines::lines(source, end.len()..source.len()).count() < 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_a_template_ends() {
+        for (text, expect) in [
+            ("a: {{ b }} {# c #}\n{% if d %}e{% endif %}\n{%- for x in y -%}\n{% endfor %}{", None),
+            ("a: {{ {'b': '}}'}['b'] }}\n{% raw %}{{\n", None),
+            ("a: {{ b\n", Some((3, "\"{{\""))),
+            ("a: 1\n{% if b %}\n", Some((5, "{% if %}"))),
+            ("{% for x in y %}{% if x %}{% endif %}\n", Some((0, "{% for %}"))),
+            ("{% set a = 1\n", Some((0, "\"{%\""))),
+        ] {
+            let found = unclosed(text);
+            let found = found.as_ref().map(|(at, what)| (*at, what.as_str()));
+            assert_eq!(found, expect, "{text:?}");
+        }
+    }
 }

@@ -161,8 +161,8 @@ fn a_message_and_an_archive_get_one_more_part() {
         "- type: text/cloud-config\n  content: |\n    #cloud-config\n    {}\n",
         BLOCK.trim_end().replace('\n', "\n    ")
     );
-    let expect = &format!("#cloud-config-archive\n- '#!'\n# end\n{}", item.trim_end());
-    check_exact("#cloud-config-archive\n- '#!'\n# end", expect);
+    let expect = &format!("#cloud-config-archive\n- '#!/bin/sh'\n# end\n{}", item.trim_end());
+    check_exact("#cloud-config-archive\n- '#!/bin/sh'\n# end", expect);
 }
 
 /// Joined lines, as the parser reads them, differ from what a part contains.
@@ -291,8 +291,8 @@ fn blocks_are_found_in_parts_of_every_sort() {
         format!("- {{type: text/x-other, content: '#cloud-config\n\n  {block}'}}\n"),
         format!("- {{type: text/plain, content: '{}'}}\n", inline(&template)),
         format!("- {{type: text/x-shellscript, content: '#cloud-config\n\n  {config}'}}\n"),
-        format!("- &d {{{typed}, content: '#!'}}\n- {{<<: *d, content: '{config}'}}\n"),
-        format!("- {{{typed}, content: '#!'}}\n- {{type: *t, content: '{config}'}}\n"),
+        format!("- &d {{{typed}, content: '#!/bin/sh'}}\n- {{<<: *d, content: '{config}'}}\n"),
+        format!("- {{{typed}, content: '#!/bin/sh'}}\n- {{type: *t, content: '{config}'}}\n"),
         format!("- {{X-k: &k type, *k : text/x-shellscript, content: '{config}'}}\n"),
     ] {
         check_removed(&format!("#cloud-config-archive\n{kept}"), &format!("#cloud-config-archive\n{kept}"));
