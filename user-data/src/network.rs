@@ -15,6 +15,8 @@ use crate::tree::{self, Entry, Node, Value};
 
 /// Most bytes of a network configuration.
 pub const MAX_BYTES: usize = 1 << 20;
+/// Longest name of a network interface (Linux, `IFNAMSIZ`).
+const LONGEST_NAME: usize = 15;
 
 /// Refuses a network configuration that cloud-init would ignore or fail on, with line and column.
 pub fn check(config: &str) -> Result<(), Refusal> {
@@ -81,12 +83,33 @@ fn given<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
 
 /// Refuses a number that is none. It may be in quotes.
 fn judge_number(node: &Node, key: &str) -> Judged {
-    match given(node, key) {
-        Some(value) if value.scalar().is_none_or(|text| text.parse::<u32>().is_err()) => {
-            wrong(value.at, format!("{key} must be a number"))
-        }
-        _ => Ok(()),
+    given(node, key).map_or(Ok(()), |value| judge_whole(value, key))
+}
+
+fn judge_whole(value: &Node, key: &str) -> Judged {
+    let is_octal = |text: &str| text.len() > 1 && text.starts_with('0');
+    match &value.value {
+        // PyYAML reads 010 as 8.
+        Value::Other(text) if text.parse::<u32>().is_ok() && !is_octal(text) => Ok(()),
+        Value::Text(text) if text.parse::<u32>().is_ok() => Ok(()),
+        _ => wrong(value.at, format!("{key} must be a whole number in decimal digits")),
     }
+}
+
+/// Refuses the name of a device that is left of a template, or that no network interface can have, if it is one's name
+/// (Linux, `dev_valid_name`).
+fn judge_name(name: &str, at: usize, is_interface: bool) -> Judged {
+    if name.contains(['$', '{', '}']) {
+        return wrong(at, format!("{name:?} looks like a variable of a template that was not filled in"));
+    }
+    let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+    let is_valid = name.len() <= LONGEST_NAME && !name.contains(['/', ':']) && name != "." && name != "..";
+    if is_plain && (is_valid || !is_interface) {
+        return Ok(());
+    }
+    let reason =
+        format!("{name:?} cannot be the name of a network interface: at most {LONGEST_NAME} characters, without");
+    wrong(at, format!("{reason} spaces, colons and slashes"))
 }
 
 #[cfg(test)]

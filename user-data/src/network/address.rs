@@ -31,7 +31,10 @@ pub(super) fn judge_host(node: &Node, key: &str) -> Judged {
 
 /// Refuses a value that is not a hardware address as the kernel writes it: cloud-init would not find the device.
 pub(super) fn judge_mac(node: &Node, key: &str) -> Judged {
-    let Some(value) = given(node, key) else { return Ok(()) };
+    given(node, key).map_or(Ok(()), |value| judge_hardware(value, key))
+}
+
+pub(super) fn judge_hardware(value: &Node, key: &str) -> Judged {
     match &value.value {
         Value::Text(text) if is_mac(text) => Ok(()),
         Value::Other(text) if is_mac(text) => {
@@ -39,6 +42,15 @@ pub(super) fn judge_mac(node: &Node, key: &str) -> Judged {
         }
         _ => wrong(value.at, format!("{key} must be a hardware address such as \"52:54:00:12:34:56\"")),
     }
+}
+
+pub(super) fn is_host(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok()
+}
+
+/// The address of a network or host.
+pub(super) fn address_of(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
 }
 
 pub(super) fn is_network(text: &str) -> bool {

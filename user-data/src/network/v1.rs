@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::address::{is_netmask, judge_host, judge_mac, judge_network};
-use super::{Judged, given, judge_number, list, mapping, wrong};
+use super::address::{is_host, is_netmask, judge_host, judge_mac, judge_network};
+use super::{Judged, given, judge_name, judge_number, list, mapping, wrong};
 use crate::tree::Node;
 
 /// The types of items, and the keys that each needs (cloudinit/net/network_state.py, `ensure_command_keys`).
@@ -32,6 +32,13 @@ const SUBNETS: &[&str] = &[
     "auto",
     "loopback",
 ];
+
+const LARGEST_VLAN: u32 = 4094;
+/// Modes of bonds, by their numbers (Linux, Documentation/networking/bonding.rst).
+const MODES: &[&str] =
+    &["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
+/// What cloud-init takes for a truth value (cloudinit/net/network_state.py, `handle_bridge`).
+const SWITCH: &[&str] = &["true", "on", "yes", "1", "false", "off", "no", "0"];
 
 pub(super) fn judge(config: &Node) -> Judged {
     let Some(items) = config.get("config") else {
@@ -74,22 +81,64 @@ fn judge_item(item: &Node) -> Judged {
     if let Some(missing) = needed.iter().find(|key| given(item, key).is_none()) {
         return wrong(item.at, format!("an item of the type {name} needs {missing:?}; cloud-init ignores it without"));
     }
-    if *name == "route" {
-        return judge_route(item);
+    match *name {
+        "route" => return judge_route(item),
+        "nameserver" => return judge_servers(item, "address"),
+        _ => {}
+    }
+    if let Some(name) = given(item, "name") {
+        judge_name(name.scalar().unwrap_or_default(), name.at, true)?;
     }
     judge_mac(item, "mac_address")?;
+    judge_number(item, "mtu")?;
+    judge_number(item, "vlan_id")?;
+    if let Some(id) = given(item, "vlan_id").filter(|id| number(id).is_none_or(|id| id > LARGEST_VLAN)) {
+        return wrong(id.at, format!("vlan_id is a number up to {LARGEST_VLAN}"));
+    }
     for key in ["bond_interfaces", "bridge_interfaces"] {
         if let Some(members) = given(item, key) {
             list(members, key)?;
         }
     }
     if let Some(parameters) = item.get("params") {
-        mapping(&parameters.value, "params")?;
+        judge_parameters(&parameters.value)?;
     }
     match given(item, "subnets") {
         Some(subnets) => list(subnets, "subnets")?.iter().try_for_each(|subnet| judge_subnet(subnet)),
         None => Ok(()),
     }
+}
+
+/// The parameters of a bond or a bridge. Their names have hyphens or underscores.
+fn judge_parameters(parameters: &Node) -> Judged {
+    for entry in mapping(parameters, "params")? {
+        let (key, value) = (entry.key.replace('_', "-"), entry.value.scalar().unwrap_or_default());
+        let is_mode = || MODES.contains(&value) || value.parse().is_ok_and(|mode: usize| mode < MODES.len());
+        let is_switch = || SWITCH.iter().any(|word| value.eq_ignore_ascii_case(word));
+        if key == "bond-mode" && !is_mode() {
+            return wrong(entry.value.at, format!("{} is one of: {}", entry.key, MODES.join(", ")));
+        }
+        if key == "bridge-stp" && !is_switch() {
+            return wrong(entry.value.at, format!("{} must be on or off", entry.key));
+        }
+    }
+    Ok(())
+}
+
+/// The addresses of name servers: a list or one.
+fn judge_servers(item: &Node, key: &str) -> Judged {
+    let Some(servers) = given(item, key) else { return Ok(()) };
+    let is_right = |node: &Node| node.scalar().is_some_and(|text| text.split_whitespace().all(is_host));
+    let wrong_one = match servers.list() {
+        Some(list) => list.iter().map(|server| &**server).find(|server| !is_right(server)),
+        None => Some(servers).filter(|server| !is_right(server)),
+    };
+    wrong_one
+        .map_or(Ok(()), |node| wrong(node.at, format!("{key} must be addresses of name servers, such as 192.0.2.1")))
+}
+
+fn number(node: &Node) -> Option<u32> {
+    node.scalar()?.parse().ok()
 }
 
 fn judge_subnet(subnet: &Node) -> Judged {
@@ -103,9 +152,10 @@ fn judge_subnet(subnet: &Node) -> Judged {
             return wrong(subnet.at, format!("a subnet of the type {kind} needs an \"address\""));
         };
         judge_network(address, "address")?;
-        judge_netmask(subnet)?;
+        judge_netmask(subnet, address)?;
     }
     judge_host(subnet, "gateway")?;
+    judge_servers(subnet, "dns_nameservers")?;
     match subnet.get("routes") {
         Some(routes) => list(&routes.value, "routes")?.iter().try_for_each(|route| judge_route(route)),
         None => Ok(()),
@@ -118,14 +168,16 @@ fn judge_route(route: &Node) -> Judged {
         return wrong(route.at, "a route needs a \"destination\"");
     };
     judge_network(to, "destination")?;
-    judge_netmask(route)?;
+    judge_netmask(route, to)?;
     judge_number(route, "metric")?;
     judge_host(route, "gateway")
 }
 
-fn judge_netmask(node: &Node) -> Judged {
+fn judge_netmask(node: &Node, address: &Node) -> Judged {
     let Some(mask) = given(node, "netmask") else { return Ok(()) };
-    if mask.scalar().is_some_and(is_netmask) {
+    let most = if address.scalar().is_some_and(|text| text.contains(':')) { 128 } else { 32 };
+    let is_length = number(mask).is_none_or(|length| length <= most);
+    if is_length && mask.scalar().is_some_and(is_netmask) {
         return Ok(());
     }
     wrong(mask.at, "netmask must be one such as 255.255.255.0, or the length of a prefix")
@@ -152,10 +204,13 @@ mod tests {
         check_item("{type: route, destination: 198.51.100.0/24, gateway: 192.0.2.1, metric: 3}", "");
         check_item("{type: nameserver, address: [192.0.2.1], search: a}", "");
         check_item(
-            "{type: bridge, name: b, bridge_interfaces: [c]}\n- {type: nameserver, address: a, interface: c}",
+            "{type: bridge, name: b, bridge_interfaces: [c]}\n- {type: nameserver, address: 192.0.2.1, interface: c}",
             "",
         );
-        check_item("{type: nameserver, address: a, interface: c}", "line 3, column 45: the name server is for \"c\"");
+        check_item(
+            "{type: nameserver, address: '::1', interface: c}",
+            "line 3, column 49: the name server is for \"c\"",
+        );
         check_item("{name: eth0}", "line 3, column 3: each of config has a \"type\"");
         check_item("{type: ethernet, name: eth0}", "line 3, column 10: each of config has a \"type\"");
         check_item(
@@ -166,6 +221,25 @@ mod tests {
             "{type: bridge, name: b, bridge_interfaces: c}",
             "line 3, column 46: bridge_interfaces must be a list",
         );
+        for (item, expect) in [
+            ("{type: nameserver, address: [192.0.2.1, dns]}", "line 3, column 43: address must be addresses of name"),
+            ("{type: physical, name: [a]}", "line 3, column 26: \"\" cannot be the name of a network interface"),
+            ("{type: physical, name: enp0s31f6.vlan100}", "line 3, column 26: \"enp0s31f6.vlan100\" cannot be"),
+            ("{type: physical, name: '${NIC}'}", "line 3, column 26: \"${NIC}\" looks like a variable"),
+            ("{type: physical, name: a, mtu: jumbo}", "line 3, column 34: mtu must be a whole number"),
+            ("{type: vlan, name: a, vlan_id: ten, vlan_link: b}", "line 3, column 34: vlan_id must be a whole number"),
+            ("{type: vlan, name: a, vlan_id: 4095, vlan_link: b}", "line 3, column 34: vlan_id is a number up to 4094"),
+            (
+                "{type: bond, name: b, bond_interfaces: [c], params: {bond-mode: lacp}}",
+                "line 3, column 67: bond-mode is",
+            ),
+            (
+                "{type: bridge, name: b, bridge_interfaces: [c], params: {bridge_stp: x}}",
+                "line 3, column 72: bridge_stp",
+            ),
+        ] {
+            check_item(item, expect);
+        }
         check_item("eth0", "line 3, column 3: each of config must be a mapping");
         let mac = "{type: physical, name: eth0, mac_address: 52:54:00:12:34:56}";
         check_item(mac, "line 3, column 45: YAML reads this mac_address as a number; put it in quotes: \"52:54:");
@@ -181,6 +255,9 @@ mod tests {
         check_subnet("{type: static, address: 192.0.2.500/24}", "line 3, column 66: address must be an address");
         check_subnet("{type: static, address: 192.0.2.5, netmask: x}", "line 3, column 86: netmask must be one");
         check_subnet("{type: static, address: 192.0.2.5/24, gateway: x}", "line 3, column 89: gateway is not a valid");
+        check_subnet("{type: static, address: 192.0.2.5, netmask: 33}", "line 3, column 86: netmask must be one");
+        check_subnet("{type: dhcp, dns_nameservers: {a: 1}}", "line 3, column 72: dns_nameservers must be addresses");
+        check_subnet("{type: dhcp, dns_nameservers: 192.0.2.1 192.0.2.2}", "");
         check_subnet("{type: dhcp, routes: [{gateway: 192.0.2.1}]}", "line 3, column 64: a route needs a");
     }
 

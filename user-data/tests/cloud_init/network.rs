@@ -18,8 +18,16 @@ const ACCEPTED: &[(&str, &str)] = &[
     ),
     ("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}, set-name: a, dhcp6: true}}\n", "used"),
     ("version: 2\nethernets: {a: &a {dhcp4: true}, b: *a, c: {<<: *a, dhcp6: true}}\n", "used"),
-    ("version: 2\nbonds: {b: {interfaces: [a, c], parameters: {mode: 802.3ad}, dhcp4: true}}\n", "used"),
-    ("version: 2\nbridges: {b: {interfaces: [a]}}\nvlans: {v: {id: '5', link: b, mtu: 1400}}\n", "used"),
+    (
+        "version: 2\nethernets: {a: {}, c: {}}\n\
+         bonds: {b: {interfaces: [a, c], parameters: {mode: 802.3ad}, dhcp4: true}}\n",
+        "used",
+    ),
+    (
+        "version: 2\nethernets: {a: {}}\nbridges: {b: {interfaces: [a]}}\n\
+         vlans: {v: {id: '5', link: b, mtu: 1400}}\n",
+        "used",
+    ),
     ("version: 2\nethernets: {a: {addresses: [192.0.2.5/24: {label: b}]}}\n", "passed on"),
     ("version: 2\nethernets: {a: {dhcp4: true, routes: [{to: default, via: 192.0.2.1}]}}\n", "passed on"),
     ("version: 2\nbridges: {b: {dhcp4: true}}\n", "passed on"),
@@ -92,6 +100,14 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("version: 2\nethernets: {a: {match: {macaddress: 52:54:00:12:34:56}}}\n", "2:37", "passed on"),
     ("version: 2\nethernets: {a: {addresses: [192.0.2.5/24], gateway4: 192.0.2.1/24}}\n", "2:54", "used"),
     ("version: 2\nvlans: {v: {id: 5}}\n", "2:9", "used"),
+    ("version: 2\nethernets: {a: {dhcp4: maybe}}\n", "2:24", "used"),
+    ("version: 2\nethernets: {a: {adresses: [192.0.2.5/24]}}\n", "2:17", "used"),
+    ("version: 2\nethernets: {a: {mtu: big}}\n", "2:22", "used"),
+    ("version: 2\nethernets: {a: {set-name: b}}\n", "2:17", "used"),
+    ("version: 2\nvlans: {v: {id: 5, link: a}}\n", "2:26", "used"),
+    ("version: 2\nbonds: {b: {dhcp4: true}}\n", "2:9", "passed on"),
+    ("version: 2\nrenderer: sysconfig\n", "2:11", "used"),
+    ("version: 1\nconfig: [{type: physical, name: [a]}]\n", "2:33", "failed"),
     // cloud-init uses only a part of these.
     ("version: 2\nethernets: {a: {dhcp4: true}}\nethernets: {b: {dhcp4: true}}\n", "3:1", "used"),
     ("network: {version: 2}\nethernets: {a: {dhcp4: true}}\n", "2:1", "used"),
