@@ -21,6 +21,13 @@ pub fn is_unit_name(text: &str) -> bool {
     (1..=MAX_UNIT_BYTES).contains(&text.len()) && text.contains('.') && text.bytes().all(is_sign)
 }
 
+/// The name of a unit, in the server's API.
+#[cfg(feature = "openapi")]
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, pattern = r"^[0-9A-Za-z:_.\\@-]*\.[0-9A-Za-z:_.\\@-]*$", max_length = 255)]
+#[allow(dead_code, reason = "it is the schema of a text")]
+struct UnitName(String);
+
 /// The path of the boot reporter's program for an architecture, by its name of uname(2), among the boot files.
 pub fn program_of(arch: &str) -> String {
     format!("{arch}/{}", places::PROGRAM)
@@ -47,13 +54,16 @@ pub struct BootReport {
     /// How far the system is.
     pub stage: BootStage,
     /// The id of the current boot, from `/proc/sys/kernel/random/boot_id`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9A-Za-z-]{1,64}$"))]
     pub boot_id: String,
     /// The output of `systemctl is-system-running`, such as `starting` or `degraded`. Absent if the reporter could not
     /// ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9A-Za-z-]{1,64}$"))]
     pub system_state: Option<String>,
     /// The names of the units that failed, in the order of `systemctl list-units`. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 32, value_type = Vec<UnitName>))]
     pub failed_units: Vec<String>,
 }
 

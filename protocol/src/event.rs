@@ -36,6 +36,7 @@ pub struct EventAck {
 pub struct Event {
     /// The sequence number. It starts at 1 and grows by at least one from event to event of a run. A gap means that
     /// progress was dropped.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub seq: u64,
     /// The time, in milliseconds since 1970 by the node's clock.
     pub at: u64,

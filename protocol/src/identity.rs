@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// The SMBIOS system UUID, in lower case with hyphens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(pattern = r"^\{?[0-9A-Fa-f]{8}-?([0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}\}?$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(pattern = r"^(?![{0-]+[0}]+$)\{?[0-9A-Fa-f]{8}-?([0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}\}?$")
+    )]
     pub uuid: Option<String>,
     /// The SMBIOS system serial number.
     #[serde(default, skip_serializing_if = "Option::is_none")]

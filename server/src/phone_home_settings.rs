@@ -31,7 +31,8 @@ impl From<PostKeys> for String {
 
 impl utoipa::PartialSchema for PostKeys {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        String::schema()
+        let text = utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::String);
+        text.pattern(Some(Post::pattern())).into()
     }
 }
 

@@ -29,6 +29,14 @@ pub enum Post {
     Keys(Vec<String>),
 }
 
+impl Post {
+    /// A regular expression of the texts that are read as this type.
+    pub fn pattern() -> String {
+        let key = format!("({})", KEYS.join("|"));
+        format!(r"^(all|\s*{key}\s*(,\s*{key}\s*)*)$")
+    }
+}
+
 /// A text that is neither `all` nor a list of known keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cloud-init cannot post {key:?}; give \"all\", or some of {}, separated by commas", KEYS.join(", "))]

@@ -8,6 +8,10 @@ use super::access::{Entries, Items, Variants};
 use super::place::Place;
 use super::{LARGEST, is_blank};
 
+/// Below it, a number with a point and nothing but zeros after it stands for one whole number, and is taken as that
+/// (JSON Schema Validation, "type": 1.0 is an integer).
+const WHOLE: f64 = (1_u64 << 53) as f64;
+
 /// A format's deserializer, at a place.
 pub(super) struct Given<'a, D> {
     inner: D,
@@ -186,7 +190,6 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
         visit_u32 u32;
         visit_u128 u128;
         visit_f32 f32;
-        visit_f64 f64;
         visit_char char;
         visit_bytes &[u8];
         visit_borrowed_bytes &'de [u8];
@@ -199,6 +202,15 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
             return Err(E::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"));
         }
         self.visitor.visit_u64(number)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<V::Value, E> {
+        let whole = (number.fract() == 0.0 && number.abs() < WHOLE).then_some(number as i64);
+        match whole.filter(|_| !matches!(self.kind, Kind::F32 {} | Kind::F64 {})) {
+            Some(whole) if whole >= 0 => self.visit_u64(whole.unsigned_abs()),
+            Some(whole) => self.visitor.visit_i64(whole),
+            None => self.visitor.visit_f64(number),
+        }
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<V::Value, E> {

@@ -130,6 +130,18 @@ fn a_number_is_below_two_to_the_63() {
 }
 
 #[test]
+fn a_number_with_nothing_after_the_point_is_whole() {
+    let hints = json::<DiskHints>(Rule::Settings, r#"{"min_size": 1e9, "size": 500.0}"#).expect("whole numbers");
+    assert_eq!(hints.min_size, Some(1_000_000_000));
+    assert_eq!(hints.size.map(|size| size.to_string()).as_deref(), Some("500"));
+    assert_eq!(json::<i32>(Rule::Report, "-3.0").expect("below zero"), -3);
+    assert_eq!(json::<f64>(Rule::Report, "3.0").expect("not a whole number by its type"), 3.0);
+    for text in [r#"{"min_size": 1.5}"#, r#"{"min_size": -1.0}"#, r#"{"min_size": 1e300}"#] {
+        json::<DiskHints>(Rule::Settings, text).expect_err(text);
+    }
+}
+
+#[test]
 fn a_change_removes_and_a_report_may_be_blank() {
     json::<All>(Rule::Change, r#"{"disk": {}}"#).expect("it removes hints");
     for text in [r#"{"disk": null}"#, r#"{"text": ""}"#, r#"{"disk": {"skip": []}}"#, r#"{"below": {"disk": {}}}"#] {

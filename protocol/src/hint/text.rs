@@ -120,7 +120,11 @@ impl fmt::Display for TextHint {
 impl utoipa::PartialSchema for TextHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
-        text.pattern(Some(r"\S")).into()
+        // After an operator, and without one, there is something that can be seen. A sign alone is no operator.
+        let visible = crate::given::VISIBLE;
+        let first = visible.replace(']', "=!<>");
+        let operator = format!(r"s(==|[!<>]=|[<>])(\s+{visible}|{first}])|<(in|all-in|or)>\s*{visible}");
+        text.pattern(Some(format!(r"^\s*({operator}|{first}s]|s([^=!<>]|$))"))).into()
     }
 }
 

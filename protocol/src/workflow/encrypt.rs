@@ -88,8 +88,13 @@ pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
 #[serde(deny_unknown_fields)]
 pub struct RecoveryKey {
     /// The UUID of the LUKS2 volume, in lower case.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"))]
     pub volume: String,
     /// The key: 64 modhex digits in groups of eight, joined by hyphens, in the form of systemd-cryptenroll.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, pattern = "^[bcdefghijklnrtuv]{8}(-[bcdefghijklnrtuv]{8}){7}$")
+    )]
     pub key: Secret,
 }
 

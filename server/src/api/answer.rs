@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, Unexpected};
+use serde::{Deserialize as _, Deserializer, Serialize};
 use slipway_protocol::given::{self, Rule};
 use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 
@@ -151,6 +151,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for OperatorQuery<
         }
         UrlQuery::from_request_parts(parts, state).await.map(|UrlQuery(value)| Self(value))
     }
+}
+
+/// A number in a query, with the same bound as one in a body.
+pub fn number<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(reader)?;
+    if number <= given::LARGEST {
+        return Ok(number);
+    }
+    Err(D::Error::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"))
 }
 
 /// The query of a URL. Boot loaders send parameters without a value for what a machine has not.

@@ -53,6 +53,7 @@ pub async fn report(
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
     /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
+    #[param(pattern = "^[0-9A-Za-z-]{1,64}$")]
     boot_id: String,
 }
 

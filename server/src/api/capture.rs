@@ -11,7 +11,7 @@ use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, Raw, SMALL, UrlPath, UrlQuery};
+use crate::api::answer::{ApiError, JsonReport, Raw, SMALL, UrlPath, UrlQuery, number};
 use crate::api::auth::NodeCaller;
 use crate::capture::{Appended, Capture};
 use crate::error::Error;
@@ -40,6 +40,7 @@ pub async fn begin(
 #[into_params(parameter_in = Query)]
 pub struct PiecePlace {
     /// Offset of the piece in the image, in bytes. It must equal the number of bytes stored.
+    #[serde(deserialize_with = "number")]
     offset: u64,
 }
 

@@ -15,7 +15,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_B
 use tokio::time::Instant;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, Raw, UrlQuery};
+use crate::api::answer::{ApiError, JsonReport, Raw, UrlQuery, number};
 use crate::api::auth::NodeCaller;
 use crate::api::body::too_large;
 use crate::error::Error;
@@ -37,7 +37,12 @@ const MAX_ID_BYTES: usize = 64;
 #[into_params(parameter_in = Query)]
 pub struct Poll {
     /// Seconds to wait for a workflow. Default and maximum: 30.
-    wait: Option<u64>,
+    #[serde(default = "poll_seconds", deserialize_with = "number")]
+    wait: u64,
+}
+
+fn poll_seconds() -> u64 {
+    POLL_SECONDS
 }
 
 /// Get the workflow of the node's run. The server holds the request until there is one or `wait` has passed.
@@ -49,7 +54,7 @@ pub async fn workflow(
     NodeCaller(subject): NodeCaller,
     UrlQuery(poll): UrlQuery<Poll>,
 ) -> Result<Response, ApiError> {
-    let wait = Duration::from_secs(poll.wait.unwrap_or(POLL_SECONDS).min(POLL_SECONDS));
+    let wait = Duration::from_secs(poll.wait.min(POLL_SECONDS));
     let deadline = Instant::now() + wait;
     let mut stopping = app.stopping.clone();
     loop {
@@ -84,16 +89,19 @@ pub async fn events(
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
     /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
+    #[param(max_length = 64)]
     boot_id: String,
     /// Offset of the chunk in the log of this boot, in bytes.
+    #[serde(deserialize_with = "number")]
     offset: u64,
     /// Id of the run the node was working on.
+    #[param(max_length = 64)]
     run: Option<String>,
 }
 
 /// Upload a chunk of the log. May be repeated: a chunk already stored is skipped.
 #[utoipa::path(post, path = "/v1/node/logs", params(LogPlace), security(("node" = [])),
-    request_body(content = String, content_type = "text/plain", description = "Plain, or with Content-Encoding: gzip."),
+    request_body(content = Option<String>, content_type = "text/plain", description = "Plain, or with Content-Encoding: gzip."),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 413, body = ErrorBody)))]
 pub async fn logs(

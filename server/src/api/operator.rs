@@ -10,7 +10,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
 use tokio::task::spawn_blocking;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, Dated, JsonBody, JsonChange, OperatorQuery, UrlPath};
+use crate::api::answer::{ApiError, Dated, JsonBody, JsonChange, OperatorQuery, UrlPath, number};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
@@ -422,7 +422,7 @@ pub async fn remove_operator(
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// Seconds for which the old token goes on working. Default: 0.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     keep: u64,
 }
 

@@ -27,6 +27,7 @@ const KERNEL: &str = "generic";
 #[serde(deny_unknown_fields, default)]
 pub struct NewMedia {
     /// HTTPS URL of the server, as machines reach it. Default: that of this server.
+    #[schema(pattern = "^https://")]
     pub url: Option<String>,
     /// What machines are to trust, in PEM. Default: the certificate authority of this server.
     pub ca: Option<String>,
@@ -49,6 +50,7 @@ pub struct NewMedia {
     /// Architectures. Default: all for which there are parts.
     pub archs: BTreeSet<Arch>,
     /// Name of the kernel. Default: `generic`.
+    #[schema(pattern = "^[a-z0-9-]{1,64}$")]
     pub kernel: Option<String>,
     /// Do not sign, although there are keys for Secure Boot.
     pub unsigned: bool,

@@ -38,6 +38,7 @@ pub struct NewRun {
     pub phone_home_post: Option<PostKeys>,
     /// How often the system tries to report, 3 s apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub phone_home_tries: Option<u32>,
     /// Hints for the disk to install on, in place of those of the node and the operating system. Not for a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]

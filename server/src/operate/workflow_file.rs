@@ -22,6 +22,7 @@ pub struct WorkflowFile {
     pub phone_home_post: Option<PostKeys>,
     /// How often the system tries to report, 3 s apart. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub phone_home_tries: Option<u32>,
     /// Whether the installed system's metadata can be read after it reported that it is up, as long as the run is the
     /// newest of its node.

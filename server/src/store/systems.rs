@@ -47,6 +47,7 @@ pub struct System {
     pub phone_home_post: Option<PostKeys>,
     /// How often the system tries to report, 3 s apart. Default: 10. A run can override this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub phone_home_tries: Option<u32>,
     /// Whether a run may replace the user-data.
     #[serde(default = "allowed")]

@@ -47,6 +47,34 @@ fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
     assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
 }
 
+/// Every request of a node may meet an operator's decision.
+#[test]
+fn a_node_may_be_out_of_service_at_each_request() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap();
+    let items = document["paths"].as_object().unwrap().values();
+    let operations = items.flat_map(|item| item.as_object().unwrap().values());
+    let of_nodes = operations.filter(|operation| operation["security"][0]["node"].is_array());
+    let mut count = 0;
+    for operation in of_nodes {
+        assert!(operation["responses"]["410"].is_object(), "{operation}");
+        count += 1;
+    }
+    assert!(count > 5, "{count}");
+}
+
+#[tokio::test]
+async fn numbers_in_a_query_have_the_bound_of_those_in_a_body() {
+    let server = TestServer::start().await;
+    for (number, is_taken) in
+        [("0", true), ("9223372036854775807", true), ("9223372036854775808", false), ("-1", false)]
+    {
+        let url = server.url(&format!("/v1/operator/operators/first/rotate?keep={number}"));
+        let answer = server.client().post(url).bearer_auth(server.operator_token()).send().await.unwrap();
+        assert_eq!(answer.status() == 400, !is_taken, "{number}: {}", answer.text().await.unwrap());
+    }
+}
+
 /// Types with the same name would overwrite each other's schema.
 #[test]
 fn a_machines_system_is_not_an_operating_system() {

@@ -31,8 +31,11 @@ pub fn apply(document: &mut Value) {
     for (path, item) in paths {
         for method in METHODS {
             let Some(operation) = item.get_mut(method).and_then(Value::as_object_mut) else { continue };
+            let parameters = operation.get_mut("parameters").into_iter();
             if path.starts_with("/v1/operator/") {
-                operation.get_mut("parameters").into_iter().for_each(bound);
+                parameters.for_each(bound);
+            } else {
+                parameters.for_each(bound_numbers);
             }
             add_statuses(operation);
         }
@@ -148,6 +151,12 @@ fn forbid_empty(schema: &mut Value) {
         let least = if property["type"] == "array" { "minItems" } else { "minProperties" };
         if let Some(property) = property.as_object_mut() {
             property.insert(least.to_owned(), json!(1));
+            if let Some(items) = property.get_mut("items").and_then(Value::as_object_mut) {
+                items.insert("minProperties".to_owned(), json!(1));
+                // What leaves disks out cannot name one or choose (`DiskHints::validate`).
+                let chooses = ["device", "choose", "skip"].map(|key| json!({ "required": [key] }));
+                items.insert("not".to_owned(), json!({ "anyOf": chooses }));
+            }
         }
     }
 }
@@ -161,9 +170,7 @@ fn bound(schema: &mut Value) {
             if fields.get("type") == Some(&json!("string")) && is_open {
                 fields.insert("pattern".to_owned(), json!(given::VISIBLE));
             }
-            if fields.get("format") == Some(&json!("int64")) {
-                fields.entry("maximum").or_insert(json!(given::LARGEST));
-            }
+            bound_number(fields);
             let below = fields.iter_mut().filter(|(key, _)| !given::may_be_blank(key));
             below.for_each(|(_, field)| bound(field));
         }
@@ -171,9 +178,27 @@ fn bound(schema: &mut Value) {
     }
 }
 
+fn bound_numbers(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(bound_numbers),
+        Value::Object(fields) => {
+            bound_number(fields);
+            fields.values_mut().for_each(bound_numbers);
+        }
+        _ => {}
+    }
+}
+
+fn bound_number(fields: &mut Map<String, Value>) {
+    if fields.get("format") == Some(&json!("int64")) {
+        fields.entry("maximum").or_insert(json!(given::LARGEST));
+    }
+}
+
 /// Adds what any such request may be answered with.
 fn add_statuses(operation: &mut Map<String, Value>) {
     let (has_body, has_parameters) = (operation.contains_key("requestBody"), operation.contains_key("parameters"));
+    let of_node = operation.get("security").is_some_and(|security| security.to_string().contains("\"node\""));
     let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
     let content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/ErrorBody" } } });
     let mut add = |status: &str, description: &str| {
@@ -185,6 +210,10 @@ fn add_statuses(operation: &mut Map<String, Value>) {
     }
     if has_body {
         add("413", "The body is larger than the server reads.");
+    }
+    if of_node {
+        add("401", "The caller is not a node, or has another key now.");
+        add("410", "An operator took the node out of service.");
     }
     add("500", "The server has a fault.");
     add("503", "The server is stopping or overloaded. Try again.");
