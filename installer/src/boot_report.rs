@@ -152,7 +152,7 @@ impl Reporter<'_> {
                 log_at = Instant::now();
             }
             was_in_shell = in_shell;
-            let failed_units = collect::failed_units(self.surroundings).await;
+            let failed_units = collect::failed_units(self.surroundings, in_shell).await;
             let report = BootReport { stage, boot_id: self.boot_id.clone(), system_state, failed_units };
             let answer = self.client.boot_report(&report).await;
             let wait = match &answer {

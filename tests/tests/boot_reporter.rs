@@ -175,12 +175,16 @@ async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log()
         asked.display()
     );
     program(&root, "systemctl", &systemctl);
+    let journalctl = "case \"$*\" in *--output-fields=UNIT*JOB_RESULT=dependency*) \
+                      printf 'dev-b.device\\nsrv-b.mount\\nsrv-a.mount\\n' ;; *) echo journal ;; esac";
+    program(&root, "journalctl", journalctl);
     let reporting = tokio::spawn(async move { boot_report::run(&config, &surroundings, PACE).await });
     let node = lab.wait_for("heard of", |node| node.run.as_ref().is_some_and(|run| run.boot.is_some())).await;
     let boot = node.run.unwrap().boot.unwrap();
     assert_eq!(node.state, NodeState::Booting);
     assert_eq!((boot.report.stage, boot.report.system_state.as_deref()), (BootStage::Booting, Some("maintenance")));
-    assert_eq!(boot.report.failed_units, ["srv-a.mount"]);
+    // The device of the second is missing, so that it was never started.
+    assert_eq!(boot.report.failed_units, ["srv-a.mount", "dev-b.device", "srv-b.mount"]);
     // What needs sysinit.target would end the shell.
     let started = fs::read_to_string(&asked).unwrap();
     assert_eq!(started, "systemd-networkd.service\nnetworking.service\n");

@@ -23,6 +23,21 @@ const JOURNAL_LINES: &str = "40000";
 const RUNTIME_LINES: &str = "5000";
 /// Time limit for a program.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Prints the units of this boot that the service manager could not start, the causes first (sd-messages.h,
+/// SD_MESSAGE_UNIT_FAILED; systemd.journal-fields(7)).
+const UNSTARTED: [&str; 11] = [
+    "-b",
+    "-q",
+    "--no-pager",
+    "-o",
+    "cat",
+    "--output-fields=UNIT",
+    "_PID=1",
+    "MESSAGE_ID=be02cf6855d2428ba40df7e9d022f03d",
+    "JOB_RESULT=failed",
+    "JOB_RESULT=timeout",
+    "JOB_RESULT=dependency",
+];
 /// Longest state of the service manager, in bytes.
 const MAX_STATE: usize = 64;
 
@@ -43,16 +58,28 @@ pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> 
 }
 
 /// The names of the units that failed, at most [`MAX_FAILED_UNITS`]. None of them are told if systemctl cannot be run.
-pub(super) async fn failed_units(surroundings: &Surroundings) -> Vec<String> {
+/// In the emergency or rescue shell, units that could not be started follow: one whose device is missing is not in the
+/// state `failed`.
+pub(super) async fn failed_units(surroundings: &Surroundings, in_shell: bool) -> Vec<String> {
     let arguments = ["list-units", "--failed", "--plain", "--no-legend", "--no-pager", "--full"];
-    let text = output(surroundings, "systemctl", &arguments, OTHERS).await.unwrap_or_default();
+    let mut text = output(surroundings, "systemctl", &arguments, OTHERS).await.unwrap_or_default();
+    if in_shell {
+        text.push(b'\n');
+        text.extend(output(surroundings, "journalctl", &UNSTARTED, OTHERS).await.unwrap_or_default());
+    }
     units_of(&String::from_utf8_lossy(&text))
 }
 
 fn units_of(text: &str) -> Vec<String> {
     // Some versions put a dot before each name.
     let names = text.lines().filter_map(|line| line.split_whitespace().find(|word| is_unit_name(word)));
-    names.take(MAX_FAILED_UNITS).map(str::to_owned).collect()
+    let mut units: Vec<String> = Vec::new();
+    for name in names {
+        if units.len() < MAX_FAILED_UNITS && units.iter().all(|unit| unit != name) {
+            units.push(name.to_owned());
+        }
+    }
+    units
 }
 
 /// The log of this boot in the form it is sent.
@@ -202,7 +229,9 @@ mod tests {
                     \u{25cf} srv-my\\x2ddata.mount loaded failed failed /srv/my-data\n\n";
         assert_eq!(units_of(list), ["cloud-init.service", "srv-my\\x2ddata.mount"]);
         assert_eq!(units_of("Failed to connect to bus\n"), [""; 0]);
-        assert_eq!(units_of(&"a.service x\n".repeat(100)).len(), MAX_FAILED_UNITS);
+        assert_eq!(units_of("a.mount\nb.mount\na.mount\n"), ["a.mount", "b.mount"]);
+        let many: String = (0..100).map(|number| format!("a{number}.service x\n")).collect();
+        assert_eq!(units_of(&many).len(), MAX_FAILED_UNITS);
     }
 
     #[test]
