@@ -247,6 +247,40 @@ fn a_sealed_root_is_left_as_it_is_and_that_is_said() {
     assert!(bench.disk()[10 * MIB..] == before[10 * MIB..], "not a byte of the root");
 }
 
+#[test]
+fn what_the_system_mounts_does_not_hide_the_reporter() {
+    let true = can_mount() else { return };
+    let disk = |fstab: &str| {
+        let fstab = format!("/dev/sda1 / ext4\n{fstab}");
+        let root = [SYSTEMD, ("etc/os-release", "NAME=X\n"), ("etc/fstab", fstab.as_str())];
+        bench(&[part(1..30, ROOT, "root", &root), part(31..45, LINUX, "data", &[])])
+    };
+    let all = "PARTLABEL=data /usr/local ext4\nPARTLABEL=data /opt ext4\nPARTLABEL=data /var ext4\n";
+    for (fstab, mib, path, folder) in [
+        // What is in the root file system is there in the emergency shell too.
+        ("PARTLABEL=data /usr/local ext4\n", 1, "/opt/slipway", places::OPT),
+        ("tmpfs /usr/local tmpfs\nPARTLABEL=data /opt ext4\n", 1, "/var/lib/slipway", places::VAR),
+        ("PARTLABEL=data /var ext4\n", 1, "/usr/local/lib/slipway", places::USR_LOCAL),
+        (all, 31, "/lib/slipway", places::USR_LOCAL),
+    ] {
+        let bench = disk(fstab);
+        let said = outcome(&bench);
+        assert!(said.starts_with("installed the boot reporter in partition 1 (root)"), "{fstab}: {said}");
+        let found = |mib, path: &str| read_file(&bench.path("disk"), mib, path).map(|file| file.0);
+        assert_eq!(found(mib, &format!("{path}/{}", places::PROGRAM)).as_deref(), Some(PROGRAM), "{fstab}");
+        let unit = found(1, &format!("/{}", places::UNIT)).unwrap();
+        assert!(unit.contains(&format!("ExecStart=-/{folder}/slipway report\n")), "{fstab}: {unit}");
+    }
+    let nowhere = all.replace("PARTLABEL=data", "tmpfs").replace("ext4", "tmpfs");
+    for (fstab, reason) in [
+        (&*nowhere, "its fstab mounts tmpfs on /usr/local"),
+        ("overlay /etc overlay", "its fstab mounts overlay on /etc"),
+    ] {
+        let refused = outcome(&disk(fstab));
+        assert!(refused.contains(reason) && refused.contains("which would hide the reporter"), "{refused}");
+    }
+}
+
 /// The Ignition config on a disk, as JSON.
 fn config(bench: &Bench, mib: usize, path: &str) -> serde_json::Value {
     let (text, owner) = read_file(&bench.path("disk"), mib, path).unwrap();

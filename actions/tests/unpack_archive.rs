@@ -10,7 +10,7 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::disk_image::{self, Part, ROOT, can_mount, make, read_file, run};
+use common::disk_image::{self, LINUX, Part, ROOT, can_mount, make, read_file, run};
 use common::{Bench, MIB, Server, chain, ok, sha256};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use slipway_protocol::{Action, DetachedSignature, UnpackArchive};
@@ -429,4 +429,63 @@ fn attributes_of_every_program_are_kept_and_what_is_left_out_is_told() {
         let error = refusal(&bench, archive(&bench, &ended(&[entry("file", kind, "", b"")])));
         assert!(error.contains(expect), "{error}");
     }
+}
+
+/// A disk with a root, and another partition that this fstab may mount.
+fn with_another(fstab: &str) -> Bench {
+    let bench = Bench::new(MIB);
+    let files = [
+        ("etc/os-release", "NAME=Debian"),
+        ("etc/fstab", fstab),
+        ("home", "-> var/home"),
+        ("usr/local/a", ""),
+        ("boot/a", ""),
+        ("var/a", ""),
+        ("srv/a", ""),
+    ];
+    let parts = [
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: &files },
+        Part { mib: DATA_AT..58, type_guid: LINUX, name: "data", files: &[] },
+    ];
+    make(&bench.path("disk"), 60, &parts);
+    bench
+}
+
+const DATA_AT: usize = 40;
+
+#[test]
+fn files_go_where_the_running_system_sees_them() {
+    let true = can_mount() else { return };
+    for place in ["var", "boot", "usr/local", "srv"] {
+        let bench = with_another(&format!("/dev/sda1 / ext4\nPARTLABEL=data /{place} ext4 defaults 0 2\n"));
+        let into = UnpackArchive { directory: format!("/{place}/below"), ..archive(&bench, &ended(&[file("x")])) };
+        unpack(&bench, into.clone());
+        let found = |mib, path: &str| read_file(&bench.path("disk"), mib, path).is_some();
+        assert!(found(DATA_AT, "/below/x") && !found(ROOT_AT, &format!("/{place}/below/x")), "{place}");
+        let left = disk_image::debugfs(&bench.path("disk"), DATA_AT, "ls -p /below");
+        assert!(!left.contains(".slipway"), "{left}");
+
+        let over = archive(&bench, &ended(&[file("etc/new"), file(&format!("{place}/y"))]));
+        let refused = refusal(&bench, over.clone());
+        assert!(refused.contains(&format!("unpacking /{place} of the installed system")), "{refused}");
+        assert!(
+            refused.contains(&format!("its fstab mounts PARTLABEL=data on /{place}, which would hide it")),
+            "{refused}"
+        );
+        assert!(!found(ROOT_AT, "/etc/new") && !names(&bench).contains(".slipway"), "nothing is done");
+        unpack(&bench, UnpackArchive { partition: Some("system".into()), ..over });
+        assert!(found(ROOT_AT, &format!("/{place}/y")), "the partition was named");
+        let alone = [file("etc/new"), entry(&format!("{place}/"), b'5', "", b"")];
+        unpack(&bench, archive(&bench, &ended(&alone)));
+        assert!(found(ROOT_AT, "/etc/new"), "a directory at a mount point is no reason");
+    }
+    let bench = with_another("/dev/sda1 / ext4\nPARTLABEL=data /var ext4 defaults 0 2\ntmpfs /srv tmpfs\n");
+    let refused = refusal(&bench, archive(&bench, &ended(&[file("home/x")])));
+    assert!(refused.contains("mounts PARTLABEL=data on /var"), "a link leads there: {refused}");
+    let into = UnpackArchive { directory: "/home/x".to_owned(), ..archive(&bench, &ended(&[file("y")])) };
+    unpack(&bench, into);
+    assert!(read_file(&bench.path("disk"), DATA_AT, "/home/x/y").is_some());
+    let away = UnpackArchive { directory: "/srv/x".to_owned(), ..archive(&bench, &ended(&[file("y")])) };
+    let refused = refusal(&bench, away);
+    assert!(refused.contains("its fstab mounts tmpfs on /srv, which would hide the files"), "{refused}");
 }

@@ -17,6 +17,7 @@ use crate::disk::open::Access;
 use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::report::Tell;
+use crate::target::layout::Folder;
 use crate::target::root::{Attributes, TargetRoot, target_file};
 use crate::text;
 use home::{Files, Home};
@@ -60,15 +61,17 @@ fn write(
     inputs: &BootReporter,
     machine: &dyn Machine,
     etc: &TargetRoot,
-    store: &TargetRoot,
+    Folder { root: store, path, .. }: &Folder,
     folder: &str,
 ) -> Result<(), Error> {
-    let at = |name: &str| format!("{folder}/{name}");
+    let at = |name: &str| format!("{path}/{name}");
     let (program, config) = (at(places::PROGRAM), at(places::CONFIG));
     put_program(machine, store, &program)?;
     let settings = serde_json::to_vec(&settings(inputs, machine));
     store.write(&config, &settings.map_err(|error| target_file("writing", &config, error.into()))?, 0o600)?;
-    etc.write(places::UNIT, unit(folder, &format!("/{program} report")).as_bytes(), 0o644)?;
+    store.sync()?;
+    let start = format!("/{folder}/{} report", places::PROGRAM);
+    etc.write(places::UNIT, unit(folder, &start).as_bytes(), 0o644)?;
     places::LINKS.iter().try_for_each(|link| etc.link(link, LINK_TO))?;
     if etc.read(SELINUX)?.is_some_and(|config| has_labels(&config)) {
         let label = |root: &TargetRoot, path: &str, kind| root.label(path, &format!("system_u:object_r:{kind}:s0"));
@@ -76,14 +79,15 @@ fn write(
         // policies of Fedora and Red Hat assign to the paths, but for a program in /var.
         label(store, &program, "bin_t")?;
         if folder == places::USR_LOCAL {
-            label(store, folder, "lib_t")?;
+            label(store, path, "lib_t")?;
             label(store, &config, "lib_t")?;
         }
         for path in places::LINKS.iter().chain([&places::UNIT]) {
             label(etc, path, "systemd_unit_file_t")?;
         }
     }
-    store.sync()
+    store.sync()?;
+    etc.sync()
 }
 
 /// The text of the unit. `folder` is that of the program, and `start` the command line.

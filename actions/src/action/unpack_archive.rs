@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Dir, FileType, renameat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, fstatvfs, renameat, statat};
 use slipway_protocol::UnpackArchive;
 
 use crate::action::Done;
@@ -17,6 +17,7 @@ use crate::fetch::source::Source;
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::stream::read::{self, Room};
+use crate::target::layout::{Folder, Held, Layout};
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::{self, Target};
 use crate::text;
@@ -48,19 +49,27 @@ pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -
     let mut source = Source::prepare(&inputs.origin(), machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
+    let layout = match inputs.partition {
+        Some(_) => None,
+        None => Some(Layout::of(&disk, &target)?),
+    };
     let place = inputs.directory.trim_matches('/');
-    let staging = if place.is_empty() { STAGING.to_owned() } else { format!("{place}/{STAGING}") };
-    let done = unpack(inputs, &mut source, &target, &staging, machine, report).and_then(|(unpacked, warning)| {
+    let folder = folder(place, layout.as_ref(), &target)?;
+    let staging = folder.at(STAGING);
+    let done = unpack(inputs, &mut source, &target, &folder, machine, report).and_then(|(unpacked, warning)| {
         machine.cancel().check()?;
-        target.root.sync()?;
-        merge(&target.root, &staging, place)?;
+        folder.root.sync()?;
+        if let Some(layout) = &layout {
+            check_hidden(&folder.root, &staging, place, &|path| layout.hidden(path, place))?;
+        }
+        merge(&folder.root, &staging, &folder.path)?;
         Ok((unpacked, warning))
     });
     // Whatever happened, the rest of the staging directory is useless.
-    let removed = target.root.remove(&staging);
+    let removed = folder.root.remove(&staging);
     let (unpacked, warning) = done?;
     removed?;
-    target.root.sync()?;
+    folder.root.sync()?;
     let mut warnings = target.warnings.clone();
     if !inputs.origin().is_verified() {
         warnings.push("the archive was unpacked without a digest to check it against".to_owned());
@@ -72,12 +81,28 @@ pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -
     if unpacked.flags > 0 {
         warnings.push(format!("{} entries have file flags (as by chattr), which were left out", unpacked.flags));
     }
-    if !target.keeps_owners() {
-        warnings.push(format!("{} does not store owners or modes", target.kind));
+    if !folder.keeps_owners() {
+        warnings.push(format!("{} does not store owners or modes", folder.kind));
     }
     let Unpacked { entries, bytes, .. } = unpacked;
-    let summary = format!("unpacked {entries} entries with {} in /{place} of {}", text::size(bytes), target.name);
+    let Folder { path, name, .. } = &folder;
+    let summary = format!("unpacked {entries} entries with {} in /{path} of {name}", text::size(bytes));
     Ok(Done::go_on(summary, warnings))
+}
+
+/// The directory to unpack into, in the file system that holds it.
+fn folder(place: &str, layout: Option<&Layout>, target: &Target) -> Result<Folder, Error> {
+    let held = layout.map_or_else(|| Ok(Held::Root(place.to_owned())), |layout| layout.held(place))?;
+    match held {
+        Held::Root(path) => {
+            Ok(Folder { root: target.root.again()?, path, name: target.name.clone(), kind: target.kind })
+        }
+        Held::Mounted(folder) => Ok(folder),
+        Held::Away(reason) => {
+            let reason = format!("{reason}, which would hide the files; give partition to unpack them nevertheless");
+            Err(target_file("unpacking in", place, io::Error::other(reason)))
+        }
+    }
 }
 
 /// Unpacks the archive in the staging directory.
@@ -85,19 +110,29 @@ fn unpack(
     inputs: &UnpackArchive,
     source: &mut Source<'_>,
     target: &Target,
-    staging: &str,
+    folder: &Folder,
     machine: &dyn Machine,
     report: Tell,
 ) -> Result<(Unpacked, Option<String>), Error> {
-    let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
-    let words = format!("twice the size of {}", target.name);
+    let partition = target.partition.bytes.end.saturating_sub(target.partition.bytes.start);
+    let size = if folder.name == target.name { partition } else { size(&folder.root)? };
+    let bytes = size.saturating_mul(ROOMS);
+    let words = format!("twice the size of {}", folder.name);
+    let staging = folder.at(STAGING);
     read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input| {
         // Left from an earlier try, or from a power cut.
-        target.root.remove(staging)?;
-        let root = target.root.make_directory(staging)?;
-        let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
+        folder.root.remove(&staging)?;
+        let root = folder.root.make_directory(&staging)?;
+        let mut staging = Staging::new(root, folder.keeps_owners(), inputs.devices);
         read_entries(input, &mut staging)
     })
+}
+
+/// The size of a file system in bytes.
+fn size(root: &TargetRoot) -> Result<u64, Error> {
+    let stat = root.directory().and_then(fstatvfs);
+    let stat = stat.map_err(|errno| target_file("looking at", "", errno.into()))?;
+    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
 /// Unpacks the entries of an archive in a directory.
@@ -143,6 +178,40 @@ fn failed(entry: String, refusal: Refusal) -> Error {
 
 fn shown(path: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(path))
+}
+
+/// Refuses entries that the running system would not see in a directory, by what it mounts over a path. A directory at
+/// a mount point is there in any case.
+fn check_hidden(
+    root: &TargetRoot,
+    staging: &str,
+    directory: &str,
+    hidden: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), Error> {
+    let failed = |path: &str, source: io::Error| target_file("unpacking", path, source);
+    let source = root.open_directory(staging.as_bytes()).map_err(|errno| failed(directory, errno.into()))?;
+    for name in names(&source).map_err(|error| failed(directory, error))? {
+        // A name that is not text is no mount point, and what it is in was looked at.
+        let Ok(name) = String::from_utf8(name) else { continue };
+        let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
+        let staged = format!("{staging}/{name}");
+        let stat = statat(&source, &*name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(&path, errno.into()))?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let is_empty = || {
+            let directory = root.open_directory(staged.as_bytes()).map_err(io::Error::from).and_then(|dir| names(&dir));
+            directory.is_ok_and(|names| names.is_empty())
+        };
+        match hidden(&path) {
+            Some(_) if is_directory && is_empty() => {}
+            Some(reason) => {
+                let advice = "which would hide it; unpack what belongs there by a step of its own, with that directory";
+                return Err(failed(&path, io::Error::other(format!("{reason}, {advice}"))));
+            }
+            None if is_directory => check_hidden(root, &staged, &path, hidden)?,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// Moves the contents of one directory of a file system into another. Detects all conflicts before anything is moved.

@@ -28,13 +28,6 @@ pub(crate) struct Target {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Target {
-    /// Whether the file system stores owners and modes.
-    pub(crate) fn keeps_owners(&self) -> bool {
-        mount::keeps_owners(self.kind)
-    }
-}
-
 /// Mounts the named partition, or else the root file system.
 pub(crate) fn find(disk: &OpenDisk, partition: Option<&NumberOrName>, report: Tell) -> Result<Target, Error> {
     let Some(wanted) = partition else { return find_root(disk, report) };

@@ -160,6 +160,15 @@ impl<'a> Layout<'a> {
         }
     }
 
+    /// What the running system mounts over a path but not over a folder, in words.
+    pub(crate) fn hidden(&self, path: &str, folder: &str) -> Option<String> {
+        let place = |mounted: Option<&Mounted>| mounted.map(|mounted| mounted.entry.place.clone());
+        let there = self.locate(path).0?;
+        let is_same = place(Some(there)) == place(self.locate(folder).0);
+        let Mounted { entry, by } = there;
+        (!is_same).then(|| format!("its {by} mounts {} on /{}", entry.source, entry.place))
+    }
+
     fn mount(
         &self,
         partition: &Partition,

@@ -9,6 +9,8 @@ use crate::action::seed_cloud_init::ignition;
 use crate::disk::open::OpenDisk;
 use crate::error::{Error, TargetError};
 use crate::report::{Report, Tell};
+use crate::target::layout::{Folder, Held, Layout};
+use crate::target::mount::Source;
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::verity::{self, Place};
 use crate::target::{self, Target, mount, os_release, roles};
@@ -17,6 +19,10 @@ const SYSTEMD: &[&str] = &["usr/lib/systemd/systemd", "lib/systemd/systemd"];
 /// What a root file system without /usr has of systemd.
 const SYSTEMD_SETTINGS: &str = "etc/systemd";
 const USR: &str = "usr";
+/// The folder of the units.
+const UNITS: &str = "etc/systemd/system";
+/// Folders for the program in a system whose /usr is another file system.
+const WITHOUT_USR: &[&str] = &[places::OPT, places::VAR];
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// Where the reporter goes.
@@ -33,9 +39,9 @@ pub(super) enum Home {
 pub(super) struct Files {
     /// Has the system's /etc.
     pub(super) etc: TargetRoot,
-    /// Has the folder of the program.
-    pub(super) store: TargetRoot,
-    /// Path of that folder, the same in the running system.
+    /// The folder of the program.
+    pub(super) store: Folder,
+    /// Its path in the running system.
     pub(super) folder: &'static str,
     /// The system in words.
     pub(super) name: String,
@@ -53,7 +59,7 @@ pub(super) fn find(disk: &OpenDisk, report: Tell) -> Result<Home, Error> {
         return Ok(Home::Ignition(found));
     }
     match target::find_root(disk, report) {
-        Ok(target) => in_root(target, &partitions).map(Home::Files),
+        Ok(target) => in_root(disk, target, &partitions).map(Home::Files),
         Err(error @ Error::Target(TargetError::NotFound { .. })) => {
             in_parts(disk, report)?.map(Home::Files).ok_or(error)
         }
@@ -82,19 +88,62 @@ fn has_run(disk: &OpenDisk, partitions: &[Place], found: &ignition::Found) -> Re
 }
 
 /// In a root file system that says what system it is.
-fn in_root(target: Target, partitions: &[Place]) -> Result<Files, Error> {
-    let Target { root, name, warnings, .. } = target;
+fn in_root(disk: &OpenDisk, target: Target, partitions: &[Place]) -> Result<Files, Error> {
+    let Target { root, partition, name, kind, source, warnings, .. } = target;
     let refused = |reason: &str| unfit(&name, reason);
     if is_read_only(&root)? {
         return Err(refused(super::READ_ONLY));
     }
-    let folder = match SYSTEMD.iter().any(|path| root.exists(path)) {
-        true => places::USR_LOCAL,
-        false if lacks_usr(&root, partitions)? && root.exists(SYSTEMD_SETTINGS) => places::OPT,
+    let folders: &[&str] = match SYSTEMD.iter().any(|path| root.exists(path)) {
+        true => places::FOLDERS,
+        false if lacks_usr(&root, partitions)? && root.exists(SYSTEMD_SETTINGS) => WITHOUT_USR,
         false => return Err(refused(super::NO_SYSTEMD)),
     };
-    let (etc, store) = (root.below("")?, root.below("")?);
-    Ok(Files { etc, store, folder, name, warnings, _mount: root })
+    let home = Root { disk, root: &root, home: (partition.number, &source), name: &name, kind };
+    let (folder, store) = home.store("", "", folders)?;
+    Ok(Files { etc: root.below("")?, store, folder, name, warnings, _mount: root })
+}
+
+/// A root file system, and what it is mounted from.
+struct Root<'a> {
+    disk: &'a OpenDisk,
+    root: &'a TargetRoot,
+    home: (u32, &'a Source),
+    name: &'a str,
+    kind: &'static str,
+}
+
+impl Root<'_> {
+    /// The folder for the program of a system in the folder `base`, whose /var is in the folder `shared`. Both end with
+    /// a slash, or are empty. The first folder in the root file system is taken, because others may be missing in the
+    /// emergency shell.
+    fn store(&self, base: &str, shared: &str, folders: &[&'static str]) -> Result<(&'static str, Folder), Error> {
+        let layout = Layout::read(self.disk, self.root, self.home, base)?;
+        match layout.held(UNITS)? {
+            Held::Root(_) => {}
+            Held::Mounted(Folder { name, .. }) => return Err(self.hidden(&format!("it mounts {name} on /etc"))),
+            Held::Away(reason) => return Err(self.hidden(&reason)),
+        }
+        let (mut elsewhere, mut away) = (None, None);
+        for &folder in folders {
+            match layout.held(folder)? {
+                Held::Root(path) => {
+                    let (root, path) = (self.root.again()?, format!("{shared}{path}"));
+                    return Ok((folder, Folder { root, path, name: self.name.to_owned(), kind: self.kind }));
+                }
+                Held::Mounted(found) => elsewhere = elsewhere.or(Some((folder, found))),
+                Held::Away(reason) => away = away.or(Some(reason)),
+            }
+        }
+        elsewhere.ok_or_else(|| self.hidden(&away.unwrap_or_default()))
+    }
+
+    fn hidden(&self, reason: &str) -> Error {
+        unfit(
+            self.name,
+            &format!("{reason}, which would hide the reporter; include it in the image, or leave the step out"),
+        )
+    }
 }
 
 /// In a system whose root file system does not say what system it is: one with several trees, or without its /usr.
@@ -107,23 +156,26 @@ fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
         let Some(kind) = found.as_ref().map(|found| found.kind).filter(|kind| mount::is_mountable(kind)) else {
             continue;
         };
-        let Some(root) =
-            Some(kind).filter(|kind| *kind != "vfat").and_then(|kind| mount::mount(disk, &partition, kind).ok())
-        else {
+        if kind == "vfat" {
             continue;
-        };
+        }
+        let Ok(source) = mount::source(disk, &partition) else { continue };
+        let Ok((root, _)) = mount::mount_source(&source, kind) else { continue };
         let name = partition.describe(disk);
         if let Some(deployment) = ostree::find(disk, &root)? {
             let name = format!("{} in {name}", deployment.name);
             report(Report::Note(format!("the system that starts is {name}")));
-            let (etc, store) = (root.below(&deployment.root)?, root.below(&deployment.state)?);
+            let etc = root.below(&deployment.root)?;
             if is_read_only(&root)? {
                 return Err(unfit(&name, super::READ_ONLY));
             }
             if !SYSTEMD.iter().any(|path| etc.exists(path)) {
                 return Err(unfit(&name, super::NO_SYSTEMD));
             }
-            return Ok(Some(Files { etc, store, folder: places::VAR, name, warnings: Vec::new(), _mount: root }));
+            let home = Root { disk, root: &root, home: (partition.number, &source), name: &name, kind };
+            let (base, shared) = (format!("{}/", deployment.root), format!("{}/", deployment.state));
+            let (folder, store) = home.store(&base, &shared, &[places::VAR])?;
+            return Ok(Some(Files { etc, store, folder, name, warnings: Vec::new(), _mount: root }));
         }
         let is_marked = roles::rank(&partition, found.as_ref()) < roles::UNMARKED;
         let is_root = is_marked || os_release::PATHS.iter().any(|path| root.has(path));
@@ -132,8 +184,9 @@ fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
                 return Err(unfit(&name, super::READ_ONLY));
             }
             report(Report::Note(format!("the root file system is {kind} on {name}, and its /usr is elsewhere")));
-            let (etc, store) = (root.below("")?, root.below("")?);
-            return Ok(Some(Files { etc, store, folder: places::OPT, name, warnings: Vec::new(), _mount: root }));
+            let home = Root { disk, root: &root, home: (partition.number, &source), name: &name, kind };
+            let (folder, store) = home.store("", "", WITHOUT_USR)?;
+            return Ok(Some(Files { etc: root.below("")?, store, folder, name, warnings: Vec::new(), _mount: root }));
         }
     }
     Ok(None)
