@@ -406,7 +406,7 @@ fn a_gpt_that_linux_reads_is_used_and_what_is_odd_is_told() {
                 },
                 "partition 1 (a) is not within",
             ),
-            ("a file system where the table was", ext4_over_the_table, ""),
+            ("a file system where the table was", |image| ext4_over_the_table(image), ""),
             ("no size in the protective record", |image| image[458..462].fill(0), ""),
         ],
     );
@@ -438,7 +438,7 @@ fn a_table_for_a_larger_disk_does_not_fit() {
 }
 
 /// A file system on the whole disk, which left the backup of a former GPT.
-fn ext4_over_the_table(image: &mut Vec<u8>) {
+fn ext4_over_the_table(image: &mut [u8]) {
     image[..32768].fill(0);
     image[1080..1082].copy_from_slice(&[0x53, 0xEF]);
 }

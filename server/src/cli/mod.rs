@@ -236,7 +236,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Image(ImageCommand::Show { image, json }) => {
             let mut connection = store.read().await?;
             let image = operate::known_image(&mut connection, &image).await?;
-            let image = image::stored::ImageStatus { problem: image::stored::problem(store, &image), image };
+            let image = image::stored::status(store, &mut connection, image).await?;
             let systems = systems::all(&mut connection).await?;
             if json { print_json(&image) } else { print(&image_lines(&image, &systems)) }
         }

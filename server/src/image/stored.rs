@@ -75,6 +75,12 @@ pub struct SystemStatus {
     pub image_problem: Option<ImageProblem>,
 }
 
+/// An image with the state of its file.
+pub async fn status(store: &Store, connection: &mut Connection, image: Image) -> Result<ImageStatus, Error> {
+    let finding = findings::get(connection, &image.digest).await?;
+    Ok(ImageStatus { problem: problem(store, &image, finding.as_ref()), image })
+}
+
 /// Every image, oldest first.
 pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
     let findings = findings::all(connection).await?;

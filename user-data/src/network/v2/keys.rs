@@ -230,8 +230,8 @@ pub(super) fn judge_device(kind: &str, device: &Entry) -> Judged {
         Some(keys) => judge(&device.value, &what, &keys),
         None => {
             let known = |entry: &&Entry| COMMON.iter().any(|(name, _)| *name == entry.key);
-            let entries = mapping(&device.value, &what)?.iter().filter(known);
-            entries.map(|entry| judge_entry(entry, &what, &[COMMON])).collect()
+            let mut entries = mapping(&device.value, &what)?.iter().filter(known);
+            entries.try_for_each(|entry| judge_entry(entry, &what, &[COMMON]))
         }
     }
 }
