@@ -2,8 +2,10 @@
 
 pub mod boot;
 pub mod cost;
+pub mod disk;
 pub mod servers;
 pub mod siege;
+mod stalls;
 pub mod stream;
 pub mod streams;
 pub mod user_data;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::cost::{self, Cost};
+use super::disk::{Kind, LoopDevice};
 use super::servers::Servers;
 use super::streams::{self, Image, Stream};
 use crate::binary::{self, Arch};
@@ -29,6 +30,8 @@ pub struct Results {
 pub struct Row {
     /// Format of the image.
     pub format: &'static str,
+    /// The disk it was written to.
+    pub disk: Kind,
     /// The tool that wrote it.
     pub tool: &'static str,
     /// Seconds.
@@ -49,6 +52,8 @@ pub struct Row {
 pub struct StageRow {
     /// Format of the image.
     pub format: &'static str,
+    /// The disk that it used, if any.
+    pub disk: Option<Kind>,
     /// Name of the stage.
     pub stage: &'static str,
     /// Seconds.
@@ -103,15 +108,20 @@ struct Bench {
     disk_size: u64,
 }
 
-const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
+/// The stages, each with whether it uses the disk.
+const STAGES: [(&str, bool); 4] = [("fetch", false), ("digest", false), ("decode", false), ("write", true)];
 
-/// Measures everything `rounds` times with these formats, all if there are none, and returns medians. `say` receives
-/// progress messages.
+/// What is measured: a stream, the disk if it is used, and a stage or tool, with the costs so far.
+type Measured<T> = (Stream, Option<Kind>, T, Vec<Cost>);
+
+/// Measures everything `rounds` times with these formats, all if there are none, on these disks, and returns medians.
+/// `say` receives progress messages.
 pub fn run(
     folder: &Path,
     image: Image,
     rounds: usize,
     formats: &[String],
+    disks: &[Kind],
     say: &mut dyn FnMut(&str),
 ) -> Result<Results> {
     host::ensure(host::BENCH)?;
@@ -119,20 +129,26 @@ pub fn run(
     let wanted = |stream: &&Stream| streams::is_wanted(formats, &stream.format);
     let raw = all.first().context("looking for the raw image")?.path.clone();
     let bench = Bench::new(folder, &raw, &all)?;
-    let mut pipelines: Vec<(Stream, Tool, Vec<Cost>)> = Vec::new();
-    let mut stages: Vec<(Stream, &'static str, Vec<Cost>)> = Vec::new();
+    let mut pipelines: Vec<Measured<Tool>> = Vec::new();
+    let mut stages: Vec<Measured<&'static str>> = Vec::new();
     let mut servers = [("slipway-server", Vec::new()), ("nginx", Vec::new())];
     for stream in all.iter().filter(wanted) {
-        pipelines.extend(bench.tools().into_iter().map(|tool| (stream.clone(), tool, Vec::new())));
-        stages.extend(STAGES.map(|stage| (stream.clone(), stage, Vec::new())));
+        for &disk in disks {
+            pipelines.extend(bench.tools().into_iter().map(|tool| (stream.clone(), Some(disk), tool, Vec::new())));
+        }
+        for (stage, uses_disk) in STAGES {
+            let disks = if uses_disk { disks.iter().copied().map(Some).collect() } else { vec![None] };
+            stages.extend(disks.into_iter().map(|disk| (stream.clone(), disk, stage, Vec::new())));
+        }
     }
     for round in 1..=rounds {
-        for (stream, stage, costs) in &mut stages {
-            costs.push(bench.stage(stream, stage)?);
+        for (stream, disk, stage, costs) in &mut stages {
+            costs.push(bench.stage(stream, *disk, stage)?);
         }
-        for (stream, tool, costs) in &mut pipelines {
-            let cost = bench.pipeline(stream, *tool, round == 1)?;
-            say(&format!("round {round}: {:8} {:26} {:6.2} s", stream.format.name, tool.name(), cost.wall));
+        for (stream, disk, tool, costs) in &mut pipelines {
+            let kind = disk.unwrap_or(Kind::Fast);
+            let cost = bench.pipeline(stream, kind, *tool, round == 1)?;
+            say(&format!("round {round}: {:8} {kind} {:26} {:6.2} s", stream.format.name, tool.name(), cost.wall));
             costs.push(cost);
         }
         for (server, costs) in &mut servers {
@@ -143,27 +159,27 @@ pub fn run(
 }
 
 fn summarise(
-    pipelines: &[(Stream, Tool, Vec<Cost>)],
-    stages: &[(Stream, &'static str, Vec<Cost>)],
+    pipelines: &[Measured<Tool>],
+    stages: &[Measured<&'static str>],
     servers: &[(&'static str, Vec<Cost>)],
 ) -> Results {
     let stages: Vec<StageRow> = stages
         .iter()
-        .map(|(stream, stage, costs)| {
+        .map(|(stream, disk, stage, costs)| {
             let cost = cost::median(costs);
-            StageRow { format: stream.format.name, stage, wall_s: cost.wall, cpu_s: cost.cpu }
+            StageRow { format: stream.format.name, disk: *disk, stage, wall_s: cost.wall, cpu_s: cost.cpu }
         })
         .collect();
-    let limit = |format: &str| {
-        let of_format = stages.iter().filter(|row| row.format == format);
-        of_format.map(|row| row.wall_s).fold(0.0, f64::max)
+    let limit = |format: &str, disk: Kind| {
+        let of_row = stages.iter().filter(|row| row.format == format && row.disk.is_none_or(|used| used == disk));
+        of_row.map(|row| row.wall_s).fold(0.0, f64::max)
     };
-    let rows = pipelines.iter().map(|(stream, tool, costs)| {
-        let (format, cost) = (stream.format.name, cost::median(costs));
+    let rows = pipelines.iter().map(|(stream, disk, tool, costs)| {
+        let (format, disk, cost) = (stream.format.name, disk.unwrap_or(Kind::Fast), cost::median(costs));
         let peak_mib = costs.iter().map(|cost| cost.peak).fold(0.0, f64::max);
-        let share_of_limit = limit(format) / cost.wall;
+        let share_of_limit = limit(format, disk) / cost.wall;
         let Cost { wall: wall_s, cpu: cpu_s, busy, .. } = cost;
-        Row { format, tool: tool.name(), wall_s, cpu_s, peak_mib, share_of_limit, busy }
+        Row { format, disk, tool: tool.name(), wall_s, cpu_s, peak_mib, share_of_limit, busy }
     });
     let servers = servers.iter().map(|(server, costs)| {
         let cost = cost::median(costs);
@@ -202,8 +218,8 @@ impl Bench {
     }
 
     /// One run of one tool to a new disk. If `compare` is set, the result is compared with the image.
-    fn pipeline(&self, stream: &Stream, tool: Tool, compare: bool) -> Result<Cost> {
-        let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
+    fn pipeline(&self, stream: &Stream, kind: Kind, tool: Tool, compare: bool) -> Result<Cost> {
+        let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size, kind)?;
         let (nginx, own) = (self.servers.nginx_url(stream), self.servers.slipway_url(stream));
         warm(&if tool == Tool::SlipwayServer { self.servers.slipway_file(stream) } else { stream.path.clone() })?;
         let ca = self.servers.ca().display().to_string();
@@ -256,7 +272,7 @@ impl Bench {
     }
 
     /// One stage of slipway by itself, with the source in memory except for the fetch stage.
-    fn stage(&self, stream: &Stream, stage: &str) -> Result<Cost> {
+    fn stage(&self, stream: &Stream, disk: Option<Kind>, stage: &str) -> Result<Cost> {
         let slipway = self.slipway.display().to_string();
         let ca = self.servers.ca().display().to_string();
         let (file, raw) = (stream.path.display().to_string(), self.raw.display().to_string());
@@ -269,7 +285,8 @@ impl Bench {
             "digest" => measure(&["--url", &file, "--sha256", &stream.sha256]),
             "decode" => measure(&["--url", &file]),
             _ => {
-                let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
+                let kind = disk.unwrap_or(Kind::Fast);
+                let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size, kind)?;
                 measure(&["--url", &raw, "--disk", &disk.path, "--yes"])
             }
         }
@@ -294,25 +311,4 @@ impl Bench {
 fn warm(file: &Path) -> Result<()> {
     let copied = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     copied.map(drop).with_context(|| format!("reading {}", file.display()))
-}
-
-/// A disk backed by a file. Its blocks are reserved but not written, and it is read and written past the page cache.
-struct LoopDevice {
-    path: String,
-    file: PathBuf,
-}
-
-impl LoopDevice {
-    fn new(file: &Path, size: u64) -> Result<Self> {
-        run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
-        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;
-        Ok(Self { path: path.trim().to_owned(), file: file.to_owned() })
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        _ = run_quietly(&mut command("losetup", ["--detach", &self.path]));
-        _ = fs::remove_file(&self.file);
-    }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum as _};
 use xtask::bench::boot::boot;
+use xtask::bench::disk::Kind;
 use xtask::bench::siege::siege;
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
@@ -32,6 +33,9 @@ enum What {
         /// Measure only these formats.
         #[arg(long, value_delimiter = ',', value_parser = formats())]
         format: Vec<String>,
+        /// Measure only these disks.
+        #[arg(long, value_delimiter = ',', value_enum, default_values_t = Kind::value_variants().to_vec())]
+        disk: Vec<Kind>,
     },
     /// Start machines and write their disks. Needs root and an idle machine.
     Boot {
@@ -60,7 +64,7 @@ impl Bench {
     /// The benchmark whose turn it is, in its short form.
     pub fn short(turn: usize) -> Self {
         let what = match turn % 4 {
-            0 => What::Stream { rounds: 1, format: Vec::new() },
+            0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
             1 => What::Boot { rounds: 1, way: Vec::new() },
             2 => What::Siege { seconds: 1 },
             _ => What::UserData { rounds: 1 },
@@ -80,7 +84,7 @@ impl Bench {
 
     pub fn run(self) -> Result<()> {
         match if self.short { self.what.shortened() } else { self.what } {
-            What::Stream { rounds, format } => {
+            What::Stream { rounds, format, disk } => {
                 let (image, part) = match self.short {
                     true => (Image::Small, prepare::TARGET_IMAGE),
                     false => (Image::Large, prepare::LARGE_IMAGE),
@@ -88,9 +92,9 @@ impl Bench {
                 let parts = [prepare::BINARY, prepare::SERVER, part];
                 let each = Duration::from_secs(40);
                 let formats = if format.is_empty() { 5 } else { format.len() };
-                prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats) as u32)?;
+                prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats * disk.len()) as u32)?;
                 let folder = workspace::root().join("target/slipway/bench");
-                let results = stream::run(&folder, image, rounds, &format, &mut |line| eprintln!("{line}"))?;
+                let results = stream::run(&folder, image, rounds, &format, &disk, &mut |line| eprintln!("{line}"))?;
                 print_tables(&results);
                 println!("{}", serde_json::to_string(&results).context("writing JSON")?);
             }
@@ -126,7 +130,9 @@ impl What {
             false => chosen,
         };
         match self {
-            What::Stream { format, .. } => What::Stream { rounds: 1, format: or(format, &["raw", "zstd-3"]) },
+            What::Stream { format, disk, .. } => {
+                What::Stream { rounds: 1, format: or(format, &["raw", "zstd-3"]), disk }
+            }
             What::Boot { way, .. } => What::Boot { rounds: 1, way: or(way, &["kernel"]) },
             What::Siege { .. } => What::Siege { seconds: 1 },
             What::UserData { .. } => What::UserData { rounds: 1 },
@@ -139,17 +145,18 @@ fn formats() -> PossibleValuesParser {
 }
 
 fn print_tables(results: &Results) {
-    println!(
-        "| format | tool | wall s | CPU s | peak MiB | share of the limit | busy |\n|---|---|---|---|---|---|---|"
-    );
+    println!("| format | disk | tool | wall s | CPU s | peak MiB | share of the limit | busy |");
+    println!("|---|---|---|---|---|---|---|---|");
     for row in &results.rows {
         let (wall, cpu, peak) = (row.wall_s, row.cpu_s, row.peak_mib);
         let (share, busy) = (row.share_of_limit, row.busy);
-        println!("| {} | {} | {wall:.2} | {cpu:.2} | {peak:.0} | {share:.2} | {busy:.2} |", row.format, row.tool);
+        let (format, disk, tool) = (row.format, row.disk, row.tool);
+        println!("| {format} | {disk} | {tool} | {wall:.2} | {cpu:.2} | {peak:.0} | {share:.2} | {busy:.2} |");
     }
-    println!("\n| format | stage alone | wall s | CPU s |\n|---|---|---|---|");
+    println!("\n| format | stage alone | disk | wall s | CPU s |\n|---|---|---|---|---|");
     for row in &results.stages {
-        println!("| {} | {} | {:.2} | {:.2} |", row.format, row.stage, row.wall_s, row.cpu_s);
+        let disk = row.disk.map_or("-".to_owned(), |disk| disk.to_string());
+        println!("| {} | {} | {disk} | {:.2} | {:.2} |", row.format, row.stage, row.wall_s, row.cpu_s);
     }
     println!("\n| server | wall s | CPU s |\n|---|---|---|");
     for row in &results.servers {

@@ -1,0 +1,61 @@
+//! The disks that are written: files behind loop devices, as fast as the host's disk or stalled again and again.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::stalls::Stalls;
+use crate::command::{command, run_quietly, stdout};
+
+/// A kind of disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// As fast as this host's disk.
+    Fast,
+    /// The same disk, which again and again does nothing for a while.
+    Slow,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Fast => "fast",
+            Kind::Slow => "slow",
+        })
+    }
+}
+
+/// A disk backed by a file. Its blocks are reserved but not written, and it is read and written past the page cache.
+pub struct LoopDevice {
+    /// Its node in /dev.
+    pub path: String,
+    file: PathBuf,
+    /// Dropped before the device is detached.
+    stalls: Option<Stalls>,
+}
+
+impl LoopDevice {
+    /// Creates the file and the device.
+    pub fn new(file: &Path, size: u64, kind: Kind) -> Result<Self> {
+        run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
+        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;
+        let mut device = Self { path: path.trim().to_owned(), file: file.to_owned(), stalls: None };
+        if kind == Kind::Slow {
+            device.stalls = Some(Stalls::begin(&device.path)?);
+        }
+        Ok(device)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        self.stalls = None;
+        _ = run_quietly(&mut command("losetup", ["--detach", &self.path]));
+        _ = fs::remove_file(&self.file);
+    }
+}

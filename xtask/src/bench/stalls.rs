@@ -1,0 +1,161 @@
+//! A disk that stalls. The kernel holds back what processes of a control group ask of a device (blk-throttle; kernel
+//! documentation, admin-guide/cgroup-v1/blkio-controller and admin-guide/cgroup-v2, "IO").
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::power_cut::Dice;
+
+/// Milliseconds for which the disk works, at most and at least.
+const WORKS: [u64; 2] = [10, 60];
+/// Milliseconds for which it does nothing.
+const STALLS: [u64; 2] = [10, 80];
+/// Bytes per second while it does nothing. It has to be more than none, and is no more than a request or two.
+const STALLED: u64 = 1 << 20;
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A device that stalls until this is dropped: each time for as long as the last time, whoever writes to it.
+pub struct Stalls {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stalls {
+    /// Begins with a stall. `device` is a path such as `/dev/loop0`.
+    pub fn begin(device: &str) -> Result<Self> {
+        let throttle = Throttle::new(device, Path::new(CGROUPS))?;
+        throttle.limit(Some(STALLED))?;
+        let (stop, stopped) = mpsc::channel();
+        let work = move || {
+            let mut dice = Dice::new(0, 0);
+            let mut time =
+                |[least, most]: [u64; 2]| Duration::from_millis(least + dice.below((most - least) as usize) as u64);
+            let (mut next, mut is_stalled) = (Instant::now(), true);
+            loop {
+                // A thread that comes late makes the next time shorter, so that all runs have the same in sum.
+                next += time(if is_stalled { STALLS } else { WORKS });
+                let ended = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));
+                is_stalled = !is_stalled && ended == Err(RecvTimeoutError::Timeout);
+                _ = throttle.limit(is_stalled.then_some(STALLED));
+                if ended != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        Ok(Self { stop: Some(stop), thread: Some(thread::spawn(work)) })
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.stop = None;
+        _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Limits of one device.
+struct Throttle {
+    /// Major and minor number, such as `7:0`.
+    device: String,
+    files: Vec<PathBuf>,
+    is_v2: bool,
+}
+
+impl Throttle {
+    /// Finds the files that limit the device for this process and those that it starts. In version 2, the process moves
+    /// to a group of its own for that: the root has no limits.
+    fn new(device: &str, cgroups: &Path) -> Result<Self> {
+        let name = device.trim_start_matches("/dev/");
+        let numbers = format!("/sys/block/{name}/dev");
+        let device = fs::read_to_string(&numbers).with_context(|| format!("reading {numbers}"))?.trim().to_owned();
+        let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
+        let v1 = cgroups.join("blkio");
+        if v1.join("blkio.throttle.write_bps_device").exists() {
+            // The kernel writes pages of the cache in the name of the root.
+            let mut groups = vec![v1.clone()];
+            groups.extend(blkio_group(&own).map(|group| v1.join(group)).filter(|group| *group != v1 && group.exists()));
+            let files = ["read", "write"].map(|what| format!("blkio.throttle.{what}_bps_device"));
+            let files = groups.iter().flat_map(|group| files.each_ref().map(|file| group.join(file))).collect();
+            return Ok(Self { device, files, is_v2: false });
+        }
+        let controllers = fs::read_to_string(cgroups.join("cgroup.controllers")).unwrap_or_default();
+        if !controllers.split_whitespace().any(|controller| controller == "io") {
+            bail!(
+                "making a slow disk: {} has neither blkio (version 1) nor the controller io (version 2); \
+                 leave the slow disk out with --disk fast",
+                cgroups.display()
+            );
+        }
+        let group = cgroups.join("slipway-bench");
+        put(&cgroups.join("cgroup.subtree_control"), "+io")?;
+        fs::create_dir_all(&group).with_context(|| format!("creating {}", group.display()))?;
+        put(&group.join("cgroup.procs"), &std::process::id().to_string())?;
+        Ok(Self { device, files: vec![group.join("io.max")], is_v2: true })
+    }
+
+    /// Limits reads and writes to so many bytes per second each, or not any more.
+    fn limit(&self, rate: Option<u64>) -> Result<()> {
+        let line = match (self.is_v2, rate) {
+            (false, rate) => format!("{} {}", self.device, rate.unwrap_or(0)),
+            (true, Some(rate)) => format!("{} rbps={rate} wbps={rate}", self.device),
+            (true, None) => format!("{} rbps=max wbps=max", self.device),
+        };
+        self.files.iter().try_for_each(|file| put(file, &line))
+    }
+}
+
+/// The group of a process in the hierarchy of blkio, relative to its root (cgroups(7), /proc/PID/cgroup).
+fn blkio_group(own: &str) -> Option<&str> {
+    own.lines().find_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|controller| controller == "blkio").then(|| group.trim_start_matches('/'))
+    })
+}
+
+/// Writes to a file that is there, in one piece.
+fn put(file: &Path, text: &str) -> Result<()> {
+    let written = OpenOptions::new().write(true).open(file).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("making a slow disk: writing {text:?} to {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::disk::{Kind, LoopDevice};
+
+    #[test]
+    fn a_slow_disk_is_held_back_again_and_again_until_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        // Only root can make one.
+        let Ok(disk) = LoopDevice::new(&folder.path().join("disk"), 1 << 20, Kind::Slow) else { return };
+        let throttle = Throttle::new(&disk.path, Path::new(CGROUPS)).unwrap();
+        let (start, rate) = (format!("{} ", throttle.device), STALLED.to_string());
+        let is_held_back = || {
+            let limits = fs::read_to_string(&throttle.files[0]).unwrap();
+            limits.lines().any(|line| line.starts_with(&start) && line.contains(&rate))
+        };
+        for expect in [true, false, true, false] {
+            let since = Instant::now();
+            while is_held_back() != expect {
+                assert!(since.elapsed() < Duration::from_secs(10), "held back: {}", !expect);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        drop(disk);
+        assert!(!is_held_back());
+    }
+
+    #[test]
+    fn the_group_of_blkio_is_found_among_others() {
+        assert_eq!(blkio_group("9:cpu,cpuacct:/a\n7:blkio:/user.slice\n0::/b\n"), Some("user.slice"));
+        assert_eq!(blkio_group("7:net_cls,blkio:/\n"), Some(""));
+        assert_eq!(blkio_group("0::/user.slice\n"), None);
+    }
+}
