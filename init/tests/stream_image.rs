@@ -34,8 +34,8 @@ const DISK: usize = 40 * MIB;
 const LABEL: &str = "sys\u{1b}[2J";
 const ON_IT: &str = concat!(
     "on it: a GPT with 2 partitions\n",
-    "      1    16.00 MiB  ext4         \"sys\\u{1b}[2J\"\n",
-    "      2     8.00 MiB  -\n",
+    "      1       16 MiB  ext4         \"sys\\u{1b}[2J\"\n",
+    "      2        8 MiB  -\n",
 );
 
 /// A disk with an old system, in a folder with images.
@@ -264,7 +264,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     let bench = Bench::new();
     let raw = image();
     let source = ["--url", &bench.file("raw", &raw)];
-    let shown = format!("{}: 40.00 MiB, model unknown, serial unknown\n{ON_IT}", bench.path("disk"));
+    let shown = format!("{}: 40 MiB, model unknown, serial unknown\n{ON_IT}", bench.path("disk"));
     // Without a terminal: first with output for people, then with JSON.
     let output = bench.stream(&source);
     let said = String::from_utf8(output.stderr).unwrap();

@@ -34,7 +34,7 @@ fn what_was_not_used_for_days_is_removed_and_the_rest_stays() -> Result<()> {
 
     let listed = cache(home.path(), &[])?;
     let line = |name: &str| listed.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned();
-    assert!(line(&format!("binary/{KEY}")).contains("0.1 MB  20 days ago"), "{listed}");
+    assert!(line(&format!("binary/{KEY}")).contains(" KiB  20 days ago"), "{listed}");
     assert!(line(&KEY.replace('0', "1")).contains(" now "), "{listed}");
     assert!(!listed.contains(".lock"), "{listed}");
 
