@@ -6,6 +6,7 @@ mod image;
 use slipway_protocol::workflow::foresee::{self, Foreseen, Need, is_plain};
 use slipway_protocol::{Action, Disk, DiskHints, Step};
 
+use self::hasty::Hasty;
 use crate::disk::choose;
 use crate::fetch::shown;
 use crate::machine::{Machine, Request};
@@ -14,6 +15,7 @@ use crate::text;
 /// The first problem that the steps are known to have on this machine. Nothing is written. What may pass, such as a
 /// server that does not answer, is left to the step, which waits for it.
 pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
+    let machine: &dyn Machine = &Hasty::new(machine);
     foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine))
         .or_else(|| missing(steps, machine))
         .or_else(|| unsuitable(steps, machine))

@@ -1,8 +1,10 @@
-//! A machine that tries nothing again: what a server cannot say at once is left to the step, which waits for it.
+//! A machine that tries nothing again: what a server cannot say at once is left to the step, which waits for it. A
+//! server that was silent once is not waited for a second time.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use slipway_protocol::{Disk, RecoveryKey};
@@ -13,11 +15,14 @@ use crate::machine::{Cancel, Candidate, Machine, Request, Response, Setup, Uploa
 pub(super) struct Hasty<'a> {
     machine: &'a dyn Machine,
     setup: Setup,
+    /// URLs that could not be fetched for a reason that may pass.
+    silent: Mutex<Vec<String>>,
 }
 
 impl<'a> Hasty<'a> {
     pub(super) fn new(machine: &'a dyn Machine) -> Self {
-        Self { machine, setup: Setup { patience: Duration::ZERO, ..machine.setup().clone() } }
+        let setup = Setup { patience: Duration::ZERO, ..machine.setup().clone() };
+        Self { machine, setup, silent: Mutex::default() }
     }
 }
 
@@ -39,7 +44,15 @@ impl Machine for Hasty<'_> {
     }
 
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        self.machine.fetch(request, stop)
+        let silent = || self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if silent().iter().any(|url| url == request.url) {
+            return Err(FetchError::Body { source: io::ErrorKind::TimedOut.into() });
+        }
+        let fetched = self.machine.fetch(request, stop);
+        if fetched.as_ref().is_err_and(FetchError::is_transient) {
+            silent().push(request.url.to_owned());
+        }
+        fetched
     }
 
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {

@@ -7,7 +7,6 @@ use slipway_formats::image::made_for::MadeFor;
 use slipway_formats::partition_table::Fault;
 use slipway_protocol::{Disk, StreamImage};
 
-use super::hasty::Hasty;
 use crate::action::stream_image::is_another_image;
 use crate::error::{Error, ImageError, is_transient};
 use crate::fetch::source::Source;
@@ -19,7 +18,7 @@ use crate::text;
 
 /// Why an image cannot be installed on this machine and this disk, if that is certain. The disk may not be known yet.
 pub(super) fn problem(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Option<String> {
-    let judged = judge(image, disk, &Hasty::new(machine));
+    let judged = judge(image, disk, machine);
     judged
         .err()
         .filter(|error| !is_transient(error) && !matches!(error, Error::Cancelled))
