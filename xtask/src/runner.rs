@@ -30,10 +30,11 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Whole-machine tests that take longer than two minutes, with what only they need, and take turns, each with the system that
 /// only it installs, if any.
-pub const LONG: [(&str, Option<System>); 6] = [
+pub const LONG: [(&str, Option<System>); 7] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
+    ("a_system_of_ostree_and_ignition_reports_how_it_boots", Some(System::Ostree)),
     // What these machines boot takes minutes to build.
     ("an_arm64_machine_boots_by_firmware_and_has_its_disk_written", None),
     ("proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop", None),

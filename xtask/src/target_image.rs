@@ -21,7 +21,7 @@ use crate::{host, translation, workspace};
 mod system;
 
 pub use system::System;
-use system::USUAL_INITRAMFS;
+use system::{COMMON, USUAL_INITRAMFS};
 
 const MIB: u64 = 1 << 20;
 /// Size of the root file system: the system, and room to run before the file system has grown.
@@ -35,8 +35,6 @@ const LARGE_PACKAGES: &[&str] =
 const ALIGNMENT: u64 = MIB;
 /// Size of a partition for boot loaders: the boot loader, and room for three kernels.
 const BOOT_SIZE: u64 = 128 * MIB;
-/// The recipe that all images share.
-const COMMON: &str = "common";
 
 /// An image in the cache with its properties.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -127,14 +125,13 @@ fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: 
 fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
     fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
-    // The boot loader is set up first.
-    let recipes = [recipe(system.recipe()), recipe(COMMON)];
+    let recipes = system.recipes().map(recipe);
     let mut packages: Vec<String> = more.iter().map(|package| (*package).to_owned()).collect();
     for recipe in &recipes {
         let file = recipe.join("packages.txt");
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let is_replaced = |package: &str| package == USUAL_INITRAMFS && system == System::Dracut;
+        let is_replaced = |package: &str| package == USUAL_INITRAMFS && system.has_dracut();
         // The kernel has its architecture in its name.
         let of_arch = |package: &str| package.replace(Arch::X86_64.debian(), system.arch().debian());
         packages.extend(lines.filter(|package| !is_replaced(package)).map(of_arch));
@@ -180,7 +177,7 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     run_quietly(sgdisk.arg(raw))?;
 
     // Clusters of 1 KiB: FAT32, which the UEFI specification requires (section 13.3), has at least 65,525 of them.
-    for (boot, start) in boot.iter().zip(starts.clone()) {
+    for (boot, start) in boot.iter().zip(starts.clone()).filter(|(boot, _)| boot.kind == "vfat") {
         let offset = format!("--offset={}", start / 512);
         let mut mkfs = command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", boot.label, &offset]);
         run_quietly(mkfs.arg(raw).arg((BOOT_SIZE / 1024).to_string()))?;
@@ -188,17 +185,21 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
 
     // Needs root, or root in a new user namespace, to set owners and create what only root may.
     let script = "
-        archive=$1 tree=$2 disk=$3 start=$4 size=$5
-        shift 5
-        tar --directory=\"$tree\" --extract --preserve-permissions --numeric-owner --exclude='./dev/*' --file=\"$archive\"
+        archive=$1 tree=$2 top=$3 disk=$4 start=$5 size=$6 boot=$7
+        shift 7
+        tar --directory=\"$tree\" --extract --preserve-permissions --numeric-owner --exclude='./dev/*' \
+            --file=\"$archive\" \"$top\"
         while [ $# -gt 0 ]; do
-            mv \"$tree/$1\" \"$tree.boot\"
-            mkdir \"$tree/$1\"
-            mcopy -s -i \"$disk@@$2\" \"$tree.boot\"/* ::
+            mv \"$tree/$top/$1\" \"$tree.boot\"
+            mkdir \"$tree/$top/$1\"
+            case $3 in
+                vfat) mcopy -s -i \"$disk@@$2\" \"$tree.boot\"/* :: ;;
+                ext4) mkfs.ext4 -q -d \"$tree.boot\" -L \"$4\" -E \"offset=$2\" \"$disk\" \"${boot}k\" ;;
+            esac
             rm -r \"$tree.boot\"
-            shift 2
+            shift 4
         done
-        mkfs.ext4 -q -d \"$tree\" -L root -E \"offset=$start\" \"$disk\" \"${size}k\"
+        mkfs.ext4 -q -d \"$tree/$top\" -L root -E \"offset=$start\" \"$disk\" \"${size}k\"
         rm -r \"$tree\"";
     let tree = raw.with_extension("tree");
     fs::create_dir(&tree).with_context(|| format!("creating {}", tree.display()))?;
@@ -206,10 +207,10 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     if stdout(&mut command("id", ["-u"]))?.trim() != "0" {
         shell.args(["--map-auto", "--map-root-user"]);
     }
-    shell.args(["sh", "-euc", script, "sh"]).arg(root).arg(&tree).arg(raw);
-    shell.args([root_start, root_size / 1024].map(|number| number.to_string()));
+    shell.args(["sh", "-euc", script, "sh"]).arg(root).arg(&tree).arg(system.top()).arg(raw);
+    shell.args([root_start, root_size / 1024, BOOT_SIZE / 1024].map(|number| number.to_string()));
     for (boot, start) in boot.iter().zip(starts) {
-        shell.args([boot.place.to_owned(), start.to_string()]);
+        shell.args([boot.place, &start.to_string(), boot.kind, boot.label]);
     }
     run_quietly(&mut shell)
 }

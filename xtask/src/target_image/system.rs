@@ -7,6 +7,8 @@ use crate::binary::Arch;
 const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
 /// That program.
 pub(super) const USUAL_INITRAMFS: &str = "initramfs-tools";
+/// The recipe that all images share.
+pub(super) const COMMON: &str = "common";
 /// "Root Partition" of the Discoverable Partitions Specification, for amd64/x86_64 and for 64-bit ARM/AArch64.
 const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 const ROOT_TYPE_ARM64: &str = "B921B045-1DF0-41C3-AF44-4C6F280D3FAE";
@@ -23,6 +25,9 @@ pub enum System {
     Grub,
     /// Like `SystemdBoot`, with an initramfs from dracut that can open an encrypted root.
     Dracut,
+    /// As Fedora CoreOS: a deployment of OSTree that Ignition sets up at the first boot, with GRUB, and /boot in a
+    /// partition of its own.
+    Ostree,
     /// Like `SystemdBoot`, for arm64. It needs a host that can run its programs ([`crate::translation::ensure`]).
     Arm64,
 }
@@ -34,15 +39,25 @@ pub(super) struct BootFileSystem {
     pub(super) label: &'static str,
     /// Its type in sgdisk.
     pub(super) r#type: &'static str,
+    /// Type of its file system: `vfat` or `ext4`.
+    pub(super) kind: &'static str,
 }
 
-const ESP: BootFileSystem = BootFileSystem { place: "boot/efi", label: "ESP", r#type: "EF00" };
-const XBOOTLDR: BootFileSystem = BootFileSystem { place: "boot/xbootldr", label: "XBOOTLDR", r#type: "EA00" };
+const ESP: BootFileSystem = BootFileSystem { place: "boot/efi", label: "ESP", r#type: "EF00", kind: "vfat" };
+const XBOOTLDR: BootFileSystem =
+    BootFileSystem { place: "boot/xbootldr", label: "XBOOTLDR", r#type: "EA00", kind: "vfat" };
+const BOOT: BootFileSystem = BootFileSystem { place: "boot", label: "boot", r#type: "8300", kind: "ext4" };
 
 impl System {
     /// Every kind of image.
-    pub const ALL: [System; 5] =
-        [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut, System::Arm64];
+    pub const ALL: [System; 6] =
+        [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut, System::Ostree, System::Arm64];
+
+    /// Folders of its recipes, in the order in which they set up the system.
+    pub(super) fn recipes(self) -> [&'static str; 2] {
+        // The boot loader is set up first, but all of a tree comes before its commit.
+        if self == System::Ostree { [COMMON, self.recipe()] } else { [self.recipe(), COMMON] }
+    }
 
     /// Folder of the recipe that is added to the common one.
     pub(super) fn recipe(self) -> &'static str {
@@ -50,6 +65,7 @@ impl System {
             System::SystemdBoot | System::Dracut | System::Arm64 => "systemd-boot",
             System::BootPartition => "boot-partition",
             System::Grub => "grub",
+            System::Ostree => "ostree",
         }
     }
 
@@ -68,11 +84,22 @@ impl System {
         if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
     }
 
-    /// The partitions before the root partition.
+    /// Whether dracut makes its initramfs, in place of [`USUAL_INITRAMFS`].
+    pub(super) fn has_dracut(self) -> bool {
+        matches!(self, System::Dracut | System::Ostree)
+    }
+
+    /// The folder of the system that becomes the root file system of the image.
+    pub(super) fn top(self) -> &'static str {
+        if self == System::Ostree { "./sysroot" } else { "." }
+    }
+
+    /// The partitions before the root partition, those in folders of others first.
     pub(super) fn boot_file_systems(self) -> &'static [BootFileSystem] {
         match self {
             System::SystemdBoot | System::Grub | System::Dracut | System::Arm64 => &[ESP],
             System::BootPartition => &[ESP, XBOOTLDR],
+            System::Ostree => &[ESP, BOOT],
         }
     }
 }
