@@ -20,7 +20,7 @@ const DISK_SIZE: u64 = 4 << 30;
 const BROKEN: &str = "/bin/false";
 /// Once nothing of the reporter is left, has later boots wait for a file system, and says so on the console.
 const LATER: &str = "/bin/sh -ec 'while [ -e /var/lib/slipway ]; do sleep 1; done; \
-                     echo LABEL=data /var/data ext4 x-systemd.device-timeout=3 >/etc/fstab; sync; \
+                     echo LABEL=data /var/data ext4 x-systemd.device-timeout=40 >/etc/fstab; sync; \
                      echo told: of the reporter $(ls /etc/systemd/system | grep -c slipway) files are left \
                      >/dev/ttyS0'";
 

@@ -119,8 +119,9 @@ fn known_to_the_machine(bench: &Bench) -> Result<Vec<(Action, String)>> {
     let images = images(bench.folder())?;
     let url = serve(images.iter().map(|(name, image, _)| ((*name).to_owned(), image.clone())).collect())?;
     let mut cases = Vec::new();
-    for (name, image, expect) in images {
-        cases.push((write(format!("{url}/{name}"), Some(sha256(&image)?)), expect.to_owned()));
+    for (name, _, expect) in images {
+        // The server has images with these digests.
+        cases.push((write(format!("{url}/{name}"), None), expect.to_owned()));
     }
     let missing = format!("{url}/missing");
     cases.push((write(missing.clone(), Some(sha256(b"")?)), "the image cannot be fetched: ".to_owned()));

@@ -145,7 +145,8 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
         let (url, digest) = (format!("{}/images/{own}", lab.url()), Some(own.parse()?));
         Ok(StreamImage { url, digest, ..StreamImage::default() })
     };
-    let wrong: Digest = format!("sha256:{}", "0".repeat(64)).parse()?;
+    // Of SHA-256, the server knows the right one, and would refuse the run.
+    let wrong: Digest = format!("sha512:{}", "0".repeat(128)).parse()?;
     let wrong = StreamImage { digest: Some(wrong), ..stream(image)? };
     let read_back = StreamImage { verify: Verify::Readback, ..stream(image)? };
     let map = map(image, folder)?;
