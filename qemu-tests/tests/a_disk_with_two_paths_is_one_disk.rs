@@ -45,7 +45,7 @@ fn a_disk_with_two_paths_is_one_disk() -> Result<()> {
             ensure!(chose, "{:#?}", step.notes);
         }
         ensure!(
-            machine.console()?.contains("discovery: /dev/sdb is another path to /dev/sda"),
+            machine.console()?.contains("looking at this machine: /dev/sdb is another path to /dev/sda"),
             "the console does not tell"
         );
         ensure!(std::fs::read(bench.disk())?.starts_with(&image), "the image is not on the disk");
