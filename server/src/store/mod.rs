@@ -44,7 +44,7 @@ use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions, Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
+use sqlx::{ConnectOptions, Connection as _, Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
 
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;
@@ -95,6 +95,9 @@ impl Store {
         made.map_err(|source| Error::File { doing: "opening", path: file.to_owned(), source })?;
         let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
         let one = one.idle_timeout(None).max_lifetime(None);
+        // SQLite ends a transaction by itself if the disk is full ("Response To Errors Within A Transaction"). The
+        // connection then counts one that it can neither end nor begin anew, and makes way for another.
+        let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
         let writer = one.connect_with(options.clone()).await.map_err(database("opening the database"))?;
         migrations().run(&writer).await.map_err(|source| Error::Migrate { source })?;
         drop(lock);
@@ -268,6 +271,18 @@ pub(crate) fn to_word<T: Serialize>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_ended_is_not_the_last() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let store = Store::open(&folder.path().join("slipway.db")).await?;
+        let mut transaction = store.write().await?;
+        // As SQLite does where the disk is full.
+        sqlx::query("ROLLBACK").execute(&mut *transaction).await?;
+        assert!(commit(transaction).await.is_err());
+        commit(store.write().await?).await?;
+        Ok(())
+    }
 
     /// Connections that compete for SQLite's lock poll for it, so that some of them have no luck for seconds.
     #[tokio::test]
