@@ -27,6 +27,12 @@ pub use file_order::FileOrder;
 pub use header::{Compression, HEADER_LEN, Header, HeaderError};
 pub use image::{Image, ReadAt};
 
+/// Size in bytes of each buffer in which a machine puts the raw image. A block takes up as many as it needs.
+pub const BUFFER: usize = 1 << 20;
+/// How many such buffers a machine has at least. It keeps all but one until the first block of the raw image comes, by
+/// which it judges the image before it touches the disk.
+pub const BUFFERS: usize = 6;
+
 /// A piece of the raw image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block<'a> {

@@ -10,6 +10,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use slipway_formats::image::Format;
+use slipway_formats::qcow2;
 use slipway_protocol::Stage;
 
 use super::block_io::{Input, Limits, Output};
@@ -24,11 +25,11 @@ use crate::machine::{Cancel, Machine};
 use crate::report::{Report, Tell};
 
 /// Size of every buffer. With writes of this size, two threads are as fast as more (docs/performance.md).
-pub(super) const BUFFER: usize = 1 << 20;
+pub(super) const BUFFER: usize = qcow2::BUFFER;
 /// Buffers between network and decoder.
 pub(super) const FETCHED: usize = 3;
 /// Buffers between decoder and sinks.
-pub(super) const RAW: usize = 6;
+pub(super) const RAW: usize = qcow2::BUFFERS;
 /// Buffers that are added to these where the decoder leaves memory for them, so that the other stages go on while a
 /// disk stalls. They take up less than the pieces that are decoded in parallel.
 pub(super) const MORE: usize = 22;

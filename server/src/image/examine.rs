@@ -15,16 +15,17 @@ use crate::store::images::{self, Image};
 use crate::store::{self, Store};
 
 /// Examines the files of these images, if they are not known as they are now. The bytes of a file that has changed
-/// since it was added are compared with its digest, which takes as long as reading it.
+/// since it was added are compared with its digest, which takes as long as reading it. Whoever asks for an image that is
+/// being examined waits for what is found.
 pub async fn examine(store: &Store, digests: Vec<Digest>) -> Result<(), Error> {
     for digest in digests {
-        let mut connection = store.read().await?;
-        let Some(image) = images::get_by_digest(&mut connection, &digest).await? else { continue };
-        let before = findings::get(&mut connection, &digest).await?;
-        drop(connection);
+        let Some(image) = images::get_by_digest(&mut *store.read().await?, &digest).await? else { continue };
+        let turn = store.turn_to_examine(&digest).await;
+        let before = findings::get(&mut *store.read().await?, &digest).await?;
         let store = store.clone();
         // What was begun is stored, although whoever asked may not wait for it.
         let examining = tokio::spawn(async move {
+            let _turn = turn;
             let path = store.image(&digest);
             let looking = tokio::task::spawn_blocking(move || find(&path, &image, before.as_ref()));
             let found = looking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
@@ -53,10 +54,14 @@ fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<F
     if !is_as_added && digest_of(path).map_err(reading(path))? != image.digest {
         return Ok(Some(Finding { file: stamp, content: Content::Changed }));
     }
-    let content = match raw::look(path, Path::new(&image.file_name)) {
-        Ok(made_for) => Content::MadeFor(made_for),
-        Err(Error::Refused { message, .. }) => Content::Unusable(message),
-        Err(error) => return Err(error),
+    let content = match before.map(|before| &before.content) {
+        // These bytes were examined, all of them if they were added as an image.
+        Some(known @ (Content::MadeFor(_) | Content::Unusable(_))) => known.clone(),
+        _ => match raw::look(path, Path::new(&image.file_name)) {
+            Ok(made_for) => Content::MadeFor(made_for),
+            Err(Error::Refused { message, .. }) => Content::Unusable(message),
+            Err(error) => return Err(error),
+        },
     };
     Ok(Some(Finding { file: stamp, content }))
 }

@@ -5,15 +5,11 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use slipway_formats::qcow2::{Block, Error as Qcow2Error, FileOrder, HEADER_LEN, Header, Image};
+use slipway_formats::qcow2::{BUFFER, BUFFERS, Block, Error as Qcow2Error, FileOrder, HEADER_LEN, Header, Image};
 
 use super::raw::{Raw, refused};
 use super::table;
 use crate::error::Error;
-
-/// Bytes of blocks that a machine can hold until the first block of the raw image comes, by which it judges the image
-/// before it touches the disk. A machine has six buffers of 1 MiB, and puts one block in each.
-const HELD_BLOCKS: usize = 6;
 
 /// Reads the header, and the clusters that the partition table needs.
 pub(super) fn look(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
@@ -45,14 +41,14 @@ pub(super) fn can_be_read_once(input: impl Read, name: &Path) -> Result<bool, Er
     let read = FileOrder::open(input).and_then(|image| {
         image.run(|at, block| {
             is_begun |= at == 0;
-            if !is_begun && let Block::Data(_) = block {
-                held += 1;
+            if !is_begun && let Block::Data(bytes) = block {
+                held += bytes.len().div_ceil(BUFFER);
             }
             Ok::<(), Qcow2Error>(())
         })
     });
     match read {
-        Ok(()) => Ok(held < HELD_BLOCKS),
+        Ok(()) => Ok(held < BUFFERS),
         Err(Qcow2Error::NotInOrder { .. } | Qcow2Error::TooManyPending { .. }) => Ok(false),
         Err(error) => Err(refused(name, &error.to_string())),
     }

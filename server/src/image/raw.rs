@@ -40,12 +40,9 @@ pub(super) struct Raw {
 /// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, has
 /// data after its end, or has a damaged partition table.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
-    let Opened { format, random, len, mut input } = open(file, name, progress)?;
+    let Opened { format, random, len, input } = open(file, name, progress)?;
     if format == Format::Qcow2 {
-        let head = input.fill_buf().map_err(reading(name))?;
-        let raw = qcow2::look(&random, head, len, name)?;
-        let needs_ranges = !qcow2::can_be_read_once(input, name)?;
-        return Ok(Raw { made_for: MadeFor { needs_ranges, ..raw.made_for }, ..raw });
+        return of_qcow2(&random, len, input, name);
     }
     let (size, digest, ends) = read(decoder(format, input).map_err(decoding(name))?, format, name)?;
     let (made_for, warnings) = table::judge(name, Some(size), &mut |offset, len| match format {
@@ -55,13 +52,13 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
     Ok(Raw { size, digest: Some(digest), warnings, made_for })
 }
 
-/// Looks at the beginning of a file alone, which shows nearly as much and takes a moment. Fails as [`decode`] does.
+/// Looks at the beginning of a file alone, which shows nearly as much and takes a moment. A qcow2 image is read to its
+/// end, as only that shows the order of its blocks. Fails as [`decode`] does.
 pub(super) fn look(file: &Path, name: &Path) -> Result<MadeFor, Error> {
     let mut no_progress = |_| {};
-    let Opened { format, random, len, mut input } = open(file, name, &mut no_progress)?;
+    let Opened { format, random, len, input } = open(file, name, &mut no_progress)?;
     if format == Format::Qcow2 {
-        let head = input.fill_buf().map_err(reading(name))?;
-        return qcow2::look(&random, head, len, name).map(|raw| raw.made_for);
+        return of_qcow2(&random, len, input, name).map(|raw| raw.made_for);
     }
     let mut head = Vec::new();
     // What is damaged behind the beginning is not looked for.
@@ -103,6 +100,13 @@ fn open<'a>(file: &Path, name: &Path, progress: &'a mut dyn FnMut(u64)) -> Resul
         Some(Err(reason)) => Err(refused(name, &reason)),
         _ => Ok(Opened { format, random, len, input }),
     }
+}
+
+fn of_qcow2(random: &File, len: u64, mut input: BufReader<Counted<'_>>, name: &Path) -> Result<Raw, Error> {
+    let head = input.fill_buf().map_err(reading(name))?;
+    let raw = qcow2::look(random, head, len, name)?;
+    let needs_ranges = !qcow2::can_be_read_once(input, name)?;
+    Ok(Raw { made_for: MadeFor { needs_ranges, ..raw.made_for }, ..raw })
 }
 
 /// Decodes any format but qcow2.

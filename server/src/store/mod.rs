@@ -29,9 +29,11 @@ pub mod settings;
 pub mod systems;
 pub mod tokens;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -45,6 +47,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _, Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
+use tokio::sync::OwnedMutexGuard;
 
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;
@@ -70,7 +73,11 @@ pub struct Store {
     writer: SqlitePool,
     /// The data folder, in which the images are too.
     folder: PathBuf,
+    /// One turn for each image that was examined.
+    turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
 }
+
+type Turn = tokio::sync::Mutex<()>;
 
 impl Store {
     /// Opens the database file, creates it if it is missing, and brings its schema up to date.
@@ -103,12 +110,20 @@ impl Store {
         drop(lock);
         let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(Self { readers, writer, folder })
+        Ok(Self { readers, writer, folder, turns: Arc::default() })
     }
 
     /// The path of the image with this digest, whether or not it exists.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.folder, digest)
+    }
+
+    /// Waits until nobody of this process examines the image with this digest. It is the caller's turn until the guard
+    /// is dropped.
+    pub async fn turn_to_examine(&self, digest: &Digest) -> OwnedMutexGuard<()> {
+        let turns = || self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Arc::clone(turns().entry(digest.clone()).or_default());
+        turn.lock_owned().await
     }
 
     /// A connection for reading.

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::Digest;
 use slipway_server::Error;
 use slipway_server::image::{self, Added, Known};
-use slipway_server::store::images;
+use slipway_server::store::{findings, images};
 
 use crate::installing::add_system;
 use crate::support::{IMAGE, TestServer};
@@ -181,8 +181,14 @@ async fn no_operating_system_is_made_of_a_qcow2_image_that_one_pass_cannot_read(
     let late = "for at in 7 6 5 4 3 2 1; do qemu-io -f qcow2 -c \"write -P 7 ${at}M 64k\" $1; done >$1.out
         qemu-io -f qcow2 -c \"write -s $0 0 1M\" $1 >$1.out";
     let create = "qemu-img create -q -f qcow2 $1 8M";
+    let large = "qemu-img create -q -f qcow2 -o cluster_size=2M $1 8M
+        for at in $LATE; do qemu-io -f qcow2 -c \"write -P 7 ${at}M 64k\" $1; done >$1.out
+        qemu-io -f qcow2 -c \"write -s $0 0 1M\" $1 >$1.out";
     for (script, is_refused) in [
         (format!("{create}; {late}"), true),
+        // Machines have six buffers of 1 MiB, and need one for the first block.
+        (large.replace("$LATE", "6 4 2"), true),
+        (large.replace("$LATE", "6 4"), false),
         ("qemu-img convert -f raw -O qcow2 -o preallocation=full $0 $1".to_owned(), true),
         ("qemu-img convert -f raw -O qcow2 $0 $1".to_owned(), false),
         (format!("{create}; {late}; qemu-img convert -O qcow2 $1 $1.new; mv $1.new $1"), false),
@@ -198,9 +204,19 @@ async fn no_operating_system_is_made_of_a_qcow2_image_that_one_pass_cannot_read(
         assert!(made.status.success(), "{script}: {}", String::from_utf8_lossy(&made.stderr));
         let bytes = std::fs::read(&to).unwrap();
         let image = add(&server, &bytes, Known::default()).await.unwrap().image.digest;
-        match add_system(&server, |system| system.image = image).await {
-            Ok(_) => assert!(!is_refused, "{script}"),
-            Err(error) => assert!(is_refused && error.to_string().contains("one pass can read"), "{script}: {error}"),
+        // It stays so when its file is restored, and where nobody looked at it yet.
+        let store = server.store().await;
+        for (touched, is_unseen) in [(0, false), (1, false), (2, true)] {
+            let file = std::fs::File::open(server.data().image(&image)).unwrap();
+            file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(touched)).unwrap();
+            if is_unseen {
+                findings::remove(&mut store.read().await.unwrap(), &image).await.unwrap();
+            }
+            let case = format!("{script}, {touched}");
+            match add_system(&server, |system| system.image = image.clone()).await {
+                Ok(_) => assert!(!is_refused, "{case}"),
+                Err(error) => assert!(is_refused && error.to_string().contains("one pass can read"), "{case}: {error}"),
+            }
         }
     }
 }
