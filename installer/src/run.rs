@@ -158,8 +158,8 @@ impl Runner {
             }
             looked = looking => looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?,
         };
-        let reason =
-            format!("checking {} before the first step; the disks are as they were", foreseen.place(&workflow.steps));
+        // What this run reported before, it reported of steps.
+        let reason = foreseen.reason(&workflow.steps, workflow.next_seq > 1);
         Some(Failure { reason, causes: vec![foreseen.problem], log_tail: self.log.tail() })
     }
 

@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::image::stored;
 use crate::store::findings::{self, Finding};
 use crate::store::images::Image;
-use crate::store::nodes::Node;
 use crate::store::{Connection, Store, images, settings};
 
 pub use self::image::{contradiction, unusable};
@@ -23,12 +22,21 @@ struct Stored {
     finding: Option<Finding>,
 }
 
-/// The first problem that the steps are known to have on this node. `connection` may be in a transaction. Their images
-/// are known as far as they were examined before ([`crate::image::examine`]).
+/// What is certain of the machine that will do the steps: nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine<'a> {
+    /// Its architecture, as uname(2) says it. Empty if it is not known.
+    pub arch: &'a str,
+    /// Its disks. None if they may be others, or more, once it works.
+    pub disks: &'a [Disk],
+}
+
+/// The first problem that the steps are known to have on this machine. `connection` may be in a transaction. Their
+/// images are known as far as they were examined before ([`crate::image::examine`]).
 pub async fn foresee(
     store: &Store,
     connection: &mut Connection,
-    node: &Node,
+    machine: Machine<'_>,
     steps: &[Step],
 ) -> Result<Option<Foreseen>, Error> {
     let mut findings = findings::all(connection).await?;
@@ -37,14 +45,12 @@ pub async fn foresee(
     if let Some(foreseen) = missing(store, connection, &images, steps).await? {
         return Ok(Some(foreseen));
     }
-    if let Some(foreseen) = on_no_machine(node, &images, steps) {
+    if let Some(foreseen) = on_no_machine(machine.arch, &images, steps) {
         return Ok(Some(foreseen));
     }
-    let Some(inventory) = &node.inventory else { return Ok(None) };
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
-    let largest =
-        |hints: &DiskHints| possible(hints, &inventory.disks).into_iter().max_by_key(|disk| disk.size).cloned();
-    let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, &images, &inventory.disks));
+    let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();
+    let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, &images, machine.disks));
     let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
     Ok(foreseen.map(|foreseen| Foreseen { problem: as_reported(foreseen.problem), ..foreseen }))
 }
@@ -58,12 +64,11 @@ pub fn images_of(steps: &[Step]) -> Vec<Digest> {
     steps.iter().flat_map(of_step).collect()
 }
 
-/// The first image that no machine can install, or not as the step says, or not the machine of this node.
-fn on_no_machine(node: &Node, images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
-    let machine = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
+/// The first image that no machine can install, or not as the step says, or no machine of this architecture.
+fn on_no_machine(arch: &str, images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
     streams(steps).find_map(|(step, stream)| {
         let stored = image::of(stream, images)?;
-        let problem = contradiction(stream, &stored.image).or_else(|| stored.problem(stream, machine))?;
+        let problem = contradiction(stream, &stored.image).or_else(|| stored.problem(stream, arch))?;
         Some(Foreseen { step, problem })
     })
 }

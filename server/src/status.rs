@@ -127,11 +127,21 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && state::leaves(&run.steps);
     let since = run.finished_at.max(system_heard_at(run))?;
-    let is_here = |seen: Option<Millis>| seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE);
-    let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen));
-    let waiting = claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked)));
+    let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen, now));
+    let waiting =
+        claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked), now));
     let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
     asked.filter(|at| has_left && *at >= since).min()
+}
+
+/// Whether the machine of a node is in slipway now, as far as it can be known: it was heard from lately, and has not
+/// left for the system that it installed.
+pub fn is_in_slipway(node: &Node, now: Millis) -> bool {
+    is_here(node.last_seen, now) && !node.key_left
+}
+
+fn is_here(seen: Option<Millis>, now: Millis) -> bool {
+    seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
 /// When the system that a run installed was last heard from.
@@ -161,12 +171,12 @@ fn boot_files_fetched(
 /// The status of a run.
 pub fn of_run(run: Run) -> RunStatus {
     RunStatus {
+        restored: run.is_held(),
         id: run.id,
         node: run.node,
         state: run.progress.state,
         created_at: run.created_at,
         started_at: run.started_at,
-        restored: run.restored && state::is_open(run.progress.state),
         finished_at: run.progress.finished_at,
         phoned_home_at: run.phoned_home_at,
         last_contact_at: run.last_contact_at,

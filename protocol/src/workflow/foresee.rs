@@ -19,6 +19,16 @@ impl Foreseen {
         let name = steps.get(self.step).map_or("", |step| step.name.as_str());
         format!("step {} ({name})", self.step + 1)
     }
+
+    /// Why the run failed: what was being done, and how it leaves the disks. `has_begun` says whether a step began, as
+    /// before a power cut.
+    pub fn reason(&self, steps: &[Step], has_begun: bool) -> String {
+        let when = match has_begun {
+            false => "before the first step; the disks are as they were",
+            true => "before the run begins again; the disk may have no system",
+        };
+        format!("checking {} {when}", self.place(steps))
+    }
 }
 
 /// What a step fetches: a file at one of several places.
@@ -45,6 +55,30 @@ impl Action {
             Action::WriteFile(file) => file.origin().map(|origin| of_origin(&origin)).unwrap_or_default(),
             _ => Vec::new(),
         }
+    }
+
+    /// The URLs of all that [`Self::needs`] names, to be changed.
+    pub fn urls_mut(&mut self) -> Vec<&mut String> {
+        let mut urls: Vec<&mut String> = Vec::new();
+        let (sums, signature) = match self {
+            Action::StreamImage(image) => {
+                urls.push(&mut image.url);
+                urls.extend(image.mirrors.iter_mut().chain(&mut image.bmap));
+                (&mut image.sums, &mut image.signature)
+            }
+            Action::UnpackArchive(archive) => {
+                urls.push(&mut archive.url);
+                urls.extend(&mut archive.mirrors);
+                (&mut archive.sums, &mut archive.signature)
+            }
+            Action::WriteFile(file) => {
+                urls.extend(file.url.iter_mut().chain(&mut file.mirrors));
+                (&mut file.sums, &mut file.signature)
+            }
+            _ => return urls,
+        };
+        urls.extend(sums.iter_mut().chain(signature.iter_mut().map(|signature| &mut signature.url)));
+        urls
     }
 
     /// Whether the action destroys what is on a disk.
@@ -106,7 +140,13 @@ mod tests {
         let problem = "the disk /dev/vda has 3 GiB, but the image needs 4 GiB; use a larger disk, or another image";
         let expect = Foreseen { step: 1, problem: problem.to_owned() };
         assert_eq!(check(&[erase(), image(Some(4 << 30))]), Some(expect.clone()));
-        assert_eq!(expect.place(&[erase(), image(None)]), "step 2 (s)");
+        let steps = [erase(), image(None)];
+        assert_eq!(
+            expect.reason(&steps, false),
+            "checking step 2 (s) before the first step; the disks are as they were"
+        );
+        let again = "checking step 2 (s) before the run begins again; the disk may have no system";
+        assert_eq!(expect.reason(&steps, true), again);
         for steps in [vec![image(Some(3 << 30))], vec![image(None)], vec![erase()]] {
             assert_eq!(check(&steps), None, "{steps:?}");
         }
@@ -129,6 +169,18 @@ mod tests {
         ];
         assert_eq!(needs, expect);
         assert_eq!(Action::WriteFile(WriteFile::default()).needs(), []);
+        let signed = r#""url": "a", "mirrors": ["b", "c"], "sums": "d", "signature": {"url": "e", "public_key": "k"}"#;
+        for rest in
+            [r#"stream-image": {"bmap": "f""#, r#"unpack-archive": {"partition": 1"#, r#"write-file": {"path": "/x""#]
+        {
+            let mut action: Action = serde_json::from_str(&format!(r#"{{"{rest}, {signed}}}}}"#)).expect(rest);
+            let mut urls: Vec<String> = action.urls_mut().into_iter().map(|url| url.clone()).collect();
+            let needs = action.needs();
+            let mut needed: Vec<&str> = needs.iter().flat_map(|need| need.urls.clone()).collect();
+            urls.sort();
+            needed.sort_unstable();
+            assert!(urls == needed && urls.len() > 4, "{rest}: {urls:?}, {needed:?}");
+        }
         for (url, expect) in [("https://a/x", true), ("/x", true), ("file:///x", true), ("oci://r/x:1", false)] {
             assert_eq!(is_plain(url), expect, "{url}");
         }

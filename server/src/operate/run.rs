@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, Step, StepState};
 
-use super::known_node;
 use super::new_run::{NewRun, Task};
 use super::steps::{Work, compose_work, instances};
+use super::{known_node, named_images};
 use crate::error::Error;
-use crate::foresee;
+use crate::foresee::{self, Machine};
 use crate::image::examine::examine;
 use crate::reports::{node_state, secrets};
 use crate::state::{self, NodeEvent};
@@ -23,8 +23,9 @@ use crate::{random, status};
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
-    let now = now();
     examine(store, images_of(store, &new.task).await?).await?;
+    // After the images were read, which may take minutes.
+    let now = now();
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
     if node.state == NodeState::Decommissioned {
@@ -34,7 +35,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
     let work = compose_work(&mut transaction, &node, ca, new).await?;
-    refuse_foreseen(store, &mut transaction, &node, &work.steps).await?;
+    refuse_foreseen(store, &mut transaction, machine_of(&node, now), &work.steps).await?;
     let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
@@ -48,18 +49,35 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
 
 /// The images that a task writes, as far as this server may have them.
 async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
+    let mut connection = store.read().await?;
     match task {
-        Task::Workflow(workflow) => Ok(foresee::images_of(&workflow.steps)),
+        Task::Workflow(workflow) => {
+            let mut steps = workflow.steps.clone();
+            named_images::resolve(&mut connection, &mut steps).await?;
+            Ok(foresee::images_of(&steps))
+        }
         Task::Os(name) => {
-            let system = systems::get_by_name(&mut *store.read().await?, name).await?;
+            let system = systems::get_by_name(&mut connection, name).await?;
             Ok(system.into_iter().map(|system| system.image).collect())
         }
     }
 }
 
+/// What is certain of the machine of a node. While it is off or runs its system, it may get other disks, and may be
+/// replaced. What it reported last must not keep it from a run, because it reports again once it is given one.
+fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
+    let here = node.inventory.as_ref().filter(|_| status::is_in_slipway(node, now));
+    here.map_or(Machine::default(), |here| Machine { arch: &here.cpu.arch, disks: &here.disks })
+}
+
 /// Refuses a run that would fail once the disk was erased.
-async fn refuse_foreseen(store: &Store, connection: &mut Connection, node: &Node, steps: &[Step]) -> Result<(), Error> {
-    let Some(foreseen) = foresee::foresee(store, connection, node, steps).await? else { return Ok(()) };
+async fn refuse_foreseen(
+    store: &Store,
+    connection: &mut Connection,
+    machine: Machine<'_>,
+    steps: &[Step],
+) -> Result<(), Error> {
+    let Some(foreseen) = foresee::foresee(store, connection, machine, steps).await? else { return Ok(()) };
     let message = format!("{} would fail: {}", foreseen.place(steps), foreseen.problem);
     Err(Error::refused(ErrorCode::Conflict, message))
 }
@@ -162,7 +180,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
 pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;
-    if !run.restored || !state::is_open(run.progress.state) {
+    if !run.is_held() {
         let message =
             format!("run {} does not wait to be confirmed: only unfinished runs of a restored backup do", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));

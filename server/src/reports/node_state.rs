@@ -15,7 +15,7 @@ const MOST_LOGGED: usize = 300;
 /// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
     match run {
-        Some(run) if run.restored => Known::Node { state: NodeState::Installed, run: None },
+        Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None },
         run => Known::Node { state: node.state, run: run.map(|run| run.progress.state) },
     }
 }

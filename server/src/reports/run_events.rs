@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
-    Workflow,
+    StepState, Workflow,
 };
 
 use crate::error::Error;
-use crate::foresee::{foresee, images_of};
+use crate::foresee::{Machine, foresee, images_of};
 use crate::image::examine::examine;
 use crate::jwt::Subject;
 use crate::reports::{boot, node_state, secrets};
@@ -60,7 +60,8 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
 /// is in progress is, because the machine may have been power-cycled.
 ///
 /// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends
-/// here, before the machine erases a disk for it.
+/// here, before the machine erases a disk for it. Its disks are left to the machine, which enrols when the first of them
+/// is there, but judges when all are.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;
@@ -69,9 +70,11 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
     examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
     let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
-    if let Some(foreseen) = foresee(store, &mut transaction, &node, &run.workflow).await? {
-        let reason =
-            format!("checking {} before the first step; the disks are as they were", foreseen.place(&run.workflow));
+    let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
+    let machine = Machine { arch, ..Machine::default() };
+    if let Some(foreseen) = foresee(store, &mut transaction, machine, &run.workflow).await? {
+        let has_begun = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+        let reason = foreseen.reason(&run.workflow, has_begun);
         let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };
         state::fail(&mut run.progress, &failure, now);
         runs::update(&mut transaction, &run).await?;
@@ -96,7 +99,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
     let node = admitted_node(connection, subject).await?;
     let run = runs::newest_of(connection, &node.id).await?;
-    let is_live = |run: &Run| state::is_open(run.progress.state) && !run.restored;
+    let is_live = |run: &Run| state::is_open(run.progress.state) && !run.is_held();
     let may = |run: &Run| is_live(run) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
     Ok(run.filter(may).map(|run| (node, run)))
 }
@@ -116,7 +119,7 @@ pub async fn store_events(
         return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     check_gap(batch, run.last_seq)?;
-    if run.restored && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
+    if run.is_held() && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
         // Its machine works on it, so it was not over when the backup was made, and is not now.
         runs::confirm(&mut transaction, &run.id).await?;
     }

@@ -6,7 +6,7 @@ use slipway_protocol::{Proof, Step};
 
 use super::{Connection, database, enum_from_text, get, json, number, optional_number, to_json, to_word};
 use crate::error::Error;
-use crate::state::RunProgress;
+use crate::state::{self, RunProgress};
 use crate::time::Millis;
 use sqlx::sqlite::SqliteRow;
 
@@ -47,6 +47,13 @@ pub struct Run {
     pub forgotten: bool,
     /// Whether it came unfinished from a backup, and no operator confirmed it since.
     pub restored: bool,
+}
+
+impl Run {
+    /// Whether no machine gets it until an operator confirms it. Once it is over, nothing is held.
+    pub fn is_held(&self) -> bool {
+        self.restored && state::is_open(self.progress.state)
+    }
 }
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.

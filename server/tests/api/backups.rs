@@ -168,6 +168,27 @@ async fn a_machine_that_works_on_its_run_goes_on_under_a_restored_server() {
     assert_eq!(node.workflow(&server).await.unwrap().run, run, "also after a power cycle");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_a_backup_that_an_operator_ended_is_not_held_any_more() {
+    let old = TestServer::start().await;
+    let node = old.enrolled("web1").await;
+    add_system(&old, |_| {}).await.unwrap();
+    let run = start(&old, debian()).await.unwrap().id;
+    let file = old.folder.path().join("backup");
+    let file = file.to_str().unwrap();
+    succeed(&old.data_path(), &["backup", file]);
+    let server = TestServer::start_on(async |data| drop(succeed(&data, &["restore", file]))).await;
+    succeed(&server.data_path(), &["run", "cancel", "web1"]);
+    let script = server.client().get(server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64")));
+    let script = script.send().await.unwrap().text().await.unwrap();
+    assert!(script.contains("initrd"), "nothing says that it was installed: {script}");
+    let event = Event { seq: 1, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
+    assert!(node.post_events(&server, &run, &[event]).await.status().is_success());
+    let store = server.store().await;
+    let shown = nodes::find(&mut store.read().await.unwrap(), "web1").await.unwrap().unwrap();
+    assert!(!shown.armed, "there is nothing to do for another machine");
+}
+
 #[tokio::test]
 async fn a_backup_that_is_damaged_restores_nothing() {
     let server = TestServer::start().await;

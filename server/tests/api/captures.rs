@@ -270,12 +270,20 @@ async fn a_captured_disk_is_for_nodes_and_operators() {
     }
 
     // A machine that installs it needs nothing but what its run says, and only as long as the run goes on.
-    let image = json!({ "url": format!("https://server.test:8443{path}"), "digest": described(b"bytes\0").digest });
-    let steps = json!([{ "name": "a", "action": { "stream-image": image } }]);
-    let task =
-        Task::Workflow(WorkflowFile { steps: serde_json::from_value(steps).unwrap(), ..WorkflowFile::default() });
-    let new = NewRun { replace: true, ..NewRun::new(task) };
-    operate::start_run(&server.store().await, &server.ca(), "m1", new).await.unwrap();
+    let start = async |query: &str| {
+        let url = format!("https://server.test:8443{path}{query}");
+        let image = json!({ "url": url, "digest": described(b"bytes\0").digest });
+        let steps = json!([{ "name": "a", "action": { "stream-image": image } }]);
+        let task =
+            Task::Workflow(WorkflowFile { steps: serde_json::from_value(steps).unwrap(), ..WorkflowFile::default() });
+        let new = NewRun { replace: true, ..NewRun::new(task) };
+        operate::start_run(&server.store().await, &server.ca(), "m1", new).await
+    };
+    for query in ["?x=1", "?token=x"] {
+        let refused = start(query).await.expect_err(query).to_string();
+        assert!(refused.contains("the URL in the step has a query already"), "{refused}");
+    }
+    start("").await.unwrap();
     let workflow = node.workflow(server).await.unwrap();
     let slipway_protocol::Action::StreamImage(image) = &workflow.steps[0].action else { panic!("{workflow:?}") };
     let given = server.url(image.url.strip_prefix("https://server.test:8443").unwrap());

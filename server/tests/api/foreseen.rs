@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use slipway_protocol::{Cpu, Disk, Inventory, NodeState, RunState};
+use slipway_protocol::{Cpu, Disk, DiskChoice, DiskHints, Event, EventKind, Inventory, NodeState, RunState};
+use slipway_server::image::examine::examine as examine_images;
 use slipway_server::store::{self, nodes};
 use slipway_server::{Error, operate};
 
@@ -120,6 +122,17 @@ async fn a_run_ends_before_the_disk_is_erased_if_its_image_vanished_since() {
     let failure = run.steps[0].failure.as_ref().unwrap();
     assert_eq!(failure.reason, "checking step 2 (stream-image) before the first step; the disks are as they were");
     assert!(failure.causes[0].contains("is missing on this server"), "{failure:?}");
+
+    add_system(&server, |_| {}).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    let workflow = node.workflow(&server).await.unwrap();
+    let began = Event { seq: workflow.next_seq, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
+    assert!(node.post_events(&server, &workflow.run, &[began]).await.status().is_success());
+    fs::remove_file(server.data().image(&digest)).unwrap();
+    assert_eq!(node.workflow(&server).await, None, "its machine was power-cycled");
+    let failure = web1(&server).await.run.unwrap().steps[0].failure.clone().unwrap();
+    let again = "checking step 2 (stream-image) before the run begins again; the disk may have no system";
+    assert_eq!(failure.reason, again);
 }
 
 #[tokio::test]
@@ -133,10 +146,57 @@ async fn an_image_that_is_larger_than_the_disk_is_not_installed() {
     with_disk(&server, 512).await;
     let started: Result<_, Error> = start(&server, debian()).await;
     started.unwrap();
-    // It was exchanged for a smaller one before the machine asked for work.
+    // The machine enrolled again when only one of its disks was there. It judges itself once all are.
     with_disk(&server, 256).await;
-    assert_eq!(node.workflow(&server).await, None);
-    assert_eq!(web1(&server).await.state, NodeState::Failed);
+    assert!(node.workflow(&server).await.is_some());
+}
+
+#[tokio::test]
+async fn the_largest_disk_is_chosen_by_the_machine_that_has_them_all() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let largest = DiskHints { choose: DiskChoice::Largest, ..DiskHints::default() };
+    add_system(&server, |system| system.disk = largest).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    with_disk(&server, 256).await;
+    assert!(node.workflow(&server).await.is_some());
+}
+
+#[tokio::test]
+async fn what_a_machine_reported_long_ago_keeps_it_from_no_run() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let Some(image) = made(&server, "arm64", 16, &ROOT.replace("$TYPE", "8305")) else { return };
+    install(&server, &image);
+    let (store, data) = (server.store().await, server.data_path());
+    let line = ["run", "start", "web1", "--os", "debian"];
+    for (arch, size) in [("aarch64", 256), ("x86_64", 64 * MIB)] {
+        with_machine(&server, arch, size, 512).await;
+        fail(&data, &line);
+        nodes::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
+        succeed(&data, &line);
+        succeed(&data, &["run", "cancel", "web1"]);
+        assert_eq!(node.workflow(&server).await, None, "it is here again");
+    }
+    // It was heard of a moment ago, but of the system that it installed.
+    with_machine(&server, "aarch64", 64 * MIB, 512).await;
+    succeed(&data, &line);
+    let workflow = node.workflow(&server).await.unwrap();
+    node.finish(&server, &workflow).await;
+    with_disk(&server, 256).await;
+    succeed(&data, &line);
+}
+
+#[tokio::test]
+async fn an_image_is_examined_once_however_many_ask() {
+    let server = TestServer::start().await;
+    let digest = add_system(&server, |_| {}).await.unwrap().image;
+    let store = server.store().await;
+    let turn = store.turn_to_examine(&digest).await;
+    let waiting = tokio::time::timeout(Duration::from_millis(200), examine_images(&store, vec![digest.clone()]));
+    assert!(waiting.await.is_err(), "another examines it");
+    drop(turn);
+    examine_images(&store, vec![digest]).await.unwrap();
 }
 
 const MIB: u64 = 1 << 20;
@@ -233,11 +293,9 @@ async fn an_image_whose_table_is_for_another_disk_is_not_installed() {
         with_machine(&server, "x86_64", 64 * MIB, 512).await;
         succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
     }
-    // The disk was exchanged before the machine asked for work.
+    // The machine enrolled again when only one of its disks was there.
     with_machine(&server, "x86_64", 64 * MIB, 4096).await;
-    assert_eq!(node.workflow(&server).await, None);
-    let failure = web1(&server).await.run.unwrap().steps[0].failure.clone().unwrap();
-    assert!(failure.reason.ends_with("; the disks are as they were"), "{failure:?}");
+    assert!(node.workflow(&server).await.is_some());
 }
 
 #[tokio::test]
@@ -255,15 +313,19 @@ async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
     ] {
         let Some(image) = made(&server, name, 16, &script) else { return };
         let digest = succeed(&data, &["image", "add", "--not-an-image", image.to_str().unwrap()]).trim().to_owned();
+        let streamed =
+            |called: &str| erase_and(&format!("stream-image: {{url: https://server.test:8443/images/{called}}}"));
+        // Nobody looked at it before it is called by its name.
+        for called in [name, &digest] {
+            let run = new_run(&streamed(called));
+            let refused = operate::start_run(&server.store().await, &server.ca(), "web1", run).await;
+            let refused = refused.expect_err(called).to_string();
+            assert!(refused.starts_with("step 2 (x) would fail: the image ") && refused.contains(expect), "{refused}");
+        }
         let refused = fail(&data, &["os", "add", "x", "--image", &digest]);
         assert!(refused.contains(&format!("the image {name:?} cannot be installed: {expect}")), "{refused}");
-        let url = format!("https://server.test:8443/images/{digest}");
-        let steps = erase_and(&format!("stream-image: {{url: {url}}}"));
-        let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&steps)).await;
-        let refused = refused.expect_err(name).to_string();
-        assert!(refused.starts_with("step 2 (x) would fail: the image ") && refused.contains(expect), "{refused}");
         // For other actions it is a file like any other.
-        let unpack = steps.replace("stream-image: {", "unpack-archive: {partition: 1, ");
+        let unpack = streamed(&digest).replace("stream-image: {", "unpack-archive: {partition: 1, ");
         operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&unpack)).await.unwrap();
         succeed(&data, &["run", "cancel", "web1"]);
         succeed(&data, &["image", "remove", &digest]);

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use slipway_server::operate;
+use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::store::images::{self, Image};
 use slipway_server::store::{self};
 
 use crate::program::{command, fail, made, serve, succeed};
 use crate::support::{IMAGE, TestServer, UUID};
+use crate::work::new_run;
 
 /// Adds an image of this name whose second half has this byte, and returns its digest.
 fn add(data: &Path, name: &str, byte: u8) -> String {
@@ -98,6 +99,52 @@ fn a_workflow_names_images_of_the_server_as_commands_do() {
     let line = start("url: https://server.test/images/c.img");
     let said = fail(data, &line.each_ref().map(String::as_str));
     assert!(said.contains("there is no image \"c.img\""), "{said}");
+}
+
+#[tokio::test]
+async fn a_machine_gets_the_digests_of_what_a_workflow_names() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let data = server.data_path();
+    let (one, two) = (add(&data, "a.img", 1), add(&data, "b.img", 2));
+    let steps = |action: &str| {
+        let action =
+            action.replace("HERE", "https://server.test:8443/images").replace("ONE", &one).replace("TWO", &two);
+        new_run(&format!("steps:\n- {{name: x, action: {{{action}}}}}\n"))
+    };
+    let start = async |action: &str| {
+        let new = NewRun { replace: true, ..steps(action) };
+        operate::start_run(&server.store().await, &server.ca(), "web1", new).await
+    };
+    let there = "url: https://elsewhere.test/x";
+    for (given, expect) in [
+        ("stream-image: {url: HERE/a.img}", "stream-image: {url: HERE/ONE, digest: ONE}"),
+        ("stream-image: {url: HERE/a.img, digest: ONE}", "stream-image: {url: HERE/ONE, digest: ONE}"),
+        ("stream-image: {url: HERE/a.img, raw_digest: ONE}", "stream-image: {url: HERE/ONE, raw_digest: ONE}"),
+        ("stream-image: {url: HERE/ONE}", "stream-image: {url: HERE/ONE}"),
+        ("stream-image: {url: HERE/a.img, sums: https://s.test/SUMS}", "stream-image: {url: HERE/ONE, digest: ONE}"),
+        (
+            "unpack-archive: {partition: 1, url: HERE/a.img}",
+            "unpack-archive: {partition: 1, url: HERE/ONE, digest: ONE}",
+        ),
+        ("write-file: {path: /x, url: HERE/b.img}", "write-file: {path: /x, url: HERE/TWO, digest: TWO}"),
+        (
+            &format!("stream-image: {{{there}, mirrors: [HERE/a.img], bmap: HERE/b.img}}"),
+            &format!("stream-image: {{{there}, mirrors: [HERE/ONE], bmap: HERE/TWO}}"),
+        ),
+        (
+            &format!("write-file: {{path: /x, {there}, sums: HERE/b.img}}"),
+            &format!("write-file: {{path: /x, {there}, sums: HERE/TWO}}"),
+        ),
+    ] {
+        start(given).await.unwrap_or_else(|error| panic!("{given}: {error}"));
+        let Task::Workflow(expect) = steps(expect).task else { panic!("{given}") };
+        assert_eq!(node.workflow(&server).await.unwrap().steps[0].action, expect.steps[0].action, "{given}");
+    }
+    let signed = "stream-image: {url: HERE/a.img, sums: https://s.test/SUMS, \
+                  signature: {url: https://s.test/SUMS.sig, public_key: k}}";
+    let refused = start(signed).await.expect_err("signed").to_string();
+    assert!(refused.contains("give `digest` in place of `sums` and `signature`"), "{refused}");
 }
 
 #[test]
