@@ -26,7 +26,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use slipway_protocol::{Digest, ErrorCode};
 
@@ -38,6 +39,8 @@ use crate::time::{Millis, now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
+/// How long commands that look whether a server runs may hold its lock.
+const LOOKED_AT: Duration = Duration::from_secs(1);
 const OPERATOR_TOKEN: &str = "operator-token";
 /// Name prefix of images that are still being copied.
 const INCOMING: &str = "incoming-";
@@ -139,7 +142,13 @@ impl DataDir {
         let mut options = fs::OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(failed("opening"))?;
-        match file.try_lock() {
+        let until = Instant::now() + LOOKED_AT;
+        let mut locked = file.try_lock();
+        while matches!(locked, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            thread::sleep(LOOKED_AT / 50);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
@@ -162,7 +171,7 @@ impl DataDir {
     /// did.
     pub fn stopped_at(&self) -> Option<Millis> {
         let file = File::open(self.root.join(SERVE_LOCK)).ok()?;
-        // A shared lock is in no server's way for longer than this.
+        // A server that starts waits until it is dropped.
         file.try_lock_shared().ok()?;
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
         let since = modified.duration_since(UNIX_EPOCH).ok()?;
@@ -310,6 +319,24 @@ mod tests {
         }
         let files = fs::read_dir(folder.path().join("new"))?.count();
         assert_eq!(files, 3, "the two and images/, no leftovers");
+        Ok(())
+    }
+
+    #[test]
+    fn who_looks_whether_a_server_runs_keeps_none_from_starting() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::make(&folder.path().join("new"))?;
+        drop(data.lock_for_serving("https://server.test")?);
+        let looking = File::open(folder.path().join("new").join(SERVE_LOCK))?;
+        looking.lock_shared()?;
+        let looked = thread::spawn(move || {
+            thread::sleep(LOOKED_AT / 5);
+            drop(looking);
+        });
+        let lock = data.lock_for_serving("https://server.test");
+        looked.join().expect("no panic");
+        let _lock = lock?;
+        assert!(data.lock_for_serving("https://server.test").is_err());
         Ok(())
     }
 }

@@ -306,15 +306,18 @@ fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
     }
 }
 
-/// Makes the folder of boot files if it is missing. Anybody may read what is in it.
+/// Makes the folder of boot files if it is missing, and those above it. Anybody may read what is in it.
 fn make_boot_folder(folder: &Path) -> Result<(), Error> {
     let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
     if folder.exists() {
         return Ok(());
     }
+    let is_made = |part: &&Path| part.file_name().is_some() && !part.exists();
+    let made: Vec<&Path> = folder.ancestors().filter(is_made).collect();
     std::fs::create_dir_all(folder).map_err(failed("creating the boot folder"))?;
-    let readable = Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder, readable).map_err(failed("creating the boot folder"))?;
+    for part in made {
+        std::fs::set_permissions(part, Permissions::from_mode(0o755)).map_err(failed("creating the boot folder"))?;
+    }
     tracing::info!(folder = %folder.display(), "made the boot folder; `slipway-server media build` fills it");
     Ok(())
 }

@@ -97,7 +97,9 @@ fn a_boot_folder_that_is_missing_is_made() {
     let (data, boot) = (folder.path().join("data"), folder.path().join("srv/boot"));
     let serve = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot", boot.to_str().unwrap()];
     drop(crate::program::started(command(&data, &serve)));
-    assert_eq!(std::fs::metadata(&boot).unwrap().permissions().mode() & 0o777, 0o755);
+    for made in [&*boot, boot.parent().unwrap()] {
+        assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o755, "{made:?}");
+    }
 }
 
 #[test]
