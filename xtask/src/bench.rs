@@ -5,7 +5,7 @@ pub mod cost;
 pub mod disk;
 pub mod servers;
 pub mod siege;
-mod stalls;
+pub mod stalls;
 pub mod stream;
 pub mod streams;
 pub mod user_data;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -149,6 +149,16 @@ pub const TEST_PROGRAMS: Part = Part {
     download: 60,
     kept: 5000,
 };
+/// The servers and other tools that `bench stream` compares with.
+pub const BENCH: Part = Part {
+    name: "the tools to compare with",
+    packages: &[host::BENCH],
+    folder: "",
+    entries: 0,
+    seconds: 0,
+    download: 0,
+    kept: 0,
+};
 /// What else benchmarks and power cut tests use.
 pub const TORTURE: Part = Part {
     name: "the programs that check disks",
@@ -185,12 +195,13 @@ const CORES: usize = 2;
 /// More processors than this make nothing faster: the longest crates and machines are waited for.
 const MOST_CORES: usize = 8;
 
-/// The command that runs: where its time will be kept, if everything it needs was ready, and when it began.
-static RUNNING: Mutex<Option<(PathBuf, Instant)>> = Mutex::new(None);
+/// The command that runs: where its time will be kept, if everything it needs was ready, and when it began. What it
+/// runs in turn prepares too, and does not count.
+static RUNNING: OnceLock<Option<(PathBuf, Instant)>> = OnceLock::new();
 
 /// Keeps how long the command took, for the next forecast on this machine. To be called when it has succeeded.
 pub fn succeeded() {
-    if let Some((file, began)) = RUNNING.lock().ok().and_then(|mut running| running.take()) {
+    if let Some(Some((file, began))) = RUNNING.get() {
         // A forecast is not worth an error.
         _ = fs::write(file, began.elapsed().as_secs().to_string());
     }
@@ -227,9 +238,8 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     let file = kept_time(command, itself)?;
     let measured = fs::read_to_string(&file).ok().and_then(|seconds| seconds.trim().parse().ok());
     let itself = measured.map_or_else(|| scaled(itself, cores), Duration::from_secs);
-    if new.is_empty() && of_debian == 0 {
-        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((file, Instant::now()));
-    }
+    let is_ready = new.is_empty() && of_debian == 0;
+    RUNNING.get_or_init(|| is_ready.then(|| (file, Instant::now())));
     let known = Known { itself, was_measured: measured.is_some(), cores };
     for line in forecast(command, &new, &known, of_debian, &cache.display().to_string()) {
         eprintln!("{line}");

@@ -8,10 +8,11 @@ use clap::{Args, Subcommand, ValueEnum as _};
 use xtask::bench::boot::boot;
 use xtask::bench::disk::Kind;
 use xtask::bench::siege::siege;
+use xtask::bench::stalls;
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
 use xtask::bench::user_data;
-use xtask::{prepare, workspace};
+use xtask::{host, prepare, workspace};
 
 /// Measure slipway against other tools and against the limit of this machine.
 #[derive(Args)]
@@ -82,6 +83,16 @@ impl Bench {
         }
     }
 
+    /// What this host lacks to run it, if anything.
+    pub fn lacks(&self) -> Result<Option<&'static str>> {
+        let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
+        if needs_root && !host::is_root()? {
+            return Ok(Some("no root"));
+        }
+        let stalls = matches!(&self.what, What::Stream { disk, .. } if disk.contains(&Kind::Slow));
+        Ok((stalls && !stalls::are_possible()).then_some("no control group that can hold back a disk"))
+    }
+
     pub fn run(self) -> Result<()> {
         match if self.short { self.what.shortened() } else { self.what } {
             What::Stream { rounds, format, disk } => {
@@ -89,7 +100,7 @@ impl Bench {
                     true => (Image::Small, prepare::TARGET_IMAGE),
                     false => (Image::Large, prepare::LARGE_IMAGE),
                 };
-                let parts = [prepare::BINARY, prepare::SERVER, part];
+                let parts = [prepare::BINARY, prepare::SERVER, prepare::BENCH, part];
                 let each = Duration::from_secs(40);
                 let formats = if format.is_empty() { 5 } else { format.len() };
                 prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats * disk.len()) as u32)?;

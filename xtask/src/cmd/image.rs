@@ -32,7 +32,7 @@ pub struct Image {
     #[arg(long, value_enum, default_value_t)]
     arch: Arch,
     /// Another argument of the kernel; may be given several times
-    #[arg(long = "argument", value_name = "WORD")]
+    #[arg(long = "kernel-arg", alias = "argument", value_name = "WORD", allow_hyphen_values = true)]
     arguments: Vec<String>,
     /// Folder for the files
     #[arg(long, value_name = "DIR", default_value = "target/slipway/image")]
