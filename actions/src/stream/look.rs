@@ -2,9 +2,10 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
+use slipway_formats::gzip::Members;
 use slipway_formats::image::made_for::HEAD;
 use slipway_formats::image::{Format, check_raw};
-use slipway_formats::qcow2::{self, Block, Image};
+use slipway_formats::qcow2::Image;
 
 use super::xz;
 use crate::error::{Error, ImageError};
@@ -59,7 +60,7 @@ fn decode(format: Format, input: &mut (impl BufRead + Send)) -> (Vec<u8>, Option
     let read = match format {
         Format::Raw | Format::Qcow2 => read(input),
         Format::Zstd => ::zstd::Decoder::with_buffer(input).and_then(|mut decoder| read(&mut decoder)),
-        Format::Gzip => read(&mut flate2::bufread::MultiGzDecoder::new(input)),
+        Format::Gzip => read(&mut Members::new(input)),
         // The decoder does not tell a stream that was cut off from one that ends.
         Format::Xz => match xz::Decoder::new(input).and_then(|mut decoder| read(&mut decoder)) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -80,23 +81,15 @@ fn of_qcow2(mut download: Download<'_, '_>) -> Result<Option<Beginning>, Error> 
             io::Error::other("the source cannot be read")
         })
     };
-    let mut size = 0;
-    let mut head = Vec::new();
     let read = Image::open(len, &mut read_at).and_then(|image| {
-        size = image.size();
-        head.resize(HEAD.min(usize::try_from(size).unwrap_or(HEAD)), 0);
-        image.read_range(0..head.len() as u64, &mut read_at, |at, block| {
-            if let (Block::Data(data), Ok(at)) = (block, usize::try_from(at)) {
-                let place = head.get_mut(at..).unwrap_or_default();
-                place.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
-            }
-            Ok::<(), qcow2::Error>(())
-        })
+        let size = image.size();
+        let head = image.bytes(0..size.min(HEAD as u64), &mut read_at)?;
+        Ok(Beginning { head, size: Some(size) })
     });
     match read {
         _ if failed => Ok(None),
         Err(source) => Err(ImageError::Qcow2 { source }.into()),
-        Ok(()) => Ok(Some(Beginning { head, size: Some(size) })),
+        Ok(beginning) => Ok(Some(beginning)),
     }
 }
 

@@ -74,7 +74,7 @@ impl Image {
     }
 
     /// Yields all clusters that have bytes of a range of the raw image, in order.
-    pub fn read_range<E: From<Error>>(
+    fn read_range<E: From<Error>>(
         &self,
         range: Range<u64>,
         read_at: &mut ReadAt<'_>,
@@ -99,6 +99,21 @@ impl Image {
             self.read_mapped(l1_index, table, &range, &mut buffers, read_at, &mut out)?;
         }
         out.flush()
+    }
+
+    /// The bytes of a range of the raw image, which is held in memory. Zeros stand for those behind its end.
+    pub fn bytes(&self, range: Range<u64>, read_at: &mut ReadAt<'_>) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
+        self.read_range(range.clone(), read_at, |at, block| {
+            // A cluster may begin before the range, and end after it.
+            let before = usize::try_from(range.start.saturating_sub(at)).unwrap_or(usize::MAX);
+            let place = usize::try_from(at.saturating_sub(range.start)).unwrap_or(usize::MAX);
+            if let (Block::Data(data), Some(place)) = (block, bytes.get_mut(place..)) {
+                place.iter_mut().zip(data.iter().skip(before)).for_each(|(to, from)| *to = *from);
+            }
+            Ok::<(), Error>(())
+        })?;
+        Ok(bytes)
     }
 
     /// Yields the part of a range of the raw image that one L2 table maps.

@@ -227,6 +227,23 @@ fn the_small_image_is_read() {
 }
 
 #[test]
+fn any_range_of_the_raw_image_is_read_alone() {
+    let (file, raw) = small();
+    let mut read_at = |offset: u64, bytes: &mut [u8]| {
+        let start = usize::try_from(offset).unwrap();
+        bytes.copy_from_slice(&file[start..start + bytes.len()]);
+        Ok(())
+    };
+    let image = Image::open(file.len() as u64, &mut read_at).unwrap();
+    for range in [0..0, 0..1, 0..SIZE, 100..200, 511..513, 1000..1600, 1900..2100, SIZE - 800..SIZE - 1] {
+        let bytes = image.bytes(range.start as u64..range.end as u64, &mut read_at).unwrap();
+        assert!(bytes == raw[range.clone()], "{range:?}");
+    }
+    let behind = image.bytes(SIZE as u64 - 2..SIZE as u64 + 2, &mut read_at).unwrap();
+    assert_eq!(behind, [b'd', b'd', 0, 0]);
+}
+
+#[test]
 fn headers_that_cannot_be_relied_on_are_refused() {
     refused_field(0, 0, "does not begin like a qcow2 image");
     refused_field(4, 1, "it has version 1");

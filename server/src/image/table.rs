@@ -7,7 +7,6 @@ use std::path::Path;
 
 use slipway_formats::image::made_for::{HEAD, MadeFor};
 use slipway_formats::partition_table::Kind;
-use slipway_formats::qcow2::{self, Block, Image};
 use slipway_protocol::ErrorCode;
 
 use super::CHUNK_BYTES;
@@ -69,23 +68,4 @@ impl Ends {
 pub(super) fn of_file(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
-}
-
-/// Reads a part of the raw image of a qcow2 image.
-pub(super) fn of_qcow2(image: &Image, file: &File, offset: u64, len: usize) -> Result<Vec<u8>, qcow2::Error> {
-    let mut bytes = vec![0; len];
-    let end = offset.saturating_add(len as u64);
-    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
-    image.read_range(offset..end, &mut read_at, |at, block| {
-        if let Block::Data(data) = block {
-            let common = at.max(offset)..(at + data.len() as u64).min(end);
-            let from = data.get((common.start - at) as usize..(common.end.max(common.start) - at) as usize);
-            let to = (common.start - offset) as usize..(common.end.max(common.start) - offset) as usize;
-            if let (Some(from), Some(to)) = (from, bytes.get_mut(to)) {
-                to.copy_from_slice(from);
-            }
-        }
-        Ok::<(), qcow2::Error>(())
-    })?;
-    Ok(bytes)
 }
