@@ -36,7 +36,13 @@ fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
         (ValueSource::EnvVariable, Some(name)) => format!("{name} is set but has no value: unset it, or give it one"),
         _ => match argument.get_long() {
             Some(name) => format!("--{name} has no value: leave the option out, or give it one"),
-            None => format!("<{}> has no value", id.to_uppercase()),
+            None => format!("<{}> has no value", name_of(argument)),
         },
     })
+}
+
+/// The name of an argument's value, as the usage has it.
+pub(super) fn name_of(argument: &Arg) -> String {
+    let name = argument.get_value_names().and_then(<[_]>::first);
+    name.map_or_else(|| argument.get_id().as_str().to_uppercase(), ToString::to_string)
 }

@@ -1,6 +1,6 @@
 //! The names that may stand at a place of a command line: `slipway-server names -- WORD...`, which completions of
 //! shells call. The place is behind the words. Nothing is printed if no name belongs there, or if the names cannot be
-//! read: nobody wants errors in the middle of what he types.
+//! read: an error would stand in the middle of the line that is being typed.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -10,6 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 use slipway_server::data::DataDir;
 use slipway_server::store::{Store, images, nodes, systems};
 
+use super::given::name_of;
 use super::{Arguments, print};
 
 /// How long whoever types is kept waiting.
@@ -25,8 +26,7 @@ enum Kind {
 
 impl Kind {
     fn of(argument: &Arg) -> Option<Self> {
-        let by_id = argument.get_id().as_str().to_uppercase();
-        match argument.get_value_names().and_then(<[_]>::first).map_or(by_id.as_str(), |name| name.as_str()) {
+        match name_of(argument).as_str() {
             "NODE" | "NODE|RUN" => Some(Self::Node),
             "IMAGE" => Some(Self::Image),
             "OS" => Some(Self::Os),
@@ -53,7 +53,8 @@ pub fn run(data: PathBuf, words: &[String]) -> anyhow::Result<()> {
 }
 
 async fn names(data: &Path, kind: Kind) -> anyhow::Result<Vec<String>> {
-    let store = Store::open(&DataDir::open(data)?.database()).await?;
+    // Whoever only types must not change the schema under a server that still runs in an older version.
+    let store = Store::open_read_only(&DataDir::open(data)?.database());
     let mut connection = store.read().await?;
     Ok(match kind {
         Kind::Node => nodes::all(&mut connection).await?.iter().map(|node| node.label().to_owned()).collect(),

@@ -113,6 +113,14 @@ impl Store {
         Ok(Self { readers, writer, folder, turns: Arc::default() })
     }
 
+    /// Opens the database file for reading, with the schema that it has, which may be another than that of this version.
+    pub fn open_read_only(file: &Path) -> Self {
+        let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
+        let pool = |most| SqlitePoolOptions::new().max_connections(most).connect_lazy_with(options.clone());
+        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        Self { readers: pool(1), writer: pool(1), folder }
+    }
+
     /// The path of the image with this digest, whether or not it exists.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.folder, digest)

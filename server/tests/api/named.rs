@@ -186,6 +186,16 @@ fn the_names_behind_a_word_are_completed() {
     assert!(output.stdout.is_empty() && String::from_utf8(output.stderr).unwrap().is_empty());
     assert!(!nowhere.exists());
 
+    // The schema of a database is left as it is: a server of another version may be running on it.
+    let older = folder.path().join("older");
+    made(&older);
+    let file = older.join("slipway.db");
+    let sum = || (fs::read(&file).unwrap().len(), fs::metadata(&file).unwrap().modified().unwrap());
+    fs::write(&file, "").unwrap();
+    let before = sum();
+    assert_eq!(succeed(&older, &["names", "--", "node", "show"]), "");
+    assert_eq!(sum(), before);
+
     let manual = folder.path().join("manual");
     fs::create_dir(&manual).unwrap();
     succeed(data, &["manual", manual.to_str().unwrap()]);

@@ -177,6 +177,7 @@ fn options_and_files_have_values() {
         says(&["node", "set", "web1", "--disk-device", blank], "--disk-device has no value");
         says(&["node", "set", "web1", "--disk-serial", blank], "no value");
         says(&["node", "show", blank], "<NODE> has no value");
+        says(&["os", "remove", blank], "<OS> has no value");
         says(&["node", "release", "web1", "--name", blank], "--name has no value");
         says(&["os", "add", "x", "--image", &digest, "--kernel-arg", blank], "--kernel-arg has no value");
         says(&["run", "start", "web1", "--os", blank], "--os has no value");
