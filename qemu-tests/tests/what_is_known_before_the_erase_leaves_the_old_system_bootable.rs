@@ -100,7 +100,7 @@ fn known_to_the_server(bench: &Bench) -> Result<Vec<(Action, String)>> {
     cases.push((write(good.clone(), Some(other)), format!("has the digest {digest}")));
     let raw_size = Some(MIB as u64);
     let of_size = StreamImage { url: good.clone(), raw_size, ..StreamImage::default() };
-    cases.push((Action::StreamImage(of_size), "has the size of its raw image".to_owned()));
+    cases.push((Action::StreamImage(of_size), "the raw image of ".to_owned()));
     let missing = sha256(b"nobody has it")?;
     let place = |digest: &Digest| format!("{}/images/{digest}", bench.lab.url());
     cases.push((write(place(&missing), None), format!("there is no image {missing} on this server")));

@@ -177,6 +177,9 @@ impl Error {
     }
 }
 
+/// Longest reason or path in a log line, in characters. What somebody submits may be repeated in it.
+pub const MOST_LOGGED: usize = 300;
+
 /// The error with its causes in one line, outermost first.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     slipway_protocol::Failure::of(error).in_one_line()

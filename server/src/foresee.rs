@@ -105,13 +105,11 @@ async fn missing(
     // None: the URL is of somebody else, or all is well.
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
-        let advice = "add it again (`slipway-server image add FILE`)";
         match images.iter().find(|stored| stored.image.digest == digest) {
             Some(Stored { image, finding }) => {
-                let problem = stored::problem(store, image, finding.as_ref())?.in_words();
-                Some(format!("the image {} ({digest}) {problem}; {advice}", image.file_name))
+                Some(stored::sentence(image, stored::problem(store, image, finding.as_ref())?))
             }
-            None if is_here(url) => Some(format!("there is no image {digest} on this server; {advice}")),
+            None if is_here(url) => Some(format!("there is no image {digest} on this server; {}", stored::ADD_AGAIN)),
             None => None,
         }
     };

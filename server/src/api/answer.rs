@@ -16,12 +16,9 @@ use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 
 use crate::api::body::Unread;
 use crate::api::{App, fault};
-use crate::error::{Error, chain};
+use crate::error::{Error, MOST_LOGGED, chain};
 use crate::store::to_word;
 use crate::time::dated;
-
-/// Longest reason or path in a log line, in characters. What an operator submits may be repeated in it.
-pub const MOST_LOGGED: usize = 300;
 
 /// An answer to an operator, in JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
 pub struct Dated<T>(pub T);

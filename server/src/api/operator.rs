@@ -253,7 +253,7 @@ pub async fn cancel_run(
     Ok(Dated(operate::cancel_run(&app.store, &run).await?))
 }
 
-/// Let the machine of a run have it that came unfinished from a backup. `{run}` is the id of a run, or a node.
+/// Confirm an unfinished run of a restored backup, so that its machine gets it. `{run}` is the id of a run, or a node.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/confirm", params(("run" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -303,7 +303,8 @@ pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Da
     Ok(Dated(stored::list(&app.store, &mut *app.store.read().await?).await?))
 }
 
-/// Remove an image and its file. `{image}` is the digest of the image, or its name if no other image has that name.
+/// Remove an image and its file. `{image}` is the digest of the image, the start of its
+/// digest, or its name if no other image has that name.
 #[utoipa::path(delete, path = "/v1/operator/images/{image}", params(("image" = String, Path)),
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),

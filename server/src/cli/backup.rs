@@ -57,16 +57,20 @@ pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()>
              run\n"
         ));
     }
-    let missing = missing_images(data).await?;
-    if missing > 0 {
-        tell(&format!(
-            "the files of {missing} images are missing: `image list` shows them; add them with `image add`\n"
-        ));
+    match unusable_images(data).await? {
+        0 => {}
+        1 => tell(
+            "the file of 1 image is missing or not as it was added: `image list` shows it; add it again with `image add`\n",
+        ),
+        many => tell(&format!(
+            "the files of {many} images are missing or not as they were added: `image list` shows them; add them again \
+             with `image add`\n"
+        )),
     }
     Ok(())
 }
 
-async fn missing_images(data: &Path) -> anyhow::Result<usize> {
+async fn unusable_images(data: &Path) -> anyhow::Result<usize> {
     let store = Store::open(&DataDir::open(data)?.database()).await?;
     let images = stored::list(&store, &mut *store.read().await?).await?;
     store.close().await;

@@ -58,12 +58,14 @@ fn placeholder(identity: &Identity) -> Option<String> {
     let found = identity.placeholders();
     let named: Vec<String> = found.iter().map(|(kind, value)| format!("{kind} {value}")).collect();
     let left = identity.usable() != Identity::default();
-    let effect = if left { "counts for nothing" } else { "lets no machine in" };
+    let effect = match (left, found.len()) {
+        (true, 1) => "it counts for nothing",
+        (true, _) => "they count for nothing",
+        (false, 1) => "it lets no machine in",
+        (false, _) => "they let no machine in",
+    };
     (!found.is_empty()).then(|| {
-        format!(
-            "many machines have {}, so it {effect}: register what only this one has (`node set`)",
-            named.join(" and ")
-        )
+        format!("many machines have {}, so {effect}: register what only this one has (`node set`)", named.join(" and "))
     })
 }
 
@@ -160,7 +162,7 @@ fn key_line(key: &NodeKey, now: Millis) -> String {
     let short: String = key.fingerprint.chars().take(16).collect();
     let age = duration(now.saturating_sub(key.since));
     let (origin, proof) = (key_origin(key.origin), proved(key.proof));
-    format!("{short}, from {}, the node's since {age}: {origin}; {proof}", key.address)
+    format!("{short}, from {}, the node's for {age}: {origin}; {proof}", key.address)
 }
 
 fn key_origin(origin: KeyOrigin) -> &'static str {

@@ -97,9 +97,9 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
 
 /// What is said first if no server runs.
 fn not_running(since: Millis, now: Millis) -> String {
-    let since = duration(now.saturating_sub(since));
+    let time = duration(now.saturating_sub(since));
     format!(
-        "The server is not running, since {since}: no machine can report. Start it (`systemctl start slipway-server`).\n"
+        "The server has not been running for {time}: no machine can report. Start it (`systemctl start slipway-server`).\n"
     )
 }
 

@@ -13,7 +13,7 @@ use crate::admission::ShownTpm;
 use crate::error::Error;
 use crate::store::attestations::{self, Attestation};
 use crate::store::nodes::Node;
-use crate::store::{Connection, boot_builds, settings};
+use crate::store::{Connection, boot_builds, settings, to_word};
 use crate::time::Millis;
 
 /// Asks machines to prove their TPMs.
@@ -248,7 +248,7 @@ impl Claimed {
             tracing::info!(
                 node = node.label(),
                 ek = claimed.ek,
-                origin = crate::store::to_word(&origin),
+                origin = to_word(&origin),
                 "the node is known by its TPM from now on"
             );
             NodeTpm::unproved(vec![claimed.ek.clone()], origin)

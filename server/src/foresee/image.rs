@@ -20,10 +20,9 @@ pub(super) fn of<'a>(step: &StreamImage, images: &'a [Stored]) -> Option<&'a Sto
 /// Why an image of this server cannot be what a step says of it.
 pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     let name = format!("the image {} ({})", image.file_name, image.digest);
-    let differs = |what: &str, found: &str, said: &str| Some(format!("{name} has the {what} {found}, not {said}"));
     match (&step.digest, &step.raw_digest) {
         (Some(said), _) if said.algorithm() == Algorithm::Sha256 && *said != image.digest => {
-            return differs("digest", &image.digest.to_string(), &said.to_string());
+            return Some(format!("the image {} has the digest {}, not {said} as given", image.file_name, image.digest));
         }
         (Some(_), Some(_)) if image.is_qcow2() => {
             let advice = "leave out `raw_digest`, or leave out `digest`, so that machines read it by ranges";
@@ -35,10 +34,10 @@ pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     if let Some((found, said)) =
         raw_digest.filter(|(found, said)| found.algorithm() == said.algorithm() && found != said)
     {
-        return differs("digest of its raw image", &found.to_string(), &said.to_string());
+        return Some(format!("the raw image of {} has the digest {found}, not {said} as given", image.file_name));
     }
     let (found, said) = image.raw_size.zip(step.raw_size).filter(|(found, said)| found != said)?;
-    differs("size of its raw image", &format!("{found} bytes"), &format!("{said} bytes"))
+    Some(format!("the raw image of {} has {found} bytes, not {said} bytes as given", image.file_name))
 }
 
 /// Why machines cannot use an image as a step wants it, by what was found in its file.

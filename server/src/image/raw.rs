@@ -23,6 +23,9 @@ const XZ_MEMORY: u64 = 80 << 20;
 const ZSTD_MEMORY: &str = "Frame requires too much memory for decoding";
 const XZ_NEEDS_MORE: &str = "memory limit reached";
 
+/// What to do with a file that is no image while it is added.
+const OTHER_FILES: &str = "; to add a file that is not an image, for actions to fetch, use --not-an-image";
+
 /// The raw image.
 #[derive(Debug)]
 pub(super) struct Raw {
@@ -40,7 +43,7 @@ pub(super) struct Raw {
 /// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, has
 /// data after its end, or has a damaged partition table.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
-    let Opened { format, random, len, input } = open(file, name, progress)?;
+    let Opened { format, random, len, input } = open(file, name, OTHER_FILES, progress)?;
     if format == Format::Qcow2 {
         return of_qcow2(&random, len, input, name);
     }
@@ -56,14 +59,14 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
 /// end, as only that shows the order of its blocks. Fails as [`decode`] does.
 pub(super) fn look(file: &Path, name: &Path) -> Result<MadeFor, Error> {
     let mut no_progress = |_| {};
-    let Opened { format, random, len, input } = open(file, name, &mut no_progress)?;
+    let Opened { format, random, len, input } = open(file, name, "", &mut no_progress)?;
     if format == Format::Qcow2 {
         return of_qcow2(&random, len, input, name).map(|raw| raw.made_for);
     }
     let mut head = Vec::new();
     // What is damaged behind the beginning is not looked for.
     let read = decoder(format, input).and_then(|decoder| decoder.take(HEAD as u64).read_to_end(&mut head));
-    check(&head, format, name)?;
+    check(&head, format, name, "")?;
     match read {
         Err(source) if head.is_empty() => return Err(refused(name, &format!("it cannot be decoded: {source}"))),
         Ok(0) => return Err(super::empty(name)),
@@ -88,14 +91,15 @@ struct Opened<'a> {
     input: BufReader<Counted<'a>>,
 }
 
-fn open<'a>(file: &Path, name: &Path, progress: &'a mut dyn FnMut(u64)) -> Result<Opened<'a>, Error> {
+/// Opens a file for its first bytes to be judged. `advice` follows if it is clearly not an image.
+fn open<'a>(file: &Path, name: &Path, advice: &str, progress: &'a mut dyn FnMut(u64)) -> Result<Opened<'a>, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
     let len = open.metadata().map_err(failed("reading the size of"))?.len();
     let random = open.try_clone().map_err(failed("opening the copy of"))?;
     let mut input = BufReader::with_capacity(CHUNK_BYTES, Counted { file: open, read: 0, progress });
     let head = input.fill_buf().map_err(reading(name))?;
-    let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}")))?;
+    let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}"), advice))?;
     match FrameHeader::of(head).map(|header| header.check()) {
         Some(Err(reason)) => Err(refused(name, &reason)),
         _ => Ok(Opened { format, random, len, input }),
@@ -132,9 +136,9 @@ fn decoding(name: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 /// Fails if the first bytes of the raw image are clearly something else.
-fn check(head: &[u8], format: Format, name: &Path) -> Result<(), Error> {
+fn check(head: &[u8], format: Format, name: &Path, advice: &str) -> Result<(), Error> {
     let verb = if format == Format::Raw { "is" } else { "contains" };
-    check_raw(head).map_err(|found| no_image(name, &format!("{verb} {found}")))
+    check_raw(head).map_err(|found| no_image(name, &format!("{verb} {found}"), advice))
 }
 
 pub(super) fn refused(name: &Path, reason: &str) -> Error {
@@ -150,7 +154,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         let read = decoder.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk);
         // Even if the data is damaged, its first bytes show what it is.
         if size == 0 {
-            check(&chunk, format, name)?;
+            check(&chunk, format, name, OTHER_FILES)?;
         }
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
@@ -183,11 +187,10 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
     Ok((size, sha256(hash), ends))
 }
 
-fn no_image(name: &Path, what: &str) -> Error {
+fn no_image(name: &Path, what: &str, advice: &str) -> Error {
     let message = format!(
         "the image {name:?} cannot be installed: it {what}; give the disk image itself: raw, compressed once with \
-         zstd, gzip, xz or bzip2, or qcow2; to add a file that is not an image, for actions to fetch, use \
-         --not-an-image"
+         zstd, gzip, xz or bzip2, or qcow2{advice}"
     );
     Error::refused(ErrorCode::InvalidRequest, message)
 }

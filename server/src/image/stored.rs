@@ -37,6 +37,15 @@ impl ImageProblem {
     }
 }
 
+/// What to do about an image whose file is of no use.
+pub const ADD_AGAIN: &str = "add it again (`slipway-server image add FILE`)";
+
+/// Says what is wrong with the file of an image, and what to do.
+pub fn sentence(image: &Image, problem: ImageProblem) -> String {
+    let Image { file_name, digest, .. } = image;
+    format!("the image {file_name} ({digest}) {}; {ADD_AGAIN}", problem.in_words())
+}
+
 /// What is wrong with the file of an image, if anything. Its digest is not computed here: a finding says whether it was
 /// right.
 pub fn problem(store: &Store, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {

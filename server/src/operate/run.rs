@@ -175,8 +175,8 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     Ok(status::of_run(run))
 }
 
-/// Lets the machine of a run have it that came unfinished from a backup. The run is that with this id, or the newest
-/// one of a node.
+/// Confirms an unfinished run of a restored backup, so that its machine gets it. The run is that with this id, or the
+/// newest one of a node.
 pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;

@@ -54,12 +54,10 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
 /// Refuses an image that no machine can install, or not as the system says.
 async fn check_image(store: &Store, connection: &mut Connection, system: &System, image: &Image) -> Result<(), Error> {
     let finding = findings::get(connection, &image.digest).await?;
-    let Image { file_name, digest, .. } = image;
     let problem = if let Some(problem) = stored::problem(store, image, finding.as_ref()) {
-        let advice = "add it again (`slipway-server image add FILE`)";
-        Some(format!("the image {file_name} ({digest}) {}; {advice}", problem.in_words()))
+        Some(stored::sentence(image, problem))
     } else {
-        let (digest, raw_size, raw_digest) = (Some(digest.clone()), system.raw_size, system.raw_digest.clone());
+        let (digest, raw_size, raw_digest) = (Some(image.digest.clone()), system.raw_size, system.raw_digest.clone());
         let step = StreamImage { digest, raw_size, raw_digest, ..StreamImage::default() };
         let unusable = finding.and_then(|finding| foresee::unusable(&step, &finding.content));
         unusable.or_else(|| foresee::contradiction(&step, image))

@@ -2,15 +2,12 @@
 
 use slipway_protocol::{NodeState, StepState, StepStatus, printable};
 
-use crate::error::Error;
+use crate::error::{Error, MOST_LOGGED};
 use crate::ipxe::Known;
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{Connection, nodes, to_word};
-
-/// Longest reason in a log line, in characters.
-const MOST_LOGGED: usize = 300;
 
 /// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {

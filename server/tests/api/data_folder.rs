@@ -108,13 +108,13 @@ fn status_says_that_no_server_runs_and_blames_no_machine() {
     let data = folder.path();
     let (server, _) = serve(data);
     succeed(data, &["node", "add", "--name", "web1", "--uuid", crate::support::UUID]);
-    assert!(!succeed(data, &["status"]).contains("not running"));
+    assert!(!succeed(data, &["status"]).contains("been running"));
     drop(server);
     let earlier = SystemTime::now() - Duration::from_secs(200);
     File::options().write(true).open(data.join("serve.lock")).unwrap().set_modified(earlier).unwrap();
     for arguments in [&["status"] as &[&str], &["status", "web1"]] {
         let status = succeed(data, arguments);
-        assert!(status.starts_with("The server is not running, since 3 min 2"), "{status}");
+        assert!(status.starts_with("The server has not been running for 3 min 2"), "{status}");
     }
 }
 

@@ -324,6 +324,7 @@ async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
         }
         let refused = fail(&data, &["os", "add", "x", "--image", &digest]);
         assert!(refused.contains(&format!("the image {name:?} cannot be installed: {expect}")), "{refused}");
+        assert!(!refused.contains("--not-an-image"), "it was added so: {refused}");
         // For other actions it is a file like any other.
         let unpack = streamed(&digest).replace("stream-image: {", "unpack-archive: {partition: 1, ");
         operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&unpack)).await.unwrap();
@@ -340,14 +341,15 @@ async fn a_step_says_of_an_image_what_the_server_knows_of_it() {
     let other = format!("sha256:{}", "0".repeat(64));
     for (said, expect) in [
         (format!("digest: {other}"), "has the digest sha256:"),
-        (format!("raw_digest: {other}"), "has the digest of its raw image sha256:"),
-        ("raw_size: 1024".to_owned(), "has the size of its raw image 512 bytes, not 1024 bytes"),
+        (format!("raw_digest: {other}"), "the raw image of "),
+        ("raw_size: 1024".to_owned(), "has 512 bytes, not 1024 bytes as given"),
     ] {
         let url = format!("https://server.test:8443/images/{digest}");
         let steps = format!("steps:\n- {{name: x, action: {{stream-image: {{url: {url}, {said}}}}}}}\n");
         let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&steps)).await;
         let refused = refused.expect_err(&said).to_string();
-        assert!(refused.starts_with("step 1 (x) would fail: the image ") && refused.contains(expect), "{refused}");
+        assert!(refused.starts_with("step 1 (x) would fail: the ") && refused.contains(expect), "{refused}");
+        assert!(refused.ends_with(" as given"), "{refused}");
     }
     let refused = add_system(&server, |system| system.raw_size = Some(1024)).await.expect_err("another size");
     assert!(refused.to_string().contains("512 bytes, not 1024 bytes"), "{refused}");

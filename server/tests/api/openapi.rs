@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use reqwest::Method;
 use serde_json::Value;
+use slipway_server::operate;
 
 use crate::support::TestServer;
 
@@ -47,16 +49,23 @@ fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
     assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
 }
 
-/// Every request of a node may meet an operator's decision.
-#[test]
-fn a_node_may_be_out_of_service_at_each_request() {
+/// Every request of a node may meet an operator's decision, and the description says so.
+#[tokio::test]
+async fn a_node_out_of_service_is_told_so_at_each_request() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
     let document: Value = serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap();
-    let items = document["paths"].as_object().unwrap().values();
-    let operations = items.flat_map(|item| item.as_object().unwrap().values());
-    let of_nodes = operations.filter(|operation| operation["security"][0]["node"].is_array());
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    let items = document["paths"].as_object().unwrap().iter();
+    let operations = items.flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |of| (path, of)));
+    let of_nodes = operations.filter(|(_, (_, operation))| operation["security"][0]["node"].is_array());
     let mut count = 0;
-    for operation in of_nodes {
+    for (path, (method, operation)) in of_nodes {
+        let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+        let url = server.url(&path.replace("{run}", "r1").replace("{name}", "n1"));
+        let answer = node.client.request(method.clone(), url).send().await.unwrap();
+        assert_eq!(answer.status(), 410, "{method} {path}: {}", answer.text().await.unwrap());
         assert!(operation["responses"]["410"].is_object(), "{operation}");
         count += 1;
     }
