@@ -190,7 +190,7 @@ async fn fifteen_minutes_of_silence_after_the_last_fetch_are_flagged_until_the_f
     assert!(table.contains("silent for 15 min "), "{table}");
     assert!(table.contains("boot files fetched: ipxe 14 min "), "{table}");
     let alone = program::succeed(&server.data_path(), &["status", "web1"]);
-    assert!(alone.contains("  x86_64/initrd, 5 B, by tftp from 127.0.0.1, 15 min "), "{alone}");
+    assert!(alone.contains("  x86_64/initrd, 5 bytes, by tftp from 127.0.0.1, 15 min "), "{alone}");
 
     assert!(machine.workflow(&server).await.is_none());
     assert_eq!(web1(&server).await.boot_files_fetched, None);
