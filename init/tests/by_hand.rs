@@ -190,7 +190,9 @@ fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
 /// Starts a command line in a folder, and sends it a signal once `is_ready`. Returns its exit status and standard
 /// error.
 fn stopped(folder: &Path, line: &str, signal: &str, is_ready: &dyn Fn() -> bool) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+    // Whoever starts the tests may ignore signals, as nohup does.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_slipway")]);
     command.args(line.split_whitespace()).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     while !is_ready() && child.try_wait().unwrap().is_none() {
