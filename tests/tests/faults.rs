@@ -241,7 +241,7 @@ async fn an_image_with_something_behind_it() {
     let (raw, more) = (raw(), &b"and something else behind it"[..]);
     let mut faults = Vec::new();
     let causes = [
-        "invalid gzip header",
+        "the data after the last member is not a member",
         "bz2 header missing",
         "the data after the last frame is not a frame",
         "the data after the last stream is not a stream",

@@ -118,7 +118,7 @@ impl Store {
         let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
         let pool = |most| SqlitePoolOptions::new().max_connections(most).connect_lazy_with(options.clone());
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        Self { readers: pool(1), writer: pool(1), folder }
+        Self { readers: pool(1), writer: pool(1), folder, turns: Arc::default() }
     }
 
     /// The path of the image with this digest, whether or not it exists.
