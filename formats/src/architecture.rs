@@ -1,5 +1,7 @@
 //! The architecture that an image is for, by its partition types and the programs for UEFI firmware in it.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use slipway_protocol::partition_types;
 
@@ -54,17 +56,24 @@ const FAT_TYPES: [u8; 7] = [0x01, 0x04, 0x06, 0x0B, 0x0C, 0x0E, 0xEF];
 const EFI: &str = "EFI";
 /// Bytes of a program that hold its headers.
 const HEAD: usize = 4096;
+/// Most file systems that are looked into, folders in each, and programs in all folders of each. Usual images have one
+/// with three folders. Damaged ones can have more than can be read.
+const MAX_FILE_SYSTEMS: usize = 4;
+const MAX_FOLDERS: usize = 64;
+const MAX_PROGRAMS: usize = 256;
 
-/// What an image shows of the architecture that it is for: nothing, one, or several if it starts on several. `read` is
-/// of the image; what is not known shows nothing.
+/// What an image shows of the architecture that it is for: nothing, one, or several if it starts on several. The first
+/// evidence of each counts. `read` is of the image; what is not known shows nothing.
 pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = table.partitions.iter().filter_map(by_type).collect();
-    for start in fat_file_systems(table) {
+    for start in fat_file_systems(table).into_iter().take(MAX_FILE_SYSTEMS) {
         let mut within = |offset: u64, len: usize| read(start.checked_add(offset)?, len);
         if let Some(mut files) = Files::open(&mut within) {
             found.extend(programs(&mut files));
         }
     }
+    let mut known = BTreeSet::new();
+    found.retain(|evidence| known.insert(evidence.architecture.clone()));
     found
 }
 
@@ -117,17 +126,17 @@ fn fat_file_systems(table: &Table) -> Vec<u64> {
     }
 }
 
-/// The programs in the folders of boot loaders.
+/// The programs in the folders of boot loaders, as far as they show an architecture.
 fn programs(files: &mut Files<'_, '_>) -> Vec<Evidence> {
-    let mut found = Vec::new();
+    let (mut found, mut left) = (Vec::new(), MAX_PROGRAMS);
     let folders = files.list(EFI).unwrap_or_default();
-    for folder in folders.iter().filter(|folder| folder.is_folder) {
-        let path = format!("{EFI}/{}", folder.name);
-        for file in files.list(&path).unwrap_or_default() {
-            if !file.is_folder && file.name.to_ascii_lowercase().ends_with(".efi") {
-                let what = format!("by {path}/{}", file.name);
-                found.extend(of_program(&file, files).map(|architecture| Evidence { architecture, what }));
-            }
+    for folder in folders.iter().filter(|folder| folder.is_folder).take(MAX_FOLDERS) {
+        let is_program = |file: &Found| !file.is_folder && file.name.to_ascii_lowercase().ends_with(".efi");
+        let programs = files.within(folder).unwrap_or_default().into_iter().filter(is_program);
+        for file in programs.take(left) {
+            left -= 1;
+            let what = format!("by {EFI}/{}/{}", folder.name, file.name);
+            found.extend(of_program(&file, files).map(|architecture| Evidence { architecture, what }));
         }
     }
     found
@@ -158,7 +167,7 @@ mod tests {
     use crate::fat::{File, Kind as FatKind, Volume};
 
     fn table(kind: Kind, partitions: Vec<Partition>) -> Table {
-        Table { kind, block: 512, partitions, remarks: Vec::new() }
+        Table { kind, block: 512, block_is_certain: false, partitions, remarks: Vec::new() }
     }
 
     fn typed(number: u32, guid: &str, start: u64) -> Partition {
@@ -213,6 +222,30 @@ mod tests {
         }
         let both = shown(&[("EFI/BOOT/BOOTX64.EFI", &x64), ("EFI/BOOT/BOOTAA64.EFI", &arm64)], all);
         assert_eq!(both.len(), 2);
+    }
+
+    #[test]
+    fn folders_that_all_lead_to_one_do_not_multiply_the_work() {
+        let program = program(0x8664);
+        let paths: Vec<String> = (0..400).map(|n| format!("EFI/A/{n}.EFI")).collect();
+        let folders: Vec<String> = (0..400).map(|n| format!("EFI/{n}/X")).collect();
+        let file = |path| File { path, content: &program };
+        let files: Vec<File> = paths.iter().chain(&folders).map(|path| file(path.as_str())).collect();
+        let (kind, sector, len) = (FatKind::Fat12, 512, 16 << 20);
+        let volume = Volume { kind, sector, len, hidden: 0, id: 1, label: "ESP", files: &files };
+        let mut bytes = volume.make().unwrap().to_bytes();
+        // The other folders in EFI, whose entries are before that of A, begin where A does.
+        let last = bytes.windows(11).position(|found| found == b"A          ").unwrap();
+        let begin = last + 26..last + 28;
+        (1..=400).for_each(|n| bytes.copy_within(begin.clone(), begin.start - n * 32));
+        let table = table(Kind::Unknown, (1..=128).map(|n| typed(n, partition_types::ESP, 0)).collect());
+        let mut reads = 0;
+        let mut read = |at: u64, len: usize| {
+            reads += 1;
+            bytes.get(at as usize..)?.get(..len).map(<[u8]>::to_vec)
+        };
+        assert_eq!(evidence(&table, &mut read).len(), 1);
+        assert!((100..3_000).contains(&reads), "{reads}");
     }
 
     #[test]

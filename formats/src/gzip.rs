@@ -11,14 +11,16 @@ const MEMBER: u8 = 0x1F;
 /// The content of all members. Reading fails if a member is damaged or ends too early, and if anything but zeros
 /// follows the last.
 pub struct Members<R> {
-    /// None after the last.
+    /// None after the last, and after an error behind a member.
     member: Option<GzDecoder<R>>,
+    /// That error. Each further read fails, too, for it is not the end.
+    failed: Option<io::ErrorKind>,
 }
 
 impl<R: BufRead> Members<R> {
     /// Decodes a file from its beginning.
     pub fn new(input: R) -> Self {
-        Self { member: Some(GzDecoder::new(input)) }
+        Self { member: Some(GzDecoder::new(input)), failed: None }
     }
 }
 
@@ -31,29 +33,43 @@ impl<R: BufRead> Read for Members<R> {
                 return n;
             }
             let mut input = member.into_inner();
-            if goes_on(&mut input)? {
-                self.member = Some(GzDecoder::new(input));
+            match goes_on(&mut input) {
+                Ok(false) => {}
+                Ok(true) => self.member = Some(GzDecoder::new(input)),
+                Err(error) => {
+                    self.failed = Some(error.kind());
+                    return Err(error);
+                }
             }
         }
-        Ok(0)
+        self.failed.map_or(Ok(0), |kind| Err(kind.into()))
     }
 }
 
-/// Whether another member follows. Reads the zeros after the last.
+/// Whether another member follows. Reads the zeros after the last. Reads again if a signal interrupts it: the caller
+/// would go on at the same place, where there is no member to go on with.
 fn goes_on(input: &mut impl BufRead) -> io::Result<bool> {
-    if input.fill_buf()?.first() == Some(&MEMBER) {
+    if next(input, |rest| rest.first() == Some(&MEMBER))? {
         return Ok(true);
     }
     loop {
-        let rest = input.fill_buf()?;
-        let len = rest.len();
-        if rest.iter().any(|byte| *byte != 0) {
+        let (len, is_zero) = next(input, |rest| (rest.len(), rest.iter().all(|byte| *byte == 0)))?;
+        if !is_zero {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the data after the last member is not a member"));
         }
         if len == 0 {
             return Ok(false);
         }
         input.consume(len);
+    }
+}
+
+fn next<T>(input: &mut impl BufRead, see: impl Fn(&[u8]) -> T) -> io::Result<T> {
+    loop {
+        match input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(see),
+        }
     }
 }
 
@@ -104,5 +120,35 @@ mod tests {
         }
         let error = decoded(&[&one[..], b"garbage"].concat(), 8192).unwrap_err();
         assert_eq!(error, "the data after the last member is not a member");
+    }
+
+    /// Gives a byte at a time, and fails once before this byte.
+    struct Failing<'a>(&'a [u8], usize, Option<io::ErrorKind>);
+
+    impl Read for Failing<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.2.take_if(|_| self.0.len() == self.1) {
+                Some(kind) => Err(kind.into()),
+                None => (&mut self.0).take(1).read(buffer),
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_between_members_is_not_the_end() {
+        let two = member(b"two");
+        let zeros = [&member(b"one")[..], &[0; 9]].concat();
+        for (file, left, expect) in
+            [([&member(b"one")[..], &two].concat(), two.len(), "onetwo"), (zeros.clone(), 9, "one"), (zeros, 5, "one")]
+        {
+            let input = |kind| Members::new(io::BufReader::with_capacity(1, Failing(&file, left, Some(kind))));
+            let mut content = String::new();
+            input(io::ErrorKind::Interrupted).read_to_string(&mut content).unwrap();
+            assert_eq!(content, expect);
+            let mut members = input(io::ErrorKind::TimedOut);
+            let first = members.read_to_end(&mut Vec::new());
+            let again = members.read(&mut [0; 9]);
+            assert!(first.is_err() && again.is_err(), "{left}: {first:?} {again:?}");
+        }
     }
 }

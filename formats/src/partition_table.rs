@@ -58,6 +58,9 @@ pub struct Table {
     pub kind: Kind,
     /// Size in bytes of the blocks that it counts in.
     pub block: u64,
+    /// Whether it shows that size itself: a GPT does, and an MBR whose partitions begin with file systems or the like
+    /// where such blocks have them, and not where others have them. Not judged for an MBR if the disk is known.
+    pub block_is_certain: bool,
     /// Its partitions in the order of their numbers, as far as they are known.
     pub partitions: Vec<Partition>,
     /// What an operator should know of it: complete clauses, such as "partitions 1 and 2 overlap".
@@ -66,7 +69,7 @@ pub struct Table {
 
 impl Table {
     fn without_partitions(kind: Kind, block: u64) -> Self {
-        Self { kind, block, partitions: Vec::new(), remarks: Vec::new() }
+        Self { kind, block, block_is_certain: false, partitions: Vec::new(), remarks: Vec::new() }
     }
 
     /// Where its last partition ends, or the area of a GPT for partitions if that ends later, in bytes; and which of

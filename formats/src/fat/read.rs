@@ -15,6 +15,8 @@ const FOLDER: u8 = 0x10;
 const LONG_NAME: u8 = 0x0F;
 /// First byte of the name of an entry that is not used any more.
 const REMOVED: u8 = 0xE5;
+/// Most letters of a long name: 20 parts.
+const LONGEST_NAME: usize = 20 * LETTERS.len();
 /// Places of the letters in a part of a long name.
 const LETTERS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 
@@ -105,9 +107,14 @@ impl<'a, 'b> Files<'a, 'b> {
         };
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let next = found.into_iter().find(|found| found.is_folder && found.name.eq_ignore_ascii_case(name))?;
-            found = entries(&self.folder(next.first_cluster)?);
+            found = self.within(&next)?;
         }
         Some(found)
+    }
+
+    /// What is in a folder that was found. None if it is not known.
+    pub fn within(&mut self, folder: &Found) -> Option<Vec<Found>> {
+        Some(entries(&self.folder(folder.first_cluster)?))
     }
 
     /// The first bytes of a file, at most as many as a cluster has.
@@ -162,8 +169,12 @@ fn entries(folder: &[u8]) -> Vec<Found> {
             (_, LONG_NAME) => {
                 let unit = |at: &usize| Some(u16::from_le_bytes(*entry.get(*at..)?.first_chunk()?));
                 let part: Vec<u16> = LETTERS.iter().filter_map(unit).take_while(|unit| *unit != 0).collect();
-                // The last part comes first.
-                long.splice(0..0, part);
+                // The last part comes first. A longer name than there may be is none.
+                if long.len() + part.len() > LONGEST_NAME {
+                    long.clear();
+                } else {
+                    long.splice(0..0, part);
+                }
             }
             (b'.', _) => long.clear(),
             _ if attributes & LABEL != 0 => long.clear(),
@@ -264,11 +275,31 @@ mod tests {
                 volume[at] = (state >> 3) as u8;
             }
             volume.truncate(if round % 2 == 0 { (state >> 5) as usize % 100_000 } else { volume.len() });
-            let mut read = |at, len| part(&volume, at, len);
+            let mut reads = 0;
+            let mut read = |at, len| {
+                reads += 1;
+                part(&volume, at, len)
+            };
             let Some(mut files) = Files::open(&mut read) else { continue };
-            for found in files.list("EFI/BOOT").unwrap_or_default() {
-                let _ = files.head(&found, 4096);
-            }
+            let found = files.list("EFI/BOOT").unwrap_or_default();
+            found.iter().for_each(|found| _ = files.head(found, 4096));
+            // Clusters of a file system of this size, from which each of three folders is read with its table entry.
+            assert!(found.len() <= MAX_FOLDER / ENTRY + 128 && reads <= 3 * 2 * MAX_FOLDER / 512 + 2 + found.len());
+            assert!(found.iter().all(|found| found.name.chars().count() <= LONGEST_NAME));
+        }
+    }
+
+    #[test]
+    fn a_name_with_too_many_parts_is_left_out() {
+        let mut part = [b'a'; ENTRY];
+        part[11] = LONG_NAME;
+        let mut short = [b' '; ENTRY];
+        short[..4].copy_from_slice(b"FILE");
+        short[11] = 0;
+        for (parts, expect) in [(0, 4), (1, 13), (20, 260), (21, 4), (22, 13), (8000, 260)] {
+            let folder = [part.repeat(parts), short.to_vec()].concat();
+            let found = entries(&folder);
+            assert_eq!((found.len(), found[0].name.chars().count()), (1, expect), "{parts}");
         }
     }
 }

@@ -5,13 +5,12 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::printable::two_sizes;
 
 use crate::architecture::{self, Evidence};
-use crate::partition_table::{self, Fault, Kind, Known, ReadAt, Table};
+use crate::partition_table::{self, Fault, Known, ReadAt, Table};
 
 /// Bytes at the beginning of a raw image that show most: the table, and the boot loaders on its first partitions.
 pub const HEAD: usize = 8 << 20;
 /// The block size that an MBR is counted in as long as nothing says otherwise.
 const USUAL_BLOCK: u64 = 512;
-const LARGE_BLOCK: u64 = 4096;
 
 /// What an image is made for, as far as it shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +19,7 @@ pub struct MadeFor {
     pub size: Option<u64>,
     /// Block size in bytes that its table counts in: a GPT says so, and an MBR shows it by its file systems.
     pub block: Option<u64>,
-    /// Where its partitions end, in bytes, or in blocks of 512 bytes if the size of blocks is not known.
+    /// Where its partitions end in bytes, with blocks of 512 bytes if the size of blocks is not known.
     pub end: u64,
     /// What ends there, in words.
     pub what: String,
@@ -36,15 +35,8 @@ impl MadeFor {
     /// of the raw image in bytes, if it is known.
     pub fn of(size: Option<u64>, read: &mut ReadAt<'_>) -> Result<(Self, Table), Fault> {
         let table = partition_table::judge(&Known { image: size, ..Known::default() }, read)?;
-        let block = match &table.kind {
-            Kind::Gpt(gpt) => Some(gpt.block()),
-            Kind::Mbr => block_of_mbr(&table, read),
-            _ => None,
-        };
-        let (mut end, what) = table.end().unwrap_or_default();
-        if let (Kind::Mbr, Some(block)) = (&table.kind, block) {
-            end = in_blocks(end, block);
-        }
+        let block = table.block_is_certain.then_some(table.block);
+        let (end, what) = table.end().unwrap_or_default();
         let machines = architecture::evidence(&table, read);
         Ok((Self { size, block, end, what, needs_ranges: false, machines }, table))
     }
@@ -82,47 +74,6 @@ fn in_blocks(end: u64, block: u64) -> u64 {
     (end / USUAL_BLOCK).saturating_mul(block)
 }
 
-/// The block size that an MBR is made for: its partitions have file systems where a disk with such blocks has the
-/// partitions, and none where others have them. None if that is not certain.
-fn block_of_mbr(table: &Table, read: &mut ReadAt<'_>) -> Option<u64> {
-    let mut found = Vec::new();
-    for partition in &table.partitions {
-        let start = partition.bytes.start;
-        let mut is_at = |block| has_file_system(in_blocks(start, block), read);
-        match (is_at(USUAL_BLOCK), is_at(LARGE_BLOCK)) {
-            (Some(true), Some(false)) => found.push(USUAL_BLOCK),
-            (Some(false), Some(true)) => found.push(LARGE_BLOCK),
-            (Some(true), Some(true)) => return None,
-            _ => {}
-        }
-    }
-    let first = found.first().copied()?;
-    found.iter().all(|block| *block == first).then_some(first)
-}
-
-/// Whether something that systems start from begins at an offset. None if it is not known.
-fn has_file_system(at: u64, read: &mut ReadAt<'_>) -> Option<bool> {
-    const MARKS: [(u64, &[u8]); 8] = [
-        (0x438, &[0x53, 0xEF]),                     // ext2, ext3, ext4
-        (0, b"XFSB"),                               // XFS
-        (0x1_0040, b"_BHRfS_M"),                    // btrfs
-        (0x36, b"FAT1"),                            // FAT12, FAT16
-        (0x52, b"FAT32   "),                        // FAT32
-        (3, b"NTFS    "),                           // NTFS
-        (0, &[b'L', b'U', b'K', b'S', 0xBA, 0xBE]), // LUKS
-        (0x400, &[0x10, 0x20, 0xF5, 0xF2]),         // F2FS
-    ];
-    let mut is_known = true;
-    for (offset, mark) in MARKS {
-        match at.checked_add(offset).and_then(|at| read(at, mark.len())) {
-            Some(bytes) if bytes == mark => return Some(true),
-            Some(_) => {}
-            None => is_known = false,
-        }
-    }
-    is_known.then_some(false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +106,32 @@ mod tests {
         }
         // The place where the other blocks would be is not known.
         assert_eq!(made_for(&mbr(4096, &[usual])[..4 << 20], None).block, None);
+    }
+
+    #[test]
+    fn an_image_for_large_blocks_ends_where_they_end() {
+        // 1 GiB in blocks of 4096 bytes. All but the table and the file system is zeros.
+        let head = mbr(1 << 18, &[]);
+        let (start, blocks) = (2048 * 4096, 2048 + (1 << 18));
+        let size = blocks * 4096;
+        let mut read = |at: u64, len: usize| {
+            at.checked_add(len as u64).filter(|end| *end <= size)?;
+            let byte = |at: u64| match at.checked_sub(start) {
+                Some(0x438) => 0x53,
+                Some(0x439) => 0xEF,
+                _ => head.get(at as usize).copied().unwrap_or_default(),
+            };
+            Some((at..at + len as u64).map(byte).collect())
+        };
+        let (found, table) = MadeFor::of(Some(size), &mut read).unwrap();
+        assert_eq!((found.block, found.end, table.block), (Some(4096), size, 4096));
+        assert_eq!(table.remarks, ["it is made for disks with blocks of 4096 bytes"]);
+        assert_eq!(found.mismatch("/d", size, 4096), None);
+        let refusal = found.mismatch("/d", size, 512).unwrap();
+        assert!(
+            refusal.contains("made for blocks of 4096 bytes, but the disk /d has blocks of 512 bytes"),
+            "{refusal}"
+        );
     }
 
     #[test]

@@ -252,7 +252,7 @@ pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Imag
         Ok(_) => None,
         Err(reason) => return Err(damaged(&format!("the entries of its GPT {reason}"), block, image)),
     };
-    let mut table = Table::without_partitions(Kind::Unknown, block);
+    let mut table = Table { block_is_certain: true, ..Table::without_partitions(Kind::Unknown, block) };
     for (number, entry) in (1..).zip(entries.as_deref().unwrap_or_default().chunks(USUAL_ENTRY as usize)) {
         table.partitions.extend(partition(number, entry, block)?);
     }

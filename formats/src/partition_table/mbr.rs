@@ -181,12 +181,22 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     within_disk(&logical, block, image)?;
     table.remarks.extend(overlapping(logical.iter()));
     table.partitions.extend(logical);
-    if any_begins(&table, table.partitions.len(), block, image) != Some(false) {
+    let starts: Vec<u64> = table.partitions.iter().map(|partition| partition.bytes.start / block).collect();
+    let own = begins(&starts, block, image);
+    // Where the logical ones are is only known for this block size.
+    let primary = starts.get(..used.len()).unwrap_or_default();
+    let mut others = BLOCK_SIZES.into_iter().filter(|size| *size != block);
+    if own.iter().any(|found| *found != Some(false)) {
+        let is_known = image.known.block.is_some();
+        let is_only_here = |size| only_at_first(&own, &begins(primary, size, image));
+        table.block_is_certain = !is_known && others.all(is_only_here);
         return Ok(table);
     }
-    // Where the logical ones are is only known for this block size.
-    let mut is_for = |size: &u64| *size != block && any_begins(&table, used.len(), *size, image) == Some(true);
-    match (BLOCK_SIZES.into_iter().find(|size| is_for(size)), image.known.block) {
+    let is_meant = |size: &u64| {
+        let found = begins(primary, *size, image);
+        found.contains(&Some(true)) && !found.contains(&None)
+    };
+    match (others.find(is_meant), image.known.block) {
         (Some(found), Some(expected)) => Err(Fault::BlockSize { expected, found }),
         (Some(found), None) => {
             let mut table = judge(boot, found, image)?;
@@ -197,12 +207,17 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     }
 }
 
-/// Whether any of the first partitions of a table begins with something known where a disk with blocks of `size` bytes
-/// has it. None if too little of the image is known.
-fn any_begins(table: &Table, first: usize, size: u64, image: &mut Image<'_, '_>) -> Option<bool> {
-    let starts = table.partitions.iter().take(first).map(|partition| partition.bytes.start / table.block);
-    let mut found = starts.filter(|start| *start > 0).map(|start| content::is_at(start.saturating_mul(size), image));
-    found.try_fold(false, |any, found| found.map(|found| any || found))
+/// Whether something known begins at each of these blocks of `size` bytes, but for the first block. None where too
+/// little of the image is known.
+fn begins(starts: &[u64], size: u64, image: &mut Image<'_, '_>) -> Vec<Option<bool>> {
+    let mut is_at = |start: u64| content::is_at(start.saturating_mul(size), image);
+    starts.iter().map(|start| if *start > 0 { is_at(*start) } else { Some(false) }).collect()
+}
+
+/// Whether partitions begin with something known at the first places, and none at the others.
+fn only_at_first(first: &[Option<bool>], others: &[Option<bool>]) -> bool {
+    let is_first = |pair: (&Option<bool>, &Option<bool>)| pair == (&Some(true), &Some(false));
+    !others.contains(&Some(true)) && first.iter().zip(others).any(is_first)
 }
 
 fn within_disk(partitions: &[Partition], block: u64, image: &Image<'_, '_>) -> Result<(), Fault> {
