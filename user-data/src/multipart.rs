@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
 use crate::block::Block;
 use crate::edit::{self, Blocks, Reading};
@@ -20,6 +22,13 @@ const BOUNDARIES: usize = 8;
 /// cloud-init determines the kind of such a part from its first line, as for user-data without a message.
 const AS_IT_IS: &str = "Content-Type: text/plain\n\n";
 const IN_BASE64: &str = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n";
+/// As Python reads base64: it adds the `=` that are missing (email/_encoded_words.py, `decode_b`).
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 /// Characters in a line of base64 (RFC 2045, 6.8).
 const LINE: usize = 76;
 /// Nesting of messages up to which blocks are found, and parts judged.
@@ -262,5 +271,5 @@ fn decoded(body: &str) -> Option<String> {
 /// The bytes that a body in base64 stands for.
 pub(crate) fn bytes(body: &str) -> Option<Vec<u8>> {
     let encoded: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    STANDARD.decode(encoded).ok()
+    LENIENT.decode(encoded).ok()
 }

@@ -4,7 +4,8 @@
 //! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if
 //! it cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
 //! cloudinit/net/network_state.py). Version 2 goes to netplan as it is where that is installed. Elsewhere cloud-init
-//! carries it out itself. Only what neither could use is refused.
+//! carries it out itself. What only one of them takes is accepted, but for two things of which netplan refuses the whole
+//! configuration: a key that it does not have, and a device that is named and not defined.
 
 mod address;
 mod v1;
@@ -17,6 +18,11 @@ use crate::tree::{self, Entry, Node, Value};
 pub const MAX_BYTES: usize = 1 << 20;
 /// Longest name of a network interface (Linux, `IFNAMSIZ`).
 const LONGEST_NAME: usize = 15;
+/// Largest number of a VLAN (IEEE 802.1Q, 9.6).
+const LARGEST_VLAN: u32 = 4094;
+/// Modes of bonds, by their numbers (Linux, Documentation/networking/bonding.rst).
+const BOND_MODES: &[&str] =
+    &["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
 
 /// Refuses a network configuration that cloud-init would ignore or fail on, with line and column.
 pub fn check(config: &str) -> Result<(), Refusal> {

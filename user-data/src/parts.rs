@@ -92,25 +92,60 @@ fn find<'a>(source: &'a str, message: &Message, depth: usize, leaves: &mut Vec<L
     }
 }
 
-/// `None` if the body cannot be decoded, so that nothing is known of it.
+/// `None` if nothing is known of the body: its encoding is another, or it is no text, as that of a type that is not
+/// cloud-init's own may be.
 fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     let body = &source[message.body.clone()];
     let content_type = message.content_type.clone();
-    let mut problem = None;
-    let content = match message.encoding {
-        Encoding::Plain => Cow::Borrowed(body),
-        Encoding::Base64 => {
-            let mut bytes = bytes(body)?;
-            if COMPRESSED.contains(&&*content_type) {
-                bytes = gzip::unpack(&bytes).unwrap_or_else(|reason| {
-                    problem = Some(reason);
-                    Vec::new()
-                });
-            }
-            Cow::Owned(String::from_utf8(bytes).ok()?)
-        }
+    let decoded = match message.encoding {
+        Encoding::Plain => Ok(Cow::Borrowed(body)),
+        Encoding::Base64 => decoded(body, &content_type).map(Cow::Owned),
         Encoding::Other => return None,
+    };
+    let (content, problem) = match decoded {
+        Ok(content) => (content, None),
+        Err(problem) if is_own(&content_type) => (Cow::Borrowed(""), Some(problem)),
+        Err(_) => return None,
     };
     let is_plain = message.encoding == Encoding::Plain;
     Some(Leaf { content_type, content, body: message.body.clone(), is_plain, problem })
+}
+
+/// The text that a body in base64 stands for, or why there is none. cloud-init fails to write what is not UTF-8.
+fn decoded(body: &str, content_type: &str) -> Result<String, String> {
+    let bytes = bytes(body).ok_or("it is not in base64, as its header says; encode it again")?;
+    let bytes = if COMPRESSED.contains(&content_type) { gzip::unpack(&bytes)? } else { bytes };
+    String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8; convert it to that, and encode it again".to_owned())
+}
+
+/// Whether cloud-init itself does something with parts of this type.
+fn is_own(content_type: &str) -> bool {
+    let is_judged = is_detected(content_type) || kind::of_type(content_type).is_some();
+    is_judged || COMPRESSED.contains(&content_type) || content_type == "text/cloud-boothook"
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check;
+
+    #[test]
+    fn a_part_that_cannot_be_decoded_is_refused_if_cloud_init_would_use_it() {
+        let judged = |content_type: &str, body: &str| {
+            let header = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n";
+            let part = format!("Content-Type: {content_type}\nContent-Transfer-Encoding: base64\n\n{body}\n");
+            check(format!("{header}{part}--b--\n").as_bytes()).map_err(|refusal| refusal.to_string())
+        };
+        // "#!/bin/sh\n" with and without what stands for missing bytes, and a script with a letter in Latin-1.
+        let (script, open, latin) = ("IyEvYmluL3NoCg==", "IyEvYmluL3NoCg", "IyEvYmluL3NoCiPkCg==");
+        for right in [script, open] {
+            assert_eq!(judged("text/x-shellscript", right), Ok(()), "{right}");
+        }
+        for (wrong, reason) in [("!yEvYmluL3NoCg==", "not in base64"), ("IyEvY", "not in base64"), (latin, "UTF-8")] {
+            for content_type in ["text/x-shellscript", "text/plain", "text/cloud-boothook", "text/jinja2"] {
+                let refusal = judged(content_type, wrong).expect_err(wrong);
+                assert!(refusal.contains("line 8, column 1: ") && refusal.contains(reason), "{refusal}");
+            }
+            assert_eq!(judged("image/png", wrong), Ok(()), "it is not cloud-init's");
+        }
+    }
 }

@@ -9,8 +9,10 @@ use crate::refusal::Refusal;
 
 /// Deeper trees are not cloud-init's.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of nodes, those of repeated aliases included.
+/// Maximum number of nodes that are written out.
 const MAX_NODES: usize = 1 << 16;
+/// Most nodes and bytes of text that are copied for anchors and aliases. A few lines could otherwise stand for billions.
+const MAX_COPIED: usize = 1 << 18;
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,10 +25,26 @@ pub(super) enum Node {
     Map(Vec<(String, usize, Node)>),
 }
 
+impl Node {
+    /// How many nodes and bytes of text are in it, and how deep it is.
+    fn measure(&self) -> (usize, usize) {
+        let both = |(size, depth): (usize, usize), (more, deep): (usize, usize)| (size + more, depth.max(deep + 1));
+        match self {
+            Self::Null => (1, 0),
+            Self::Text(text) => (1 + text.len(), 0),
+            Self::List(items) => items.iter().map(Self::measure).fold((1, 0), both),
+            Self::Map(entries) => {
+                let measure = |(key, _, value): &(String, usize, Self)| both((1 + key.len(), 0), value.measure());
+                entries.iter().map(measure).fold((1, 0), |all, (size, depth)| (all.0 + size, all.1.max(depth)))
+            }
+        }
+    }
+}
+
 /// The settings of a file: its first document, empty if it has no content. Refused if it is not a mapping.
 pub(super) fn settings(text: &str) -> Result<Vec<(String, usize, Node)>, Refusal> {
     let options = options! { emit_comments: false };
-    let mut reader = Reader { events: Events::new(text, options), anchors: HashMap::new(), nodes: 0 };
+    let mut reader = Reader { events: Events::new(text, options), anchors: HashMap::new(), nodes: 0, copied: 0 };
     loop {
         let Some(next) = reader.events.next() else { return Ok(Vec::new()) };
         let (event, span) = next?;
@@ -45,6 +63,7 @@ struct Reader<'a> {
     events: Events<'a>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    copied: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -53,10 +72,13 @@ impl<'a> Reader<'a> {
         let anchor = event.anchor_id();
         self.nodes += 1;
         if depth > MAX_DEPTH || self.nodes > MAX_NODES {
-            return Err(Refusal { line: 1, column: 1, reason: "it is too deep or too large".to_owned() });
+            return Err(too_large());
         }
         let node = match event {
-            Event::Alias(id) => self.anchors.get(&id).cloned().unwrap_or(Node::Null),
+            Event::Alias(id) => match self.anchors.get(&id) {
+                Some(node) => copy(node, depth, &mut self.copied)?,
+                None => Node::Null,
+            },
             Event::Scalar(text, style, ..) => match &*text {
                 "" | "~" | "null" | "Null" | "NULL" if style == ScalarStyle::Plain => Node::Null,
                 text => Node::Text(text.to_owned()),
@@ -66,7 +88,7 @@ impl<'a> Reader<'a> {
             _ => Node::Null,
         };
         if let Some(id) = anchor {
-            self.anchors.insert(id, node.clone());
+            self.anchors.insert(id, copy(&node, depth, &mut self.copied)?);
         }
         Ok(node)
     }
@@ -107,6 +129,20 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// A copy at a depth, if that is not too much.
+fn copy(node: &Node, depth: usize, copied: &mut usize) -> Result<Node, Refusal> {
+    let (size, inner) = node.measure();
+    *copied += size;
+    if depth + inner > MAX_DEPTH || *copied > MAX_COPIED {
+        return Err(too_large());
+    }
+    Ok(node.clone())
+}
+
+fn too_large() -> Refusal {
+    Refusal { line: 1, column: 1, reason: "it is too deep or too large".to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +170,24 @@ mod tests {
         assert_eq!(settings("# nothing\n"), Ok(Vec::new()));
         for wrong in ["k: [a", "- a\n", "text", "k: 1\n\tx: 2\n"] {
             assert!(settings(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_few_lines_do_not_stand_for_billions() {
+        let lines = |first: &str, rest: &dyn Fn(&str) -> String, count: usize| {
+            let rest = (1..count).map(|n| format!("a{n}: &a{n} {}\n", rest(&format!("*a{}", n - 1))));
+            format!("a0: &a0 {first}\n{}", rest.collect::<String>())
+        };
+        let long = "x".repeat(1 << 16);
+        for (text, is_right) in [
+            (lines("[x, x]", &|last| format!("[{last}, {last}, {last}, {last}]"), 30), false),
+            (lines("[x, x]", &|last| format!("[{last}]"), 100), false),
+            (lines(&long, &|_| "[*a0, *a0, *a0, *a0]".to_owned(), 2), false),
+            (lines("{x: 1}", &|last| format!("{{y: {last}, z: {last}}}"), 8), true),
+            (lines("[x, x]", &|last| format!("[{last}]"), 40), true),
+        ] {
+            assert_eq!(settings(&text).is_ok(), is_right, "{}", &text[..100]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::address::{is_host, is_netmask, judge_host, judge_mac, judge_network};
-use super::{Judged, given, judge_name, judge_number, list, mapping, wrong};
+use super::{BOND_MODES, Judged, LARGEST_VLAN, given, judge_name, judge_number, list, mapping, wrong};
 use crate::tree::Node;
 
 /// The types of items, and the keys that each needs (cloudinit/net/network_state.py, `ensure_command_keys`).
@@ -33,10 +33,6 @@ const SUBNETS: &[&str] = &[
     "loopback",
 ];
 
-const LARGEST_VLAN: u32 = 4094;
-/// Modes of bonds, by their numbers (Linux, Documentation/networking/bonding.rst).
-const MODES: &[&str] =
-    &["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
 /// What cloud-init takes for a truth value (cloudinit/net/network_state.py, `handle_bridge`).
 const SWITCH: &[&str] = &["true", "on", "yes", "1", "false", "off", "no", "0"];
 
@@ -113,10 +109,10 @@ fn judge_item(item: &Node) -> Judged {
 fn judge_parameters(parameters: &Node) -> Judged {
     for entry in mapping(parameters, "params")? {
         let (key, value) = (entry.key.replace('_', "-"), entry.value.scalar().unwrap_or_default());
-        let is_mode = || MODES.contains(&value) || value.parse().is_ok_and(|mode: usize| mode < MODES.len());
+        let is_mode = || BOND_MODES.contains(&value) || value.parse().is_ok_and(|mode: usize| mode < BOND_MODES.len());
         let is_switch = || SWITCH.iter().any(|word| value.eq_ignore_ascii_case(word));
         if key == "bond-mode" && !is_mode() {
-            return wrong(entry.value.at, format!("{} is one of: {}", entry.key, MODES.join(", ")));
+            return wrong(entry.value.at, format!("{} is one of: {}", entry.key, BOND_MODES.join(", ")));
         }
         if key == "bridge-stp" && !is_switch() {
             return wrong(entry.value.at, format!("{} must be on or off", entry.key));

@@ -6,7 +6,7 @@ mod references;
 use std::net::IpAddr;
 
 use super::address::{address_of, is_network, judge_host, judge_mac, judge_network};
-use super::{Judged, given, judge_name, judge_number, list, mapping, wrong};
+use super::{Judged, LARGEST_VLAN, given, judge_name, judge_number, list, mapping, wrong};
 use crate::tree::{Entry, Node};
 use keys::RENDERERS;
 
@@ -28,7 +28,6 @@ const KINDS: &[&str] = &[
 const PHYSICAL: &[&str] = &["ethernets", "wifis", "modems", "nm-devices"];
 /// Kinds of devices with a key that each of them needs.
 const NEEDED: &[(&str, &str)] = &[("tunnels", "mode"), ("vrfs", "table"), ("wifis", "access-points")];
-const LARGEST_VLAN: u32 = 4094;
 
 pub(super) fn judge(config: &Node) -> Judged {
     for Entry { key, at, value } in config.mapping().unwrap_or_default() {
@@ -230,6 +229,7 @@ mod tests {
     fn kinds_are_those_of_netplan() {
         for right in [
             "tunnels: {t: {mode: sit}}",
+            "vlans: {v: {id: 5, link: eth9}}\nethernets: {eth9: {}}",
             "bridges: {br0: {dhcp4: true}}",
             "renderer: networkd",
             "bonds: {b: {interfaces: [a]}}\nethernets: {a: {}}\nvlans: {v: {id: '5', link: b}}",
@@ -254,7 +254,11 @@ mod tests {
                 "ethernets: {a: {}}\nbridges: {b: {interfaces: [a]}, c: {interfaces: [a]}}",
                 "line 3, column 50: \"a\" is already in another device",
             ),
-            ("vlans: {v: {id: 5, link: eth9}}", "line 2, column 26: link of \"v\" names a device that is not defined"),
+            (
+                "vlans: {v: {id: 5, link: eth9}}",
+                "line 2, column 26: link of \"v\" names a device that is not defined; if it is a card, add \"ethernets: \
+                 {eth9: {}}\"",
+            ),
             ("vlans: {v: {id: 010, link: a}}", "line 2, column 17: id must be a whole number"),
             ("vlans: {v: {id: 1_0, link: a}}", "line 2, column 17: id must be a whole number"),
             (

@@ -353,6 +353,28 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
             "8:1: ",
             "because of line 1, column 1 of it: the root of the document is a list",
         ),
+        // The same without its last `=`, which Python adds.
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg\n--b--\n",
+            "8:1: ",
+            "because of line 1, column 1 of it: the root of the document is a list",
+        ),
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhC\n--b--\n",
+            "8:1: ",
+            "of it: it is not in base64, as its header says",
+        ),
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n!/bin/sh\n--b--\n",
+            "8:1: ",
+            "of it: it is not in base64, as its header says",
+        ),
+        // A cloud-config in Latin-1.
+        (
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nI2Nsb3VkLWNvbmZpZwphOiDkCg==\n--b--\n",
+            "8:1: ",
+            "of it: it is not text in UTF-8",
+        ),
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\nH4sIAAAA\n--b--\n",
             "8:1: ",

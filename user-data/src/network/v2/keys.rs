@@ -3,7 +3,7 @@
 //! netplan uses nothing of a configuration in which it finds another key or another kind of value.
 
 use crate::network::address::{is_host, judge_hardware};
-use crate::network::{Judged, judge_whole, list, mapping, wrong};
+use crate::network::{BOND_MODES, Judged, judge_whole, list, mapping, wrong};
 use crate::tree::{Entry, Node};
 
 /// What the value of a key is.
@@ -17,6 +17,8 @@ pub(super) enum Is {
     Text,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// A mode of a bond, also of Open vSwitch.
+    BondMode,
     /// A hardware address, or a word for one that is made.
     Mac,
     /// An address of a host.
@@ -148,7 +150,7 @@ const BOND: Keys = &[
             ("learn-packet-interval", Is::Text),
             ("mii-monitor-interval", Is::Text),
             ("min-links", Is::Number),
-            ("mode", Is::Word(MODES)),
+            ("mode", Is::BondMode),
             ("packets-per-member", Is::Number),
             ("packets-per-slave", Is::Number),
             ("primary", Is::Text),
@@ -162,18 +164,8 @@ const BOND: Keys = &[
         ]),
     ),
 ];
-const MODES: &[&str] = &[
-    "balance-rr",
-    "active-backup",
-    "balance-xor",
-    "broadcast",
-    "802.3ad",
-    "balance-tlb",
-    "balance-alb",
-    // Of Open vSwitch.
-    "balance-tcp",
-    "balance-slb",
-];
+/// Modes of bonds of Open vSwitch.
+const OPEN_VSWITCH_MODES: &[&str] = &["balance-tcp", "balance-slb"];
 const VLAN: Keys = &[("id", Is::Number), ("link", Is::Text)];
 pub(super) const ROUTE: Keys = &[
     ("advertised-mss", Is::Number),
@@ -283,6 +275,10 @@ fn judge_value(node: &Node, key: &str, is: Is) -> Judged {
         Is::Text => wrong(node.at, format!("{key} must be a text")),
         Is::Word(words) if text.is_some_and(|text| words.contains(&text)) => Ok(()),
         Is::Word(words) => wrong(node.at, one_of(words)),
+        Is::BondMode => {
+            let modes = [BOND_MODES, OPEN_VSWITCH_MODES].concat();
+            if text.is_some_and(|text| modes.contains(&text)) { Ok(()) } else { wrong(node.at, one_of(&modes)) }
+        }
         Is::Mac if text.is_some_and(|text| MADE.contains(&text)) => Ok(()),
         Is::Mac => judge_hardware(node, key),
         Is::Host if text.is_some_and(is_host) => Ok(()),

@@ -24,9 +24,12 @@ pub(super) fn judge(config: &Node) -> Judged {
     for Entry { key, value, .. } in devices() {
         for (node, what) in named(value) {
             let Some(name) = node.scalar() else { return wrong(node.at, format!("{what} must be names of devices")) };
-            if name == key || !names.contains(name) {
-                let reason = if name == key { "cannot name itself" } else { "names a device that is not defined" };
-                return wrong(node.at, format!("{what} of {key:?} {reason}; {name:?} must be another device here"));
+            if name == key {
+                return wrong(node.at, format!("{what} of {key:?} cannot name itself; name another device"));
+            }
+            if !names.contains(name) {
+                let reason = format!("{what} of {key:?} names a device that is not defined");
+                return wrong(node.at, format!("{reason}; if it is a card, add \"ethernets: {{{name}: {{}}}}\""));
             }
             if what == "interfaces" && members.insert(name, key).is_some_and(|other| other != key) {
                 return wrong(node.at, format!("{name:?} is already in another device"));
