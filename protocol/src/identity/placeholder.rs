@@ -127,11 +127,14 @@ pub(super) fn is_text(text: &str) -> bool {
     let parts = parts(marks);
     let is_word = |part: &&&str| is_made_of_words(part);
     let has_word = parts.iter().any(|part| is_word(&part));
-    let is_filler = |part: &&str| {
-        let counts = part.len() >= 3 || has_word && part.starts_with(|c: char| c.is_ascii_digit());
+    // One or two digits behind all words are the number of a machine, unless they are zeros: TEST1, SerNum00.
+    let is_number = |index: usize, part: &str| index + 1 == parts.len() && !part.bytes().all(|byte| byte == b'0');
+    let is_filler = |(index, part): (usize, &&str)| {
+        let is_digits = part.starts_with(|c: char| c.is_ascii_digit());
+        let counts = part.len() >= 3 || has_word && is_digits && !is_number(index, part);
         is_word(&part) || counts && (is_repeated(part) || is_run(part))
     };
-    is_repeated(marks) || is_run(marks) || marks == "na" || parts.iter().all(is_filler)
+    is_repeated(marks) || is_run(marks) || marks == "na" || parts.iter().enumerate().all(is_filler)
 }
 
 /// Whether a serial number that is a text of its own is that of many machines.
@@ -359,6 +362,12 @@ mod tests {
             "1004",
             "BENCH0001",
             "DEMO0001",
+            "TEST1",
+            "TEST2",
+            "TEST10",
+            "TEST11",
+            "system-1",
+            "data1",
             "X1234",
             "A1234567",
             "E123456",
@@ -381,6 +390,7 @@ mod tests {
             "LENOVO",
             "Tulip Computers",
             "X99",
+            "MODEL5",
             "System x3650 M4",
             "K7NF2-RAID",
             "Standard PC (Q35 + ICH9, 2009)",
@@ -497,8 +507,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_judged_in_no_time() {
+    fn a_text_of_words_that_ends_otherwise_is_none() {
         assert!(!is_text(&"notno".repeat(10_000)));
         assert!(!is_text(&("not".repeat(20) + "q")));
+        assert!(!is_text(&("x".repeat(MAX_MARKS - 1) + "q")));
     }
 }

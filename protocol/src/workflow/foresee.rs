@@ -116,7 +116,7 @@ pub fn too_small(
 
 /// Whether a machine can ask for a URL without a login: not for an artifact in a registry.
 pub fn is_plain(url: &str) -> bool {
-    !url.starts_with("oci://") && (Location::local_path(url).is_some() || url.starts_with("http"))
+    Location::of(url).is_some_and(|location| location != Location::Artifact)
 }
 
 #[cfg(test)]

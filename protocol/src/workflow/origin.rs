@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
+use super::foresee::is_plain;
 use crate::{Digest, OciReference, Secret};
 
 /// The keys of an action that downloads something. Images, archives and files have the same keys.
@@ -83,9 +84,8 @@ fn place_problem(url: &str) -> Option<String> {
 
 /// Returns the problem of the URL of a single file.
 pub(super) fn url_problem(url: &str) -> Option<String> {
-    let is_known = Location::of(url).is_some_and(|location| location != Location::Artifact);
     let unknown = "which is neither https://, http:// nor file://, nor an absolute path";
-    let wrong = if is_known { server_problem(url)? } else { unknown };
+    let wrong = if is_plain(url) { server_problem(url)? } else { unknown };
     Some(format!("fetches {:?}, {wrong}", shown_url(url)))
 }
 
