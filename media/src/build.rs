@@ -4,7 +4,8 @@ use std::io;
 
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
-use slipway_parts::{Arch, PROGRAM, Parts, RareDrivers, cpio, hex, sha256};
+use slipway_parts::{Arch, Parts, RareDrivers, cpio, hex, sha256};
+use slipway_protocol::boot_report::program_of;
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
@@ -108,7 +109,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         }
         // Whatever a machine was started from, it and its system fetch the rest from the server.
         if let Some(program) = &parts.program {
-            build.write(&format!("{}/{PROGRAM}", arch.name()), &[program], None)?;
+            build.write(&program_of(arch.name()), &[program], None)?;
         }
         for (name, content) in parts.rare_drivers.iter().flat_map(RareDrivers::files) {
             build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
