@@ -35,7 +35,7 @@ impl Bench {
             requests.push_str(&format!("mkdir /{dir}\n"));
         }
         let mut written = BTreeSet::new();
-        for program in ["sh", "ln", "mv", "rm", "cp", "sed"].map(|name| PathBuf::from("/bin").join(name)) {
+        for program in ["sh", "ln", "mv", "rm", "cp", "sed", "sleep"].map(|name| PathBuf::from("/bin").join(name)) {
             for library in libraries(&program).into_iter().chain([program]) {
                 if !written.insert(library.clone()) {
                     continue;
@@ -202,6 +202,18 @@ fn nothing_outlives_the_command_or_slipway() {
     child.wait().unwrap();
     // The other processes also hold the output open, so its end shows that they ended.
     assert_eq!(lines.count(), 0);
+}
+
+#[test]
+fn a_command_receives_signals() {
+    if !can_mount() {
+        return;
+    }
+    let script = "for s in TERM HUP; do sleep 1000 & kill -$s $!; wait $! || echo \"$s $?\"; done\n";
+    let output = Bench::new("").action(script).args(["--timeout", "60"]).output().unwrap();
+    let (notes, _) = told(&output);
+    let has = |note: &str| notes.iter().any(|found| found == note);
+    assert!(output.status.success() && has("TERM 143") && has("HUP 129"), "{output:?}");
 }
 
 const FILE: &str = "nameserver 192.0.2.1\n";

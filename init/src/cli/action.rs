@@ -71,7 +71,7 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option
 }
 
 /// Tells that a signal or the time limit stopped the action, and what that means for the disk. What the action said of
-/// it may be true too: Ctrl-C also reaches the programs that it started.
+/// it may be true too: Ctrl-C also reaches a command that runs in the installed system.
 fn report_stop(action: &Action, why: &str, error: slipway_actions::Error, json: bool) {
     let what = format!("running {}: stopped {why}; {}", action.name(), slipway_actions::if_stopped(action));
     let error = match error {

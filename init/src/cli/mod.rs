@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use nix::sys::signal::SigSet;
 use slipway_installer::{config, discover, tls, tpm};
 use slipway_protocol::given::is_blank;
 use slipway_protocol::{Proof, printable};
@@ -80,6 +81,9 @@ struct Supervised {
 /// Runs the command. Prints an error once, with its causes.
 pub fn run() -> ExitCode {
     let arguments = given::parse::<Arguments>();
+    if matches!(arguments.command, Command::Network(_) | Command::Installer(_) | Command::InTarget) {
+        receive_signals();
+    }
     tls::install_provider();
     let result = match arguments.command {
         Command::Network(child) => network(child),
@@ -100,6 +104,14 @@ pub fn run() -> ExitCode {
         log::fatal(&error);
         ExitCode::FAILURE
     })
+}
+
+/// Has the children of slipway receive every signal. They start with the signals blocked that slipway waits for, and
+/// would pass that on to each program that they start.
+fn receive_signals() {
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        print_stderr(&format!("receiving signals: {error}"));
+    }
 }
 
 /// A runtime for waiting on the network. Blocking work has threads of its own.

@@ -69,8 +69,8 @@ fn boot() -> Result<shutdown::End, String> {
     clock::never_before_build(&log);
     shutdown::catch_ctrl_alt_del(&log);
 
-    // Blocked before any thread or child exists, so that no other thread receives them. Command unblocks them in
-    // children.
+    // Blocked before any thread or child exists, so that no other thread receives them. The children start with them
+    // blocked, and receive them again first of all (see `cli`).
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGPWR] {
         signals.add(signal);

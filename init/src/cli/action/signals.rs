@@ -36,6 +36,7 @@ pub(super) struct Stop {
 }
 
 /// Has signals stop the action. To be called before the action starts threads, which take over the blocked signals.
+/// Programs that it starts take them over too: the signals are for slipway, which ends its programs in order.
 pub(super) fn stop_on_signal(cancel: Cancel) -> Stopped {
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let wanted: SigSet = STOPPING.into_iter().filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0).collect();
