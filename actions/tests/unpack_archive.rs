@@ -488,4 +488,23 @@ fn files_go_where_the_running_system_sees_them() {
     let away = UnpackArchive { directory: "/srv/x".to_owned(), ..archive(&bench, &ended(&[file("y")])) };
     let refused = refusal(&bench, away);
     assert!(refused.contains("its fstab mounts tmpfs on /srv, which would hide the files"), "{refused}");
+    let refused = refusal(&bench, archive(&bench, &ended(&[file("srv/x")])));
+    assert!(refused.contains("which would hide it; leave it out of the archive, or give partition"), "{refused}");
+}
+
+#[test]
+fn a_bound_folder_is_where_the_running_system_sees_it() {
+    let true = can_mount() else { return };
+    let bench = with_another("PARTLABEL=data /data ext4\n/srv/v /var none bind\n/data/l /usr/local none rbind\n");
+    let found = |mib, path: &str| read_file(&bench.path("disk"), mib, path).is_some();
+    for (place, source) in [("var", "/srv/v"), ("usr/local", "/data/l")] {
+        let refused = refusal(&bench, archive(&bench, &ended(&[file("etc/new"), file(&format!("{place}/x"))])));
+        let expect =
+            format!("its fstab mounts {source} on /{place}, which would hide it; unpack what belongs there by");
+        assert!(refused.contains(&expect), "{refused}");
+        assert!(!found(ROOT_AT, "/etc/new") && !names(&bench).contains(".slipway"), "nothing is done");
+        unpack(&bench, UnpackArchive { directory: format!("/{place}"), ..archive(&bench, &ended(&[file("x")])) });
+        assert!(!found(ROOT_AT, &format!("/{place}/x")));
+    }
+    assert!(found(ROOT_AT, "/srv/v/x") && found(DATA_AT, "/l/x"));
 }

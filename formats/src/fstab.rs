@@ -114,6 +114,11 @@ impl Entry {
         (is_bound && self.source.starts_with('/')).then(|| cleaned(&self.source))
     }
 
+    /// Whether the system starts without it: it does not wait for it, or mounts it only when it is asked to.
+    pub fn may_fail(&self) -> bool {
+        self.options.iter().any(|option| matches!(option.as_str(), "nofail" | "noauto"))
+    }
+
     /// The part of a path below the mount point, without slashes at its ends; `None` if the path is elsewhere. `path`
     /// has no slashes at its ends.
     pub fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
@@ -218,6 +223,8 @@ mod tests {
         assert_eq!(places("UUID=a / ext4\n\tUUID=b\t/var/\text4 defaults 0 2\nUUID=c /var xfs\n"), ["", "var"]);
         assert_eq!(places("UUID=a none swap sw\nUUID=b swap swap\n/dev/sda3\n"), [""; 0]);
         assert_eq!(places("a /a x noauto\nb /b x noauto,x-systemd.automount\nc //c/./d/ x nofail"), ["b", "c/d"]);
+        let may_fail = |options: &str| entries(&format!("a /a x {options}")).iter().all(Entry::may_fail);
+        assert_eq!(["defaults", "ro,nofail", "noauto,x-systemd.automount"].map(may_fail), [false, true, true]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::MIB;
-use common::disk_image::{Part, ROOT, can_mount, make, run};
+use common::disk_image::{LINUX, Part, ROOT, can_mount, debugfs, make, run, spoil};
 use tempfile::TempDir;
 
 /// A disk image in its own folder.
@@ -26,12 +26,23 @@ impl Bench {
     /// A disk whose root file system has the host's shell and a few programs with their libraries, and this as
     /// /etc/resolv.conf.
     fn new(resolv_conf: &str) -> Self {
-        let bench = Self(tempfile::tempdir().unwrap());
         let files = [("etc/os-release", "NAME=Debian"), ("etc/resolv.conf", resolv_conf)];
         let files: &[(&str, &str)] = if resolv_conf.is_empty() { &files[..1] } else { &files };
-        make(&bench.disk(), 64, &[Part { mib: 1..63, type_guid: ROOT, name: "system", files }]);
+        Self::of(&[Part { mib: 1..63, type_guid: ROOT, name: "system", files }])
+    }
+
+    /// As [`Self::new`], with this fstab and another partition.
+    fn with_another(fstab: &str) -> Self {
+        let files = [("etc/os-release", "NAME=Debian"), ("etc/fstab", fstab)];
+        let root = Part { mib: 1..SPARE_AT, type_guid: ROOT, name: "system", files: &files };
+        Self::of(&[root, Part { mib: SPARE_AT..63, type_guid: LINUX, name: "spare", files: &[("x/old", "")] }])
+    }
+
+    fn of(parts: &[Part]) -> Self {
+        let bench = Self(tempfile::tempdir().unwrap());
+        make(&bench.disk(), 64, parts);
         let mut requests = String::new();
-        for dir in ["bin", "proc", "sys", "dev", "run"] {
+        for dir in ["bin", "proc", "sys", "dev", "run", "home"] {
             requests.push_str(&format!("mkdir /{dir}\n"));
         }
         let mut written = BTreeSet::new();
@@ -170,6 +181,7 @@ fn a_failure_has_the_status_and_the_last_lines() {
     check("echo one\necho two >&2\nexit 3\n", "exit status 3; last output: one / two");
     check("echo one\nfalse\necho two\n", "exit status 1; last output: one");
     check("kill -9 $$\n", "signal 9");
+    check("rm -rf /run/*; exit 3\n", "exit status 3");
     let missing = Command::new(env!("CARGO_BIN_EXE_slipway"))
         .args(["action", "--json", "run-in-target", "--disk"])
         .arg(bench.disk())
@@ -216,6 +228,50 @@ fn a_command_receives_signals() {
     assert!(output.status.success() && has("TERM 143") && has("HUP 129"), "{output:?}");
 }
 
+#[test]
+fn what_the_system_mounts_from_its_disk_is_mounted_in_its_order() {
+    if !can_mount() {
+        return;
+    }
+    let fstab = "/inner/x /a none bind\nPARTLABEL=spare /inner ext4\n/data /bound none rbind\n/proc /p none bind\n\
+                 LABEL=none /away ext4\n/away/x /lost none bind\n/dev/sda3 /srv ext4\n";
+    let bench = Bench::with_another(fstab);
+    let output = bench.run("[ -f /a/old ]; echo one > /a/one; echo two > /bound/two\n");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(debugfs(&bench.disk(), SPARE_AT, "cat /x/one"), "one\n");
+    assert_eq!(bench.debugfs(&["-R", "cat /data/two"]), "two\n");
+    let found = told(&output).1["succeeded"]["warnings"].clone();
+    let expect = serde_json::json!([
+        "/away is not mounted: LABEL=none is not on this disk",
+        "/lost is not mounted: LABEL=none is not on this disk",
+        "/srv is not mounted: /dev/sda3 may be on any disk; name it by UUID or label in fstab",
+    ]);
+    assert_eq!(found, expect);
+}
+
+#[test]
+fn what_cannot_be_mounted_stops_the_command_unless_the_system_starts_without_it() {
+    if !can_mount() {
+        return;
+    }
+    let reason = "mounting ext4 from /dev/loop";
+    for (options, is_needed) in [("defaults", true), ("ro,nofail", false)] {
+        let bench = Bench::with_another(&format!("PARTLABEL=spare /spare ext4 {options}\n"));
+        spoil(&bench.disk(), SPARE_AT);
+        let output = bench.run("echo begun\n");
+        let (notes, last) = told(&output);
+        assert_eq!((output.status.success(), notes.contains(&"begun".to_owned())), (!is_needed, !is_needed));
+        let said = match is_needed {
+            true => last["failed"]["reason"].to_string(),
+            false => last["succeeded"]["warnings"][0].to_string(),
+        };
+        assert!(said.contains(reason) && said.contains("option nofail") == is_needed, "{said}");
+        assert!(said.contains(if is_needed { "mounting /spare, as" } else { "/spare is not mounted: " }), "{said}");
+    }
+}
+
+/// Start of the second partition in MiB.
+const SPARE_AT: usize = 56;
 const FILE: &str = "nameserver 192.0.2.1\n";
 const STUB: &str = "-> ../run/systemd/resolve/stub-resolv.conf";
 
@@ -252,6 +308,11 @@ fn what_a_script_makes_of_resolv_conf_stays() {
         (FILE, &format!("{backup}{stub}"), &[("resolv.conf", STUB), (".resolv.conf.bak", FILE)]),
         (FILE, &format!("{copy}{stub}"), &[("resolv.conf", STUB), ("resolv.conf.old", FILE)]),
         (FILE, copy, &[("resolv.conf", FILE), ("resolv.conf.old", FILE)]),
+        (FILE, "mv /etc/resolv.conf /home/saved\n", &[("resolv.conf", ""), ("../home/saved", FILE)]),
+        ("", "mv /etc/resolv.conf /home/saved\n", &[("resolv.conf", ""), ("../home/saved", "")]),
+        (FILE, "rm -rf /run/*\n", &[("resolv.conf", FILE)]),
+        (FILE, &format!("{write}rm -rf /run/*\n"), &[("resolv.conf", written)]),
+        (STUB, "rm -rf /run/*\n", &[("resolv.conf", STUB)]),
     ];
     for (before, script, expect) in cases {
         let bench = Bench::new(before);
@@ -263,6 +324,18 @@ fn what_a_script_makes_of_resolv_conf_stays() {
         assert_eq!(bench.in_etc(".slipway-resolv.conf"), "", "{before:?}, {script:?}");
         run(Command::new("e2fsck").arg("-fn").arg(format!("{}?offset={MIB}", bench.disk().display())));
     }
+}
+
+#[test]
+fn a_file_system_that_does_not_say_what_its_entries_are_keeps_the_file() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(FILE);
+    bench.debugfs(&["-w", "-R", "feature -filetype"]);
+    let output = bench.run("read -r line < /etc/resolv.conf\n");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!([bench.in_etc("resolv.conf"), bench.in_etc(".slipway-resolv.conf")], [FILE, ""]);
 }
 
 #[test]

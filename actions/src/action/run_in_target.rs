@@ -21,10 +21,9 @@ use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
 use crate::error::{Error, TargetError, Tried, advised};
 use crate::machine::Machine;
-use crate::report::Tell;
+use crate::report::{Report, Tell};
 use crate::sys;
-use crate::target::layout::Layout;
-use crate::target::mount::Source;
+use crate::target::layout::{Layout, Origin};
 use crate::target::{self, Target};
 use output::Output;
 
@@ -39,15 +38,20 @@ mod resolver;
 const SUBCOMMAND: &str = "in-target";
 /// How often to check whether the step was cancelled.
 const STOP_CHECK: Duration = Duration::from_millis(100);
+/// The option of a folder that is bound with what is mounted in it.
+const RBIND: &str = "rbind";
 /// Maximum bytes of the answer of the first process.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// A file system to mount: device, type, the option that chooses a subvolume, and mount point in the installed system.
-type Mount = (String, String, Option<String>, String);
+/// What to mount: device, or a folder of the installed system; type, none for a folder; the option that chooses a
+/// subvolume, or `rbind`; mount point in the installed system; and whether the system starts without it.
+type Mount = (String, Option<String>, Option<String>, String, bool);
 /// The orders for the first process: inputs, file systems to mount, the root first, and the machine's resolv.conf.
 type Orders = (RunInTarget, Vec<Mount>, Option<String>);
-/// Its answer: exit status or signal of the command, or why there is none.
-type Answer = Result<(Option<i32>, Option<i32>), String>;
+/// Exit status or signal of the command.
+type Ended = (Option<i32>, Option<i32>);
+/// The answer of the first process: how the command ended, with warnings, or why it did not.
+type Answer = Result<(Ended, Vec<String>), String>;
 
 pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
@@ -75,19 +79,27 @@ pub(crate) fn run_on(
     if resolver.is_some() {
         warnings.extend(resolver::set_aside(&root)?);
     }
-    let mount = |source: &Source, kind: &str, subvolume: Option<String>, place: &str| -> Mount {
-        (source.path.display().to_string(), kind.to_owned(), subvolume, place.to_owned())
-    };
-    let mut mounts = vec![mount(&source, kind, subvolume.map(str::to_owned), "")];
-    mounts.extend(extras.iter().map(|extra| mount(&extra.source, extra.kind, extra.subvolume.clone(), &extra.place)));
+    let subvolume = subvolume.map(str::to_owned);
+    let mut mounts = vec![mount(&Origin::Device { source, kind, subvolume }, "", false)];
+    mounts.extend(extras.iter().map(|extra| mount(&extra.origin, &extra.place, extra.may_fail)));
     let result = execute(&(inputs.clone(), mounts, resolver), machine, report);
     resolver::put_back(&root).and_then(|()| root.sync())?;
-    result?;
+    warnings.extend(result?);
     Ok(Done::go_on(format!("ran {} in {name}", inputs.describe()), warnings))
 }
 
-/// Starts the first process, passes on the output, and returns how it ended.
-fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
+fn mount(origin: &Origin, place: &str, may_fail: bool) -> Mount {
+    let (source, kind, option) = match origin {
+        Origin::Device { source, kind, subvolume } => {
+            (source.path.display().to_string(), Some((*kind).to_owned()), subvolume.clone())
+        }
+        Origin::Bound { folder, is_recursive } => (folder.clone(), None, is_recursive.then(|| RBIND.to_owned())),
+    };
+    (source, kind, option, place.to_owned(), may_fail)
+}
+
+/// Starts the first process and passes on the output. Returns warnings. Fails unless the command succeeded.
+fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<Vec<String>, Error> {
     let what = orders.0.describe();
     let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
     let (mut control, theirs) = UnixStream::pair().map_err(failed)?;
@@ -105,9 +117,14 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<(), E
     let mut answer = String::new();
     _ = BufReader::new(control.take(MAX_ANSWER)).read_line(&mut answer);
     let how = match serde_json::from_str::<Answer>(&answer) {
-        Ok(Ok((Some(0), _))) => return Ok(()),
-        Ok(Ok((Some(status), _))) => format!("exit status {status}"),
-        Ok(Ok((None, signal))) => format!("signal {}", signal.unwrap_or_default()),
+        Ok(Ok(((Some(0), _), warnings))) => return Ok(warnings),
+        Ok(Ok((ended, warnings))) => {
+            warnings.into_iter().for_each(|warning| report(Report::Note(warning)));
+            match ended {
+                (Some(status), _) => format!("exit status {status}"),
+                (None, signal) => format!("signal {}", signal.unwrap_or_default()),
+            }
+        }
         Ok(Err(reason)) => return Err(TargetError::PrepareCommand { what, reason }.into()),
         Err(_) => "no answer: its first process was killed".to_owned(),
     };

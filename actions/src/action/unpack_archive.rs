@@ -17,7 +17,7 @@ use crate::fetch::source::Source;
 use crate::machine::Machine;
 use crate::report::Tell;
 use crate::stream::read::{self, Room};
-use crate::target::layout::{Folder, Held, Layout};
+use crate::target::layout::{Folder, Held, Hidden, Layout};
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::{self, Target};
 use crate::text;
@@ -93,16 +93,10 @@ pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -
 /// The directory to unpack into, in the file system that holds it.
 fn folder(place: &str, layout: Option<&Layout>, target: &Target) -> Result<Folder, Error> {
     let held = layout.map_or_else(|| Ok(Held::Root(place.to_owned())), |layout| layout.held(place))?;
-    match held {
-        Held::Root(path) => {
-            Ok(Folder { root: target.root.again()?, path, name: target.name.clone(), kind: target.kind })
-        }
-        Held::Mounted(folder) => Ok(folder),
-        Held::Away(reason) => {
-            let reason = format!("{reason}, which would hide the files; give partition to unpack them nevertheless");
-            Err(target_file("unpacking in", place, io::Error::other(reason)))
-        }
-    }
+    held.folder(target)?.map_err(|reason| {
+        let reason = format!("{reason}, which would hide the files; give partition to unpack them nevertheless");
+        target_file("unpacking in", place, io::Error::other(reason))
+    })
 }
 
 /// Unpacks the archive in the staging directory.
@@ -186,7 +180,7 @@ fn check_hidden(
     root: &TargetRoot,
     staging: &str,
     directory: &str,
-    hidden: &dyn Fn(&str) -> Option<String>,
+    hidden: &dyn Fn(&str) -> Option<Hidden>,
 ) -> Result<(), Error> {
     let failed = |path: &str, source: io::Error| target_file("unpacking", path, source);
     let source = root.open_directory(staging.as_bytes()).map_err(|errno| failed(directory, errno.into()))?;
@@ -203,9 +197,12 @@ fn check_hidden(
         };
         match hidden(&path) {
             Some(_) if is_directory && is_empty() => {}
-            Some(reason) => {
-                let advice = "which would hide it; unpack what belongs there by a step of its own, with that directory";
-                return Err(failed(&path, io::Error::other(format!("{reason}, {advice}"))));
+            Some(Hidden { reason, is_on_disk }) => {
+                let advice = match is_on_disk {
+                    true => "unpack what belongs there by a step of its own, with that directory",
+                    false => "leave it out of the archive, or give partition to unpack it nevertheless",
+                };
+                return Err(failed(&path, io::Error::other(format!("{reason}, which would hide it; {advice}"))));
             }
             None if is_directory => check_hidden(root, &staged, &path, hidden)?,
             None => {}

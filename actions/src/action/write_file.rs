@@ -68,16 +68,10 @@ fn folder(inputs: &WriteFile, disk: &OpenDisk, target: &Target) -> Result<Folder
         Some(_) => Held::Root(path.clone()),
         None => Layout::of(disk, target)?.held(&path)?,
     };
-    match held {
-        Held::Root(path) => {
-            Ok(Folder { root: target.root.again()?, path, name: target.name.clone(), kind: target.kind })
-        }
-        Held::Mounted(folder) => Ok(folder),
-        Held::Away(reason) => {
-            let reason = format!("{reason}, which would hide the file; give partition to write it nevertheless");
-            Err(target_file("writing", &path, io::Error::other(reason)))
-        }
-    }
+    held.folder(target)?.map_err(|reason| {
+        let reason = format!("{reason}, which would hide the file; give partition to write it nevertheless");
+        target_file("writing", &path, io::Error::other(reason))
+    })
 }
 
 /// Fetches the content into a file. Returns its size in bytes, and a warning for the operator.

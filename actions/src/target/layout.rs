@@ -17,6 +17,8 @@ use crate::text;
 const FSTAB: &str = "fstab";
 /// Folder below /etc of the units that an administrator made. Those that come with packages mount kernel file systems.
 const UNITS: &str = "systemd/system";
+/// Folders of file systems that are not on a disk.
+const KERNEL: &[&str] = &["proc", "sys", "dev", "run"];
 
 /// What the installed system mounts.
 #[derive(Debug)]
@@ -49,6 +51,19 @@ pub(crate) enum Held {
     Away(String),
 }
 
+impl Held {
+    /// The folder in the file system that has it, which may be that of the target. Otherwise why there is none.
+    pub(crate) fn folder(self, target: &Target) -> Result<Result<Folder, String>, Error> {
+        Ok(match self {
+            Self::Root(path) => {
+                Ok(Folder { root: target.root.again()?, path, name: target.name.clone(), kind: target.kind })
+            }
+            Self::Mounted(folder) => Ok(folder),
+            Self::Away(reason) => Err(reason),
+        })
+    }
+}
+
 /// A path in a mounted file system.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -60,15 +75,52 @@ pub(crate) struct Folder {
     pub(crate) kind: &'static str,
 }
 
-/// A file system of the disk that the system mounts.
+/// What the system mounts besides its root.
 #[derive(Debug)]
 pub(crate) struct Extra {
-    pub(crate) source: Source,
-    pub(crate) kind: &'static str,
-    /// The option that chooses a subvolume.
-    pub(crate) subvolume: Option<String>,
+    pub(crate) origin: Origin,
     /// Mount point, without slashes at its ends.
     pub(crate) place: String,
+    /// Whether the system starts without it.
+    pub(crate) may_fail: bool,
+}
+
+/// Where what is mounted comes from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// A file system of the disk.
+    Device {
+        source: Source,
+        kind: &'static str,
+        /// The option that chooses a subvolume.
+        subvolume: Option<String>,
+    },
+    /// A folder or file of the system.
+    Bound {
+        /// Its path, without slashes at its ends.
+        folder: String,
+        /// Whether what is mounted below it is bound too.
+        is_recursive: bool,
+    },
+}
+
+/// What the running system mounts over a path.
+#[derive(Debug)]
+pub(crate) struct Hidden {
+    /// In words.
+    pub(crate) reason: String,
+    /// Whether what is mounted is on this disk.
+    pub(crate) is_on_disk: bool,
+}
+
+/// Where a path leads.
+struct Located<'m> {
+    /// What is mounted there, if anything.
+    mounted: Option<&'m Mounted>,
+    /// The path in that.
+    path: String,
+    /// What is mounted on the way, such as bound folders.
+    through: Vec<&'m Mounted>,
 }
 
 impl Folder {
@@ -134,7 +186,7 @@ impl<'a> Layout<'a> {
 
     /// Where a path of the running system is. Mounts the file system that has it.
     pub(crate) fn held(&self, path: &str) -> Result<Held, Error> {
-        let (mounted, path) = self.locate(path);
+        let Located { mounted, path, .. } = self.locate(path);
         let Some(Mounted { entry, by }) = mounted else { return Ok(Held::Root(path)) };
         let away = |reason: Option<String>| {
             let what = reason.as_ref().map_or(&*entry.kind, |_| "another file system");
@@ -160,13 +212,16 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What the running system mounts over a path but not over a folder, in words.
-    pub(crate) fn hidden(&self, path: &str, folder: &str) -> Option<String> {
-        let place = |mounted: Option<&Mounted>| mounted.map(|mounted| mounted.entry.place.clone());
-        let there = self.locate(path).0?;
-        let is_same = place(Some(there)) == place(self.locate(folder).0);
-        let Mounted { entry, by } = there;
-        (!is_same).then(|| format!("its {by} mounts {} on /{}", entry.source, entry.place))
+    /// What the running system mounts over a path but not over a folder.
+    pub(crate) fn hidden(&self, path: &str, folder: &str) -> Option<Hidden> {
+        let Located { mounted, through, .. } = self.locate(path);
+        let over = self.locate(folder).through;
+        let is_new = |there: &&&Mounted| over.iter().all(|over| over.entry.place != there.entry.place);
+        let Mounted { entry, by } = through.iter().find(is_new)?;
+        Some(Hidden {
+            reason: format!("its {by} mounts {} on /{}", entry.source, entry.place),
+            is_on_disk: mounted.is_none_or(|mounted| self.partition(&mounted.entry).is_ok()),
+        })
     }
 
     fn mount(
@@ -182,37 +237,49 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What else the system mounts from this disk, the outer mount points first, and warnings of what has a lasting
-    /// name and is not mounted.
+    /// What else the system mounts from this disk, in an order in which each is mounted on what it needs, and warnings
+    /// of what has a lasting name and is not mounted.
     pub(crate) fn extras(&self) -> (Vec<Extra>, Vec<String>) {
         let (mut extras, mut warnings) = (Vec::new(), Vec::new());
         for Mounted { entry, .. } in self.mounted.iter().filter(|mounted| !mounted.entry.place.is_empty()) {
             let place = entry.place.clone();
-            let extra = self.partition(entry).and_then(|(partition, kind)| {
-                let source = if partition.number == self.home.0 {
-                    Ok(self.home.1.again())
-                } else {
-                    mount::source(self.disk, partition)
-                };
-                let source = source.map_err(|error| Some(text::chain(&error)))?;
-                let subvolume = entry.subvolume().filter(|_| kind == "btrfs").map(str::to_owned);
-                Ok(Extra { source, kind, subvolume, place: place.clone() })
-            });
-            match extra {
-                Ok(extra) => extras.push(extra),
+            match self.origin(entry) {
+                Ok(origin) => extras.push(Extra { origin, place, may_fail: entry.may_fail() }),
                 Err(Some(reason)) => warnings.push(format!("/{place} is not mounted: {reason}")),
                 Err(None) => {}
             }
         }
-        extras.sort_by_key(|extra| extra.place.len());
-        (extras, warnings)
+        (in_order(extras), warnings)
     }
 
-    /// The file system that is mounted over a path, if any, and the path in it. Bound folders and links to folders are
-    /// followed as long as they are in the root file system.
-    fn locate(&self, path: &str) -> (Option<&Mounted>, String) {
+    /// Where an entry mounts from. Otherwise why it is not mounted; no reason if it means nothing that is on a disk.
+    fn origin(&self, entry: &Entry) -> Result<Origin, Option<String>> {
+        if let Some(folder) = entry.bound() {
+            if KERNEL.iter().any(|name| folder.split('/').next() == Some(name)) {
+                return Err(None);
+            }
+            let away = self.locate(&folder).mounted.map(|mounted| self.partition(&mounted.entry));
+            return match away.transpose() {
+                Ok(_) => {
+                    Ok(Origin::Bound { folder, is_recursive: entry.options.iter().any(|option| option == "rbind") })
+                }
+                Err(reason) => Err(Some(reason.unwrap_or_else(|| format!("/{folder} is not on this disk")))),
+            };
+        }
+        let (partition, kind) = self.partition(entry)?;
+        let source = match partition.number == self.home.0 {
+            true => Ok(self.home.1.again()),
+            false => mount::source(self.disk, partition),
+        };
+        let source = source.map_err(|error| Some(text::chain(&error)))?;
+        let subvolume = entry.subvolume().filter(|_| kind == "btrfs").map(str::to_owned);
+        Ok(Origin::Device { source, kind, subvolume })
+    }
+
+    /// Where a path leads. Bound folders and links to folders are followed as long as they are in the root file system.
+    fn locate(&self, path: &str) -> Located<'_> {
         let names = |path: &str| path.rsplit('/').map(str::to_owned).collect::<Vec<_>>();
-        let (mut done, mut left, mut turns) = (Vec::new(), names(path), 0);
+        let (mut done, mut left, mut turns, mut through) = (Vec::new(), names(path), 0, Vec::new());
         while let Some(name) = left.pop() {
             match &*name {
                 "" | "." => continue,
@@ -221,9 +288,10 @@ impl<'a> Layout<'a> {
             }
             let here = done.join("/");
             let turn = if let Some((mounted, rest)) = self.over(&here, &left) {
+                through.push(mounted);
                 match mounted.entry.bound() {
                     Some(folder) if turns < MAX_LINKS => format!("{folder}/{rest}"),
-                    _ => return (Some(mounted), rest),
+                    _ => return Located { mounted: Some(mounted), path: rest, through },
                 }
             } else {
                 match self.root.link_at(&format!("{}{here}", self.base)) {
@@ -239,7 +307,7 @@ impl<'a> Layout<'a> {
             done.clear();
             left = names(&turn);
         }
-        (None, done.join("/"))
+        Located { mounted: None, path: done.join("/"), through }
     }
 
     /// What is mounted over the rest of a path, if the path so far is a mount point; and the path there.
@@ -259,6 +327,9 @@ impl<'a> Layout<'a> {
             None => self.number(&entry.source) == Some(partition.number),
         };
         let Some((partition, found)) = self.places.iter().find(is_meant) else {
+            if self.may_be_anywhere(&entry.source) {
+                return Err(Some(format!("{} may be on any disk; name it by UUID or label in fstab", entry.source)));
+            }
             let is_device = entry.tag().is_some() || entry.source.starts_with("/dev/");
             return Err(is_device.then(|| format!("{} is not on this disk", entry.source)));
         };
@@ -274,15 +345,55 @@ impl<'a> Layout<'a> {
     /// The number of the partition that is called so where the root is called as in fstab: `/dev/sda3` beside a root on
     /// `/dev/sda2`.
     fn number(&self, source: &str) -> Option<u32> {
-        let root = self.mounted.iter().find(|mounted| mounted.entry.place.is_empty())?;
-        if root.entry.source == source {
+        if self.root_source()? == source {
             return Some(self.home.0);
         }
-        let numbered = |name: &str| {
-            let base = name.strip_prefix("/dev/")?.trim_end_matches(|c: char| c.is_ascii_digit());
-            Some((base.to_owned(), name.strip_prefix("/dev/")?.strip_prefix(base)?.parse::<u32>().ok()?))
-        };
-        let ((disk, number), (root_disk, root_number)) = (numbered(source)?, numbered(&root.entry.source)?);
+        let ((disk, number), (root_disk, root_number)) = (numbered(source)?, numbered(self.root_source()?)?);
         (disk == root_disk && root_number == self.home.0).then_some(number)
     }
+
+    /// Whether a source is a partition whose name says nothing, because the root has no such name.
+    fn may_be_anywhere(&self, source: &str) -> bool {
+        let root = self.root_source().and_then(numbered);
+        numbered(source).is_some() && root.is_none_or(|(_, number)| number != self.home.0)
+    }
+
+    /// The source of the root in fstab.
+    fn root_source(&self) -> Option<&str> {
+        let root = self.mounted.iter().find(|mounted| mounted.entry.place.is_empty())?;
+        Some(&root.entry.source)
+    }
+}
+
+impl Extra {
+    /// Whether the other must be mounted first: this is mounted below it, or bound from it.
+    fn needs(&self, other: &Self) -> bool {
+        let bound = match &self.origin {
+            Origin::Bound { folder, .. } => Some(folder),
+            Origin::Device { .. } => None,
+        };
+        let is_in = |path: &String| {
+            path.strip_prefix(&other.place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        is_in(&self.place) || bound.is_some_and(is_in)
+    }
+}
+
+/// What is mounted, each after what it needs.
+fn in_order(mut left: Vec<Extra>) -> Vec<Extra> {
+    let mut ordered = Vec::new();
+    while !left.is_empty() {
+        let is_next = |at: &usize| (0..left.len()).all(|other| other == *at || !left[*at].needs(&left[other]));
+        // If some need each other, the first of them is taken.
+        let next = (0..left.len()).find(is_next).unwrap_or_default();
+        ordered.push(left.remove(next));
+    }
+    ordered
+}
+
+/// The disk and the number in the name of a partition.
+fn numbered(name: &str) -> Option<(&str, u32)> {
+    let name = name.strip_prefix("/dev/")?;
+    let disk = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((disk, name.strip_prefix(disk)?.parse().ok()?))
 }

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat,
-    openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
+    AtFlags, Dir, DirEntry, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, fstat, fsync, mkdirat,
+    openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -130,10 +130,10 @@ impl TargetRoot {
         let list = || -> io::Result<Vec<String>> {
             let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
             let mut names = Vec::new();
-            for entry in Dir::new(dir)? {
+            for entry in Dir::read_from(&dir)? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if is_wanted(entry.file_type()) && !name.starts_with('.') {
+                if !name.starts_with('.') && is_wanted(kind_of(dir.as_fd(), &entry)?) {
                     if names.len() == MAX_NAMES {
                         return Err(io::Error::other(format!("it has more than {MAX_NAMES} entries")));
                     }
@@ -388,6 +388,18 @@ fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         }
     }
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// What an entry of a directory is. Some file systems do not say it with the name (readdir(3), `DT_UNKNOWN`): XFS with
+/// `ftype=0`, ext4 without `filetype`.
+fn kind_of(dir: BorrowedFd<'_>, entry: &DirEntry) -> Result<FileType, Errno> {
+    match entry.file_type() {
+        FileType::Unknown => {
+            let stat = statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(FileType::from_raw_mode(stat.st_mode))
+        }
+        kind => Ok(kind),
+    }
 }
 
 /// Parent directory and last component of a path without a leading slash.

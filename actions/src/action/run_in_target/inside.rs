@@ -10,14 +10,14 @@ use std::{fs, thread};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
 };
 use rustix::process::{WaitOptions, chroot, fchdir, wait};
 use rustix::thread::UnshareFlags;
 use slipway_protocol::RunInTarget;
 
-use super::{Answer, Orders, resolver};
+use super::{Answer, Ended, Mount, Orders, resolver};
 use crate::error::{Tried, advised};
 use crate::target::mount;
 use crate::{sys, text};
@@ -66,7 +66,7 @@ pub fn in_target() -> ExitCode {
 }
 
 fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
-    enter(mounts)?;
+    let warnings = enter(mounts)?;
     mount_kernel_file_systems()?;
     let resolver = resolver.as_deref().map(|text| {
         let given = resolver::give(text);
@@ -80,43 +80,70 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
         std::process::exit(1);
     });
     let ended = execute(inputs);
-    if let Some(resolver) = resolver {
-        resolver
-            .keep()
-            .map_err(|error| format!("keeping what it wrote to /etc/resolv.conf: {}", text::chain(&error)))?;
+    let kept = resolver.map_or(Ok(()), |resolver| resolver.keep().map_err(|error| text::chain(&error)));
+    match ended? {
+        // What a command that failed wrote there matters less than how it ended.
+        ended @ (Some(0), _) => kept.map(|()| (ended, warnings)),
+        ended => Ok((ended, warnings)),
     }
-    ended
 }
 
-/// Mounts the file systems of the disk, the root first, and changes the root to it.
-fn enter(mounts: &[super::Mount]) -> Result<(), String> {
+/// Mounts the file systems of the disk, the root first, and changes the root to it. Returns warnings of what is not
+/// mounted, and need not be.
+fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
     let failed = |what: &str, errno: Errno| format!("{what}: {}", advised(Tried::Namespace, errno.into()));
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| failed("keeping mounts private to this process", errno))?;
-    let mut mounted = Vec::new();
-    for (source, kind, subvolume, place) in mounts {
-        let root = of_disk(source, kind, subvolume.as_deref()).map_err(|errno| {
-            let reason = advised(Tried::Mount(mount::driver(kind)), errno.into());
-            format!("mounting {kind} from {source}: {reason}")
-        })?;
-        mounted.push((root, format!("/{place}")));
-    }
-    for (root, place) in &mounted {
-        // systemd makes mount points too.
-        _ = fs::create_dir_all(place);
-        attach(root, place).map_err(|errno| failed(&format!("mounting on {place}"), errno))?;
-        if place == "/" {
-            // The other file systems are mounted below the root.
+    // Devices have these names outside of the installed system only.
+    let trees: Vec<_> = mounts.iter().map(of_disk).collect();
+    let mut warnings = Vec::new();
+    for ((source, _, option, place, may_fail), tree) in mounts.iter().zip(trees) {
+        if place.is_empty() {
+            let root = tree.transpose()?.ok_or("no root file system is given")?;
+            attach(&root, "/").map_err(|errno| failed("mounting on /", errno))?;
             fchdir(root)
                 .and_then(|()| chroot("."))
                 .map_err(|errno| failed("changing the root to the installed system", errno))?;
+            continue;
+        }
+        let place = format!("/{place}");
+        let mounted = tree.unwrap_or_else(|| bound(source, option.is_some())).and_then(|tree| {
+            // systemd makes mount points too.
+            _ = fs::create_dir_all(&place);
+            attach(&tree, &place).map_err(|errno| failed("attaching it", errno))
+        });
+        match mounted {
+            Err(reason) if *may_fail => warnings.push(format!("{place} is not mounted: {reason}")),
+            Err(reason) => {
+                let remedy = "repair it, or give its line in fstab the option nofail";
+                return Err(format!("mounting {place}, as the system does: {reason}; {remedy}"));
+            }
+            Ok(()) => {}
         }
     }
-    Ok(())
+    Ok(warnings)
 }
 
-fn of_disk(source: &str, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
+/// A file system of the disk; none if a folder is bound.
+fn of_disk((source, kind, subvolume, ..): &Mount) -> Option<Result<OwnedFd, String>> {
+    let kind = kind.as_deref()?;
+    Some(open_device(source, kind, subvolume.as_deref()).map_err(|errno| {
+        let reason = advised(Tried::Mount(mount::driver(kind)), errno.into());
+        format!("mounting {kind} from {source}: {reason}")
+    }))
+}
+
+/// A folder of the installed system, as something to mount. systemd makes it too.
+fn bound(folder: &str, is_recursive: bool) -> Result<OwnedFd, String> {
+    let folder = format!("/{folder}");
+    _ = fs::create_dir_all(&folder);
+    let below = if is_recursive { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | below;
+    open_tree(CWD, &folder, flags).map_err(|errno| format!("binding {folder}: {}", io::Error::from(errno)))
+}
+
+fn open_device(source: &str, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
     let context = fsopen(mount::driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", source)?;
     fsconfig_set_flag(context.as_fd(), "rw")?;
@@ -154,7 +181,7 @@ fn of_kernel(kind: &str, flags: MountAttrFlags, mode: Option<&str>) -> Result<Ow
 }
 
 /// Starts the command and waits for it. As the first process, also reaps all orphaned processes.
-fn execute(inputs: &RunInTarget) -> Answer {
+fn execute(inputs: &RunInTarget) -> Result<Ended, String> {
     let mut command = match (&inputs.script, inputs.command.split_first()) {
         (Some(script), _) => {
             fs::write(SCRIPT, script).map_err(|error| format!("writing {SCRIPT}: {error}"))?;

@@ -5,8 +5,8 @@
 //! place. The link leads to the file itself, which has another name meanwhile, and the machine's own is mounted on
 //! that. So a power cut at any moment leaves a system that reads the file it had.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
@@ -59,13 +59,19 @@ pub(super) fn set_aside(root: &TargetRoot) -> Result<Option<String>, Error> {
     )))
 }
 
-/// Puts the file back, wherever in /etc the link is now. If the command removed the link, the file goes too.
+/// Puts the file back, wherever in its file system the link is now. If the command removed the link, the file goes too.
 pub(super) fn put_back(root: &TargetRoot) -> Result<(), Error> {
     if !root.has(ASIDE) {
         return Ok(());
     }
-    let is_absent = root.link_at(ASIDE).is_ok_and(|target| target.as_deref() == Some(ABSENT));
-    for place in root.links_to("etc", LINK)?.iter().filter(|place| *place != ASIDE) {
+    // A power cut may have left a link to itself.
+    let is_absent = root.link_at(ASIDE).is_ok_and(|target| matches!(target.as_deref(), Some(ABSENT | LINK)));
+    let mut places = root.links_to("etc", LINK)?;
+    // It was moved elsewhere, or removed.
+    if places.is_empty() {
+        places = root.links_to("", LINK)?;
+    }
+    for place in places.iter().filter(|place| *place != ASIDE) {
         match is_absent {
             true => root.remove(place)?,
             false => root.name_again(ASIDE, place)?,
@@ -82,6 +88,8 @@ fn is_in_memory(path: &str) -> bool {
 pub(super) struct Given<'a> {
     text: &'a str,
     root: TargetRoot,
+    /// The machine's file, which may lose its name.
+    machines: File,
 }
 
 /// Gives the installed system the machine's name servers.
@@ -93,12 +101,13 @@ pub(super) fn give(text: &str) -> Result<Given<'_>, Error> {
     for path in MANAGED.iter().copied().chain([MACHINES]).chain(in_memory) {
         root.write(path, text.as_bytes(), 0o644)?;
     }
+    let machines = root.open_file(MACHINES)?;
     // On the name itself, even if it is a link that leads nowhere.
     let place = [ASIDE, RESOLV_CONF].into_iter().find(|path| root.has(path)).filter(|_| in_memory.is_none());
     if let Some(place) = place {
         mount(place).map_err(|source| target_file("mounting on", place, source))?;
     }
-    Ok(Given { text, root })
+    Ok(Given { text, root, machines })
 }
 
 fn mount(place: &str) -> io::Result<()> {
@@ -111,9 +120,13 @@ impl Given<'_> {
     /// Keeps what was written into the machine's file by the name /etc/resolv.conf, in the file of the installed
     /// system.
     pub(super) fn keep(&self) -> Result<(), Error> {
+        if !self.root.has(ASIDE) {
+            return Ok(());
+        }
         let failed = |source| target_file("keeping", RESOLV_CONF, source);
-        let now = fs::read(format!("/{MACHINES}")).map_err(failed)?;
-        if now == self.text.as_bytes() || !self.root.has(ASIDE) {
+        let mut now = Vec::new();
+        (&self.machines).read_to_end(&mut now).map_err(failed)?;
+        if now == self.text.as_bytes() {
             return Ok(());
         }
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;

@@ -9,11 +9,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{MAX_LINKS, TargetRoot, is_missing, split, target_file};
+use super::{MAX_LINKS, TargetRoot, is_missing, kind_of, split, target_file};
 use crate::error::Error;
 
 /// How many folders deep links are looked for.
-const DEPTH: usize = 6;
+const DEPTH: usize = 16;
 
 impl TargetRoot {
     /// The path that a path leads to, without links and from the root on, even if nothing is there.
@@ -95,8 +95,9 @@ fn collect(dir: BorrowedFd<'_>, path: &str, text: &str, depth: usize, found: &mu
         let entry = entry?;
         let name = entry.file_name();
         // A name that is not text is none of ours.
-        let Ok(place) = name.to_str().map(|name| format!("{path}/{name}")) else { continue };
-        match entry.file_type() {
+        let Ok(place) = name.to_str() else { continue };
+        let place = if path.is_empty() { place.to_owned() } else { format!("{path}/{place}") };
+        match kind_of(dir, &entry)? {
             FileType::Symlink if readlinkat(dir, name, Vec::new())?.to_bytes() == text.as_bytes() => found.push(place),
             FileType::Directory if depth > 0 && !matches!(name.to_bytes(), b"." | b"..") => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
