@@ -71,6 +71,12 @@ impl RawImage {
         let size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
         Ok(Self { map, size })
     }
+
+    /// What the raw image is checked with, from its first byte to its last.
+    pub(crate) fn checks(&self, image: &StreamImage) -> Vec<Check<'_>> {
+        let digest = image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest));
+        digest.chain(self.map.as_ref().and_then(RangeCheck::new).map(Check::Ranges)).collect()
+    }
 }
 
 /// Reads the block map of an image. Blocks outside of the map are not written.
@@ -143,9 +149,7 @@ fn stages(
 ) -> Result<Written, Error> {
     let disk = target.disk;
     let stream_checks = source.checks()?;
-    let mut raw_checks: Vec<Check> =
-        image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest)).collect();
-    raw_checks.extend(raw.map.as_ref().and_then(RangeCheck::new).map(Check::Ranges));
+    let raw_checks = raw.checks(image);
     // Reading by ranges can only check the raw image.
     let verified = !stream_checks.is_empty() || (reading == Reading::Ranges && image.raw_digest.is_some());
     let limits = Limits { disk: disk.path(), disk_size: disk.size(), raw_size: raw.size };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use slipway_actions::{Cancel, Done, Machine, Next, Report};
-use slipway_protocol::{Action, EventKind, Failure, Step, Workflow, workflow};
+use slipway_protocol::{Action, EventKind, Failure, Step, Workflow, duration, workflow};
 use slipway_user_data::seed;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -23,6 +23,9 @@ use tracing::{error, info, warn};
 
 /// How long a cancelled action may take to release the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
+
+/// How long a run waits for a look at all its steps. A disk or a server that hardly answers must not hold it up.
+const FORESEE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often disks that steps name are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -150,13 +153,22 @@ impl Runner {
             let cancel = cancel.clone();
             move || slipway_actions::foresee(&steps, &*make(&cancel))
         });
+        info!("checking all steps before the first one");
         let foreseen = tokio::select! {
             // The run has ended. Its first step stops for the same reason.
             _ = self.reporter.over() => {
                 cancel.set();
                 return None;
             }
-            looked = looking => looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?,
+            looked = timeout(FORESEE_LIMIT, looking) => match looked {
+                Ok(looked) => looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?,
+                Err(_) => {
+                    cancel.set();
+                    let limit = duration::words(FORESEE_LIMIT);
+                    warn!("checking all steps took longer than {limit}; each step checks for itself");
+                    return None;
+                }
+            },
         };
         // What this run reported before, it reported of steps.
         let reason = foreseen.reason(&workflow.steps, workflow.next_seq > 1);

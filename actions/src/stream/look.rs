@@ -15,6 +15,8 @@ use crate::machine::Machine;
 
 /// Bytes that are read from the source at once.
 const CHUNK: usize = 128 << 10;
+/// Bytes by which a format is recognised.
+const FIRST: u64 = 4 << 10;
 
 /// The beginning of a raw image.
 #[derive(Debug)]
@@ -26,18 +28,30 @@ pub(crate) struct Beginning {
 }
 
 /// Reads the beginning of an image from the current place of its source. None if the source cannot be read now, or not
-/// in the way that the image needs: its step says so. Fails if the image is none, or cannot be decoded.
-pub(crate) fn at_beginning(source: &mut Source<'_>, machine: &dyn Machine) -> Result<Option<Beginning>, Error> {
+/// in the way that the image needs: its step says so. Fails if the image is none, cannot be decoded, or cannot be
+/// checked. `is_raw_checked` is whether the raw image has to be checked.
+pub(crate) fn at_beginning(
+    source: &mut Source<'_>,
+    is_raw_checked: bool,
+    machine: &dyn Machine,
+) -> Result<Option<Beginning>, Error> {
+    let is_checked = source.is_checked();
     let from = source.from(true, false, true);
     let download = Download::new(from, machine, machine.cancel(), Box::new(|_| {}));
     let mut input = BufReader::with_capacity(CHUNK, Fetched { download, failed: false });
-    let Ok(first) = input.fill_buf() else { return Ok(None) };
-    let format = Format::of(first).map_err(|format| ImageError::Format { format })?;
+    let mut first = Vec::new();
+    if input.by_ref().take(FIRST).read_to_end(&mut first).is_err() {
+        return Ok(None);
+    }
+    let format = Format::of(&first).map_err(|format| ImageError::Format { format })?;
+    if format == Format::Qcow2 && is_checked && is_raw_checked {
+        return Err(ImageError::Qcow2Order.into());
+    }
     if format == Format::Qcow2 {
         return of_qcow2(input.into_inner().download);
     }
     let size = input.get_ref().download.total().filter(|_| format == Format::Raw);
-    let (mut head, failed) = decode(format, &mut input);
+    let (mut head, failed) = decode(format, first.chain(&mut input));
     if input.get_ref().failed {
         return Ok(None);
     }
@@ -54,11 +68,11 @@ pub(crate) fn at_beginning(source: &mut Source<'_>, machine: &dyn Machine) -> Re
 }
 
 /// Decodes as much as is wanted of any format but qcow2.
-fn decode(format: Format, input: &mut (impl BufRead + Send)) -> (Vec<u8>, Option<io::Error>) {
+fn decode(format: Format, mut input: impl BufRead + Send) -> (Vec<u8>, Option<io::Error>) {
     let mut head = Vec::new();
     let mut read = |decoder: &mut dyn Read| decoder.take(HEAD as u64).read_to_end(&mut head);
     let read = match format {
-        Format::Raw | Format::Qcow2 => read(input),
+        Format::Raw | Format::Qcow2 => read(&mut input),
         Format::Zstd => ::zstd::Decoder::with_buffer(input).and_then(|mut decoder| read(&mut decoder)),
         Format::Gzip => read(&mut Members::new(input)),
         // The decoder does not tell a stream that was cut off from one that ends.

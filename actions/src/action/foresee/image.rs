@@ -35,11 +35,11 @@ fn judge(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Res
         let (size, needed) = text::two_sizes(disk.size, size);
         return Err(ImageError::TooLarge { disk: disk.path.clone(), size, needed }.into());
     }
-    let is_verified = image.is_verified();
+    let (is_verified, is_raw_checked) = (image.is_verified(), !raw.checks(image).is_empty());
     source.at_each_place(
         report,
         |error| is_another_image(error, is_verified),
-        |source, _| match at_beginning(source, machine)? {
+        |source, _| match at_beginning(source, is_raw_checked, machine)? {
             Some(beginning) => judge_beginning(&beginning, disk),
             None => Ok(()),
         },
