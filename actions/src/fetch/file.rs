@@ -1,13 +1,14 @@
 //! Local sources: files, and what can be read only once, such as a pipe at standard input.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Mutex;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 
 use crate::error::FetchError;
 use crate::machine::{Cancel, Response};
@@ -31,7 +32,7 @@ impl OpenedOnce {
 /// Opens a file at an offset. A pipe is opened once, at its start.
 pub(super) fn open(path: &str, offset: u64, opened: &OpenedOnce, stop: &Cancel) -> Result<Response, FetchError> {
     let failed = |source| FetchError::OpenFile { source };
-    let mut file = if path == STDIN { stdin() } else { File::open(path) }.map_err(failed)?;
+    let mut file = if path == STDIN { stdin() } else { at(path) }.map_err(failed)?;
     let known = file.metadata().map_err(failed)?;
     if !known.file_type().is_fifo() && !known.file_type().is_socket() {
         let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -46,6 +47,12 @@ pub(super) fn open(path: &str, offset: u64, opened: &OpenedOnce, stop: &Cancel) 
 
 fn response(total: Option<u64>, body: Box<dyn Read + Send>) -> Response {
     Response { total, etag: None, is_delimited: true, coding: None, content_digest: None, body }
+}
+
+/// Opens a path. A pipe is open at once, even if nobody writes to it yet: its reader waits, and can be stopped.
+fn at(path: &str) -> io::Result<File> {
+    let flags = if fs::metadata(path)?.file_type().is_fifo() { OFlags::NONBLOCK } else { OFlags::empty() };
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
 /// Standard input. A file is opened anew, so that each reader has its own place in it. A socket, such as that of a
@@ -75,7 +82,10 @@ impl Read for Pipe {
             }
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&pause)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return self.file.read(buffer),
+                Ok(_) => match self.file.read(buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read,
+                },
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -93,16 +103,20 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let path = path.to_str().unwrap();
         let (opened, stop) = (OpenedOnce::default(), Cancel::new());
-        // A reader in the same process is needed for the writer to open it.
-        let _both = File::options().read(true).write(true).open(path).unwrap();
         assert!(matches!(open(path, 1, &opened, &stop), Err(FetchError::ReadOnce)));
+        // Nobody has opened it to write yet.
         let mut first = open(path, 0, &opened, &stop).unwrap();
         assert_eq!(first.total, None);
+        let stopped = Cancel::new();
+        stopped.set();
+        let nobody = open(path, 0, &OpenedOnce::default(), &stopped).unwrap().body.read(&mut [0; 3]);
+        nobody.expect_err("nobody writes, and it was asked to stop");
         std::io::Write::write_all(&mut File::options().write(true).open(path).unwrap(), b"abc").unwrap();
         let mut bytes = [0; 3];
         first.body.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"abc");
         assert!(matches!(open(path, 0, &opened, &stop), Err(FetchError::ReadOnce)));
+        let _writer = File::options().write(true).open(path).unwrap();
         stop.set();
         first.body.read(&mut bytes).expect_err("nobody writes, and it was asked to stop");
     }
