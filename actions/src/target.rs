@@ -7,6 +7,7 @@ pub(crate) mod grow;
 pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod os_release;
+pub(crate) mod ostree;
 pub(crate) mod roles;
 pub(crate) mod root;
 pub(crate) mod sealed;

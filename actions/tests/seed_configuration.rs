@@ -84,6 +84,8 @@ fn what_cannot_be_written_over_is_named_before_anything_is_written() {
     check(&[], &[("etc/systemd/system-generators/cloud-init-generator", "-> /dev/null")], "cloud-init-generator masks");
     let menu = ("boot/grub/grub.cfg", "menuentry x {\n linux /vmlinuz ro cloud-init=disabled\n}\n");
     check(&[], &[menu], "/boot/grub/grub.cfg (line 2) gives the kernel cloud-init=disabled");
+    let custom = ("boot/grub/custom.cfg", menu.1);
+    check(&[], &[custom], "/boot/grub/custom.cfg (line 2) gives the kernel cloud-init=disabled");
     let menu = ("boot/extlinux/extlinux.conf", "label a\n linux /vmlinuz\n append ro ds=Ec2\n");
     check(&[], &[menu], "/boot/extlinux/extlinux.conf (line 3) gives the kernel ds=Ec2");
     let expect = "/loader/entries/a.conf of partition 1 (esp) of ";

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -329,11 +330,23 @@ fn one_thing_has_one_name_and_older_names_still_work() {
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let folder = folder();
-    fs::write(folder.path().join("image"), vec![0xAA; 1 << 20]).unwrap();
-    let line = format!(
-        "trap '' HUP; {} action stream-image --url image --disk disk --yes & kill -HUP $!; wait $!",
-        env!("CARGO_BIN_EXE_slipway")
-    );
-    let output = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output().unwrap();
+    let half = vec![0xAA; DISK as usize / 2];
+    let line = "trap '' HUP; exec \"$slipway\" action stream-image --url - --disk disk --yes";
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).env("slipway", env!("CARGO_BIN_EXE_slipway")).current_dir(folder.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&half).unwrap();
+    let has_begun = || fs::read(folder.path().join("disk")).unwrap().get(2 << 20) == Some(&0xAA);
+    while !has_begun() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    // Long enough for a signal to stop it.
+    std::thread::sleep(Duration::from_millis(500));
+    _ = input.write_all(&half);
+    drop(input);
+    let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    assert!(fs::read(folder.path().join("disk")).unwrap() == [half.clone(), half].concat());
 }

@@ -49,7 +49,7 @@ fn is_layer(disk: &Disk) -> bool {
 }
 
 /// The kernel writes a slash in a device name as an exclamation mark (cciss!c0d0).
-fn kernel_name(path: &str) -> String {
+pub(super) fn kernel_name(path: &str) -> String {
     path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
 }
 

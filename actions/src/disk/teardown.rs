@@ -13,7 +13,7 @@ use std::{io, thread};
 use rustix::mount::UnmountFlags;
 use slipway_protocol::Disk;
 
-use super::list::paths_to;
+use super::list::{kernel_name, paths_to};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Report, Tell};
@@ -82,11 +82,6 @@ fn in_one_line(mut uses: Vec<String>) -> Option<String> {
     uses.truncate(MOST_USES);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
     (!uses.is_empty()).then(|| format!("{}{more}", uses.join(", ")))
-}
-
-/// sysfs replaces a slash in a device name by an exclamation mark.
-fn kernel_name(path: &str) -> String {
-    path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
 }
 
 /// `place` is a path below /sys/block.

@@ -1,5 +1,7 @@
 //! Checks of data as it passes: the stream as delivered, and the raw image.
 
+use std::io::{self, Read};
+
 use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_formats::signature::Verifier;
 use slipway_protocol::{Algorithm, Digest};
@@ -71,6 +73,17 @@ fn hex(context: Context) -> String {
 /// The SHA-256 digest of all data of a context.
 pub(crate) fn finish(context: Context) -> Digest {
     Digest::new(Algorithm::Sha256, &hex(context)).expect("a SHA-256 in hexadecimal is a digest")
+}
+
+/// The SHA-256 digest of what is read.
+pub(crate) fn sha256(mut input: impl Read) -> io::Result<Digest> {
+    let (mut context, mut buffer) = (context(Algorithm::Sha256), vec![0; 64 << 10]);
+    loop {
+        match input.read(&mut buffer)? {
+            0 => return Ok(finish(context)),
+            n => context.update(&buffer[..n]),
+        }
+    }
 }
 
 /// Starts a digest.

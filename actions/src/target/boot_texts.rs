@@ -6,8 +6,8 @@ use slipway_formats::pe::{self, Sections};
 use crate::error::Error;
 use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
 
-/// The paths and texts of boot entries and menus, of Xen's configurations, of environment blocks, and of the command lines in unified kernel
-/// images and their addons.
+/// The paths and texts of boot entries and menus, of Xen's configurations, of environment blocks, and of the command
+/// lines in unified kernel images and their addons.
 pub(crate) fn read(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
     let mut texts = Vec::new();
     let read = |path: &str, max| volume.root.read_up_to(path, max);
@@ -18,8 +18,11 @@ pub(crate) fn read(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
         }
     }
     for folder in volume.grub_folders()? {
-        let [menu, block] = ["grub.cfg", "grubenv"].map(|name| format!("{folder}/{name}"));
-        texts.extend(read(&menu, MAX_MENU)?.map(|text| (menu, text)));
+        for name in ["grub.cfg", "custom.cfg"] {
+            let menu = format!("{folder}/{name}");
+            texts.extend(read(&menu, MAX_MENU)?.map(|text| (menu, text)));
+        }
+        let block = format!("{folder}/grubenv");
         let values = read(&block, MAX_ENTRY)?.map(|text| grub::environment(&text).into_values().collect::<Vec<_>>());
         texts.extend(values.map(|values| (block, values.join("\n"))));
     }

@@ -71,7 +71,7 @@ pub fn fatal(error: &anyhow::Error) {
 pub fn advice(error: &anyhow::Error) -> Option<&'static str> {
     let is_denied = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::PermissionDenied;
     let is_root = || rustix::process::geteuid().is_root();
-    let is_said = || format!("{error:#}").contains("root");
+    let is_said = || format!("{error:#}").contains("as root");
     let found = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_denied);
     (found && !is_root() && !is_said()).then_some("run slipway as root, or as a user who may do this")
 }

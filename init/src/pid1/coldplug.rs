@@ -63,15 +63,15 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
         Ok(drivers) => drivers,
         Err(error) => {
             log.write(Level::Error, &format!("no driver can be loaded: {error}"));
-            tell_handled(NOTHING_MORE, log);
+            tell_handled(&mut 0, NOTHING_MORE, log);
             tell_loaded(log);
             return;
         }
     };
-    let mut seen = BTreeSet::new();
-    load_present(&drivers, &mut seen, log);
+    let (mut seen, mut handled) = (BTreeSet::new(), 0);
+    load_present(&drivers, &mut seen, &mut handled, log);
     if socket.is_none() {
-        tell_handled(NOTHING_MORE, log);
+        tell_handled(&mut handled, NOTHING_MORE, log);
     }
     tell_loaded(log);
     if let Err(error) = mounts::mount_efivars() {
@@ -88,14 +88,15 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
                     load_alias(&drivers, alias, &mut seen, log);
                 }
                 if let Some(number) = field(event, "SEQNUM=").and_then(|number| number.parse().ok()) {
-                    tell_handled(number, log);
+                    tell_handled(&mut handled, number, log);
                 }
             }
             // The kernel dropped events because they came faster than drivers load: read all of sysfs again.
-            Err(rustix::io::Errno::NOBUFS) => load_present(&drivers, &mut seen, log),
+            Err(rustix::io::Errno::NOBUFS) => load_present(&drivers, &mut seen, &mut handled, log),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 log.write(Level::Error, &format!("listening for devices that appear later: {error}"));
+                tell_handled(&mut handled, NOTHING_MORE, log);
                 return;
             }
         }
@@ -106,8 +107,10 @@ fn tell_loaded(log: &Kmsg) {
     note(DRIVERS_LOADED, "", log);
 }
 
-fn tell_handled(uevent: u64, log: &Kmsg) {
-    note(UEVENTS_HANDLED, &uevent.to_string(), log);
+/// An event may have an earlier number than those that were handled by reading sysfs.
+fn tell_handled(handled: &mut u64, uevent: u64, log: &Kmsg) {
+    *handled = uevent.max(*handled);
+    note(UEVENTS_HANDLED, &handled.to_string(), log);
 }
 
 /// Leaves word for the installer.
@@ -134,7 +137,7 @@ fn free_memory(drivers: &Drivers, log: &Kmsg) {
 }
 
 /// Loads drivers for the devices now in sysfs.
-fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, log: &Kmsg) {
+fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, handled: &mut u64, log: &Kmsg) {
     // Read before the devices: whatever comes in between has an event of its own.
     let last = std::fs::read_to_string(LAST_UEVENT).ok().and_then(|number| number.trim().parse().ok());
     let mut folders = vec![Path::new("/sys/devices").to_owned()];
@@ -152,7 +155,7 @@ fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, log: &Kmsg) {
         }
     }
     if let Some(last) = last {
-        tell_handled(last, log);
+        tell_handled(handled, last, log);
     }
 }
 

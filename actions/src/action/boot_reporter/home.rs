@@ -2,6 +2,7 @@
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use rustix::io::Errno;
+use slipway_formats::fstab;
 use slipway_protocol::boot_report::places;
 
 use super::ostree;
@@ -162,8 +163,8 @@ fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
         let Ok(source) = mount::source(disk, &partition) else { continue };
         let Ok((root, _)) = mount::mount_source(&source, kind) else { continue };
         let name = partition.describe(disk);
-        if let Some(deployment) = ostree::find(disk, &root)? {
-            let name = format!("{} in {name}", deployment.name);
+        if let Some((deployment, system)) = ostree::find(disk, &root)? {
+            let name = format!("{system} in {name}");
             report(Report::Note(format!("the system that starts is {name}")));
             let etc = root.below(&deployment.root)?;
             if is_read_only(&root)? {
@@ -203,10 +204,7 @@ fn lacks_usr(root: &TargetRoot, partitions: &[Place]) -> Result<bool, Error> {
         roles::is_usr(partition) || is_named(&partition.name) || is_named(label)
     };
     let fstab = root.read("etc/fstab")?.unwrap_or_default();
-    let is_mounted = fstab.lines().any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        !line.trim_start().starts_with('#') && words.get(1) == Some(&"/usr")
-    });
+    let is_mounted = fstab::entries(&fstab).iter().any(|entry| entry.place == USR);
     let is_empty = root.list(USR)?.is_empty() && root.directories(USR)?.is_empty();
     Ok(is_empty && (is_mounted || partitions.iter().any(is_usr)))
 }

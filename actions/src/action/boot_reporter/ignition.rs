@@ -2,10 +2,9 @@
 //! the program from the server, because it is too large for a config, and checks it against the digest in the config.
 //! The unit does that and not Ignition, because Ignition would wait for the server, and the boot with it.
 
-use std::fs;
+use std::fs::File;
 use std::time::Duration;
 
-use ring::digest::{SHA256, digest};
 use serde_json::Value;
 use slipway_protocol::boot_report::{places, program_of};
 use slipway_protocol::{BootReporter, BootReporterConfig, Proxy};
@@ -14,7 +13,7 @@ use slipway_user_data::ignition::{Service, ServiceFile, add_service};
 use crate::action::Done;
 use crate::action::seed_cloud_init::ignition::{FLATCAR, Found, MODE};
 use crate::error::{Error, TargetError};
-use crate::fetch::small;
+use crate::fetch::{small, verify};
 use crate::machine::{Machine, Request};
 use crate::target::root::target_file;
 use crate::text;
@@ -33,8 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Adds the reporter to the config on the disk, or writes one if there is none.
 pub(super) fn install(found: Found, inputs: &BootReporter, machine: &dyn Machine) -> Result<Done, Error> {
     let failed = |source| target_file("reading the program for", places::VAR, source);
-    let sha256 = hex(digest(&SHA256, &fs::read(&machine.setup().program).map_err(failed)?).as_ref());
-    let service = service(&super::settings(inputs, machine), &sha256)?;
+    let program = File::open(&machine.setup().program).and_then(verify::sha256).map_err(failed)?;
+    let sha256 = program.hex();
+    let service = service(&super::settings(inputs, machine), sha256)?;
     let empty = if found.path == FLATCAR.1 { EMPTY_FLATCAR } else { EMPTY };
     let config = found.root.read(found.path)?.unwrap_or_else(|| empty.to_owned());
     let config = add_service(&config, &service).map_err(|source| TargetError::ReporterInIgnition {
@@ -44,7 +44,7 @@ pub(super) fn install(found: Found, inputs: &BootReporter, machine: &dyn Machine
     })?;
     found.root.write(found.path, config.as_bytes(), MODE)?;
     found.root.sync()?;
-    let warnings = not_served(inputs, &sha256, machine).into_iter().collect();
+    let warnings = not_served(inputs, sha256, machine).into_iter().collect();
     let summary = format!("added the boot reporter to the Ignition config /{} in {}", found.path, found.name);
     Ok(Done::go_on(summary, warnings))
 }
@@ -95,7 +95,7 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
     let must = "the system must fetch the reporter from the server";
     let manifest = match small::fetch(&request, MAX_MANIFEST, PATIENCE, machine, &mut |_| {}) {
         Ok(small) => small.bytes,
-        Err(error) => return Some(format!("{must}, which was not asked whether it has it: {}", text::chain(&error))),
+        Err(error) => return Some(format!("{must}, and whether it is there is not known: {}", text::chain(&error))),
     };
     let reason = match served(&manifest, &program) {
         Some(served) if served == sha256 => return None,
@@ -112,10 +112,6 @@ fn served(manifest: &[u8], path: &str) -> Option<String> {
     let manifest: Value = serde_json::from_slice(manifest).ok()?;
     let asset = manifest["assets"].as_array()?.iter().find(|asset| asset["path"] == path)?;
     Some(asset["sha256"].as_str()?.to_owned())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,4 @@
-//! Systems that are made of OSTree deployments, such as Fedora CoreOS and Red Hat CoreOS (OSTree documentation,
-//! "Anatomy of an OSTree repository" and "Deployments"): each is a whole system in
-//! `/ostree/deploy/OS/deploy/CHECKSUM.SERIAL`, with an /etc of its own. All of one OS share `/ostree/deploy/OS/var`.
+//! The OSTree deployment that the boot loader starts.
 
 use std::collections::BTreeMap;
 
@@ -10,53 +8,34 @@ use crate::disk::open::OpenDisk;
 use crate::error::{Error, TargetError};
 use crate::machine::Cancel;
 use crate::target::os_release::OsRelease;
+use crate::target::ostree::{self, Deployment};
 use crate::target::root::TargetRoot;
 use crate::target::volume::MAX_ENTRY;
 use crate::target::volumes::mount_all;
 
-const SYSTEMS: &str = "ostree/deploy";
-
-/// A deployment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Deployment {
-    /// Path of its root.
-    pub(super) root: String,
-    /// Path of the folder with `var`, which it shares with others.
-    pub(super) state: String,
-    /// In words.
-    pub(super) name: String,
-}
-
-/// The deployment that the boot loader starts; none if the file system has none.
-pub(super) fn find(disk: &OpenDisk, root: &TargetRoot) -> Result<Option<Deployment>, Error> {
-    let mut deployments = all(root)?;
-    if deployments.len() < 2 {
-        return Ok(deployments.pop());
+/// The deployment that the boot loader starts, with its name in words; none if the file system has none.
+pub(super) fn find(disk: &OpenDisk, root: &TargetRoot) -> Result<Option<(Deployment, String)>, Error> {
+    let named = |deployment: Deployment| named(root, &deployment).map(|name| (deployment, name));
+    let mut found = ostree::deployments(root)?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    if found.len() < 2 {
+        return Ok(found.pop());
     }
     let started = started(disk)?;
-    let is_started = |deployment: &Deployment| started.iter().any(|path| root.is_same(path, &deployment.root));
-    if let Some(at) = deployments.iter().position(is_started) {
-        return Ok(Some(deployments.swap_remove(at)));
+    let is_started =
+        |(deployment, _): &(Deployment, String)| started.iter().any(|path| root.is_same(path, &deployment.root));
+    if let Some(at) = found.iter().position(is_started) {
+        return Ok(Some(found.swap_remove(at)));
     }
-    let names: Vec<&str> = deployments.iter().map(|deployment| deployment.name.as_str()).collect();
+    let names: Vec<&str> = found.iter().map(|(_, name)| name.as_str()).collect();
     let reason = format!("no boot entry says by ostree= which of these is started: {}", names.join(", "));
     Err(TargetError::BootReporter { partition: disk.path().to_owned(), reason }.into())
 }
 
-fn all(root: &TargetRoot) -> Result<Vec<Deployment>, Error> {
-    let mut deployments = Vec::new();
-    for os in root.directories(SYSTEMS)? {
-        let state = format!("{SYSTEMS}/{os}");
-        for name in root.directories(&format!("{state}/deploy"))? {
-            let path = format!("{state}/deploy/{name}");
-            if root.exists(&format!("{path}/usr")) {
-                let system = OsRelease::of(&root.below(&path)?).name.unwrap_or_else(|| os.clone());
-                let name = format!("{system} in /{path}");
-                deployments.push(Deployment { root: path, state: state.clone(), name });
-            }
-        }
-    }
-    Ok(deployments)
+/// A deployment in words.
+fn named(root: &TargetRoot, deployment: &Deployment) -> Result<String, Error> {
+    let Deployment { os, root: path, .. } = deployment;
+    let system = OsRelease::of(&root.below(path)?).name;
+    Ok(format!("{} in /{path}", system.as_ref().unwrap_or(os)))
 }
 
 /// The path in the argument `ostree=` of the entry that the boot loader starts.

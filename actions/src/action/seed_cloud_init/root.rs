@@ -1,7 +1,5 @@
 //! Writes a seed where /var/lib/cloud of the installed system will be, and removes the traces of former ones.
 
-use rustix::fs::{Dir, FileType};
-use rustix::io::Errno;
 use slipway_user_data::image::{File, Seed};
 
 use super::configuration::{self, Change};
@@ -12,10 +10,11 @@ use crate::error::{Error, TargetError};
 use crate::report::{Report, Tell};
 use crate::target::layout::{Folder, Held, Layout};
 use crate::target::mount::Source;
-use crate::target::root::{TargetRoot, target_file};
+use crate::target::ostree::Deployment;
+use crate::target::root::TargetRoot;
 use crate::target::verity::Place;
 use crate::target::volume::Volume;
-use crate::target::{self, Target, boot_texts, mount, roles};
+use crate::target::{self, Target, boot_texts, mount, ostree, roles};
 use crate::text::chain;
 
 /// cloud-init's state. Its folder `seed` may have seeds.
@@ -33,11 +32,6 @@ const MAX_SHEBANG: u64 = 256;
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
 /// The seed contains secrets.
 const SEED_MODE: u32 = 0o600;
-/// OSTree systems, each with its /var and its deployments (libostree documentation, "Deployments").
-const OSTREE: &str = "ostree/deploy";
-/// An installed system does not have more systems or deployments than this.
-const MAX_DEPLOYMENTS: usize = 16;
-
 /// A system on the disk, and the folders of the running system, wherever they are mounted from.
 #[derive(Debug)]
 pub(super) struct System {
@@ -106,10 +100,8 @@ fn find_ostree(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<Option
 /// The system of an OSTree root; `None` if nothing is deployed in it.
 fn deployed(found: Found, places: &[Place]) -> Result<Option<System>, Error> {
     let mut system = found.system(places)?;
-    for os in directories(&found.root, OSTREE)? {
-        for deployment in directories(&found.root, &format!("{OSTREE}/{os}/deploy"))? {
-            found.add(&format!("{OSTREE}/{os}/deploy/{deployment}/"), &format!("{OSTREE}/{os}/"), &mut system)?;
-        }
+    for Deployment { root, state, .. } in ostree::deployments(&found.root)? {
+        found.add(&format!("{root}/"), &format!("{state}/"), &mut system)?;
     }
     Ok((!system.etcs.is_empty()).then_some(system))
 }
@@ -193,27 +185,6 @@ fn missing_interpreter(usr: &Folder) -> Option<String> {
     let below =
         path.strip_prefix("/usr/").or_else(|| path.strip_prefix('/').filter(|path| path.starts_with("bin/")))?;
     (!usr.root.has(&usr.at(below))).then_some(path)
-}
-
-/// Sorted names of the directories in a directory; empty if `path` is not a directory.
-fn directories(root: &TargetRoot, path: &str) -> Result<Vec<String>, Error> {
-    let list = |fd| -> Result<Vec<String>, Errno> {
-        let mut names = Vec::new();
-        for entry in Dir::new(fd)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.file_type() == FileType::Directory && !name.starts_with('.') && names.len() < MAX_DEPLOYMENTS {
-                names.push(name);
-            }
-        }
-        names.sort();
-        Ok(names)
-    };
-    match root.open_directory(path.as_bytes()).and_then(list) {
-        Ok(names) => Ok(names),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(Vec::new()),
-        Err(errno) => Err(target_file("reading", path, errno.into())),
-    }
 }
 
 impl System {
