@@ -133,7 +133,8 @@ fn a_table_with_larger_entries_is_refused_before_anything_is_written_and_no_step
     check_untouched(&bench);
     let rest = bench.disk().split_off(raw.len());
     std::fs::write(bench.path("disk"), [raw, rest].concat()).unwrap();
-    let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
+    let args = KernelArgs { append: vec!["quiet".to_owned()], ..KernelArgs::default() };
+    let error = bench.run(&Action::KernelArgs(args)).0.unwrap_err();
     let expect = "it has 128 entries of 256 bytes, but only up to 8192 entries of 128 bytes are supported";
     assert_error!(error, Error::Partitions(PartitionError::Table { .. }));
     assert!(chain(&error).ends_with(expect), "{}", chain(&error));
