@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, LIMIT, bootable_image, step, timed};
-use sha2::{Digest as _, Sha256};
+use sha2::{Digest as _, Sha256, Sha512};
 use slipway_protocol::{
     Action, Digest, EraseDisk, NodeState, RunState, SeedCloudInit, Step, StreamImage, UnpackArchive,
 };
+use xtask::cache::hex;
 use xtask::command::{command, run_quietly};
 use xtask::qemu::firmware;
 
@@ -49,8 +50,7 @@ fn images(folder: &Path) -> Result<Vec<(&'static str, Vec<u8>, &'static str)>> {
 }
 
 fn sha256(bytes: &[u8]) -> Result<Digest> {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("sha256:{hex}").parse()?)
+    Ok(format!("sha256:{}", hex(&Sha256::digest(bytes))).parse()?)
 }
 
 /// A server of files, of which slipway's server knows nothing. Returns its URL for the machine.
@@ -119,9 +119,10 @@ fn known_to_the_machine(bench: &Bench) -> Result<Vec<(Action, String)>> {
     let images = images(bench.folder())?;
     let url = serve(images.iter().map(|(name, image, _)| ((*name).to_owned(), image.clone())).collect())?;
     let mut cases = Vec::new();
-    for (name, _, expect) in images {
-        // The server has images with these digests.
-        cases.push((write(format!("{url}/{name}"), None), expect.to_owned()));
+    for (name, image, expect) in images {
+        // The server has these images, and knows them by SHA-256.
+        let digest = format!("sha512:{}", hex(&Sha512::digest(&image))).parse()?;
+        cases.push((write(format!("{url}/{name}"), Some(digest)), expect.to_owned()));
     }
     let missing = format!("{url}/missing");
     cases.push((write(missing.clone(), Some(sha256(b"")?)), "the image cannot be fetched: ".to_owned()));
