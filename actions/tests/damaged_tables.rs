@@ -130,8 +130,8 @@ fn a_table_that_only_its_end_has_is_no_success() {
     let raw = gpt(&bench, &[], &[(0, &[0; 2048])]);
     let error = fails(&bench, file(&bench, &raw));
     assert_error!(error, Error::Image(ImageError::TableDamaged { .. }));
-    let expect = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there; restore it in \
-                  the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`)";
+    let expect = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there; restore it \
+                  in the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`)";
     assert!(chain(&error).contains(expect), "{}", chain(&error));
     check_does_not_boot(&bench);
     let advice = "printf '1\\nr\\nb\\nc\\ny\\nw\\ny\\n' | gdisk \"$0\"";

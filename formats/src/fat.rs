@@ -1,6 +1,6 @@
 //! Makes a small FAT12 or FAT16 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) in memory, with its
-//! files. Each file is in one piece, so that it can be found and replaced without knowing the file system. [`read`] reads
-//! what others made.
+//! files. Each file is in one piece, so that it can be found and replaced without knowing the file system. [`read`]
+//! reads what others made.
 #![allow(clippy::indexing_slicing, reason = "it writes into buffers that it has just made")]
 
 mod directory;
@@ -183,7 +183,8 @@ impl<'a> Volume<'a> {
         set_entry(&mut clusters.table, self.kind, 0, 0xFF00 | u16::from(MEDIA));
         set_entry(&mut clusters.table, self.kind, 1, 0xFFFF);
 
-        // First cluster and bytes of each file; folders have no bytes. Folders come first, so that they are close together.
+        // First cluster and bytes of each file; folders have no bytes. Folders come first, so that they are close
+        // together.
         let mut places: BTreeMap<&str, (u64, Option<u64>)> = BTreeMap::from([("", (0, None))]);
         for (path, names) in folders.iter().filter(|(path, _)| !path.is_empty()) {
             places.insert(path, (clusters.take(directory::len(names, false)), None));

@@ -1,5 +1,5 @@
-//! What an image is made for is judged without a panic, with as much work as usual images need, and the same if it is asked
-//! again.
+//! What an image is made for is judged without a panic, with as much work as usual images need, and the same if it is
+//! asked again.
 #![no_main]
 
 use slipway_formats::image::made_for::MadeFor;

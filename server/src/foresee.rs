@@ -73,7 +73,7 @@ fn on_no_machine(arch: &str, images: &[Stored], steps: &[Step]) -> Option<Forese
     })
 }
 
-/// The first image whose table is for none of the disks that its step may choose. Once a step makes partitions, disks
+/// The first image whose table fits no disk that its step may choose. Once a step makes partitions, disks
 /// are no longer what they are now.
 fn on_no_disk(steps: &[Step], images: &[Stored], disks: &[Disk]) -> Option<Foreseen> {
     let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());

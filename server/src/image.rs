@@ -138,9 +138,9 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
         }
         (None, Some(said)) => {
             let message = format!(
-                "the digest {said} of the raw image of {file:?} cannot be checked: `image add` computes no digest of the \
-                 raw image of a qcow2 image; leave out --raw-digest, or convert the image with `qemu-img convert -O raw` \
-                 and add that"
+                "the digest {said} of the raw image of {file:?} cannot be checked: `image add` computes no digest of \
+                 the raw image of a qcow2 image; leave out --raw-digest, or convert the image with \
+                 `qemu-img convert -O raw` and add that"
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }

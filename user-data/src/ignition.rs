@@ -55,8 +55,8 @@ const TRIES: u32 = 10;
 
 /// Adds the additions to the config. Without any, the config stays the same, byte for byte.
 ///
-/// A config is refused if it is not of specification 2 or 3, if it is of 3 and Ignition would refuse it, or if something
-/// has to be added to a version before 2.1.
+/// A config is refused if it is not of specification 2 or 3, if it is of 3 and Ignition would refuse it, or if
+/// something has to be added to a version before 2.1.
 pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> {
     let mut root = parse(config)?;
     let version = version(&root)?;

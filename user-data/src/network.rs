@@ -4,8 +4,8 @@
 //! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if
 //! it cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
 //! cloudinit/net/network_state.py). Version 2 goes to netplan as it is where that is installed. Elsewhere cloud-init
-//! carries it out itself. What only one of them takes is accepted, but for two things of which netplan refuses the whole
-//! configuration: a key that it does not have, and a device that is named and not defined.
+//! carries it out itself. What only one of them takes is accepted, but for two things of which netplan refuses the
+//! whole configuration: a key that it does not have, and a device that is named and not defined.
 
 mod address;
 mod v1;

@@ -92,7 +92,7 @@ fn find<'a>(source: &'a str, message: &Message, depth: usize, leaves: &mut Vec<L
     }
 }
 
-/// `None` if nothing is known of the body: its encoding is another, or it is no text, as that of a type that is not
+/// `None` if nothing is known of the body: its encoding is another, or it is not text, as that of a type that is not
 /// cloud-init's own may be.
 fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     let body = &source[message.body.clone()];

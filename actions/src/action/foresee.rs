@@ -35,8 +35,8 @@ fn unsuitable(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     })
 }
 
-/// Whether every step names a disk that is there, and no disk that is yet to come can match. Then nobody has to wait for
-/// other disks.
+/// Whether every step names a disk that is there, and no disk that is yet to come can match. Then nobody has to wait
+/// for other disks.
 pub fn names_present_disks(steps: &[Step], machine: &dyn Machine) -> bool {
     let mut all: Vec<&DiskHints> = steps.iter().filter_map(|step| step.action.disk()).collect();
     // Most steps of a workflow have the same.

@@ -112,7 +112,7 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
     Expected { devices, settle, controllers }
 }
 
-/// Whether a slot for hot-plugging has a card that is no PCI device yet (kernel documentation,
+/// Whether a slot for hot-plugging has a card that does not yet show as a PCI device (kernel documentation,
 /// ABI/testing/sysfs-bus-pci, and drivers/pci/hotplug/pci_hotplug_core.c).
 fn is_starting(sys: &Path, slot: &Path) -> bool {
     let has_card = attribute(slot, "adapter").as_deref() == Some("1");

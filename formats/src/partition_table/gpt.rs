@@ -355,8 +355,9 @@ pub(super) fn has_whole_backup(block: u64, image: &mut Image<'_, '_>) -> Option<
 pub(super) fn damaged(reason: &str, block: u64, image: &mut Image<'_, '_>) -> Fault {
     let remedy = match has_whole_backup(block, image) {
         Some(true) if block != 512 => {
-            "its backup at the end of the image is whole: attach the raw image with `losetup --find --show --sector-size \
-             4096 IMAGE`, and repair the device with `sgdisk --move-second-header`, which takes the table from there"
+            "its backup at the end of the image is whole: attach the raw image with `losetup --find --show \
+             --sector-size 4096 IMAGE`, and repair the device with `sgdisk --move-second-header`, which takes the table \
+             from there"
         }
         Some(true) => {
             "its backup at the end of the image is whole: repair the raw image with `sgdisk --move-second-header \

@@ -78,15 +78,15 @@ impl BootRecord {
         Some(Self { records, is_file_system: is_jump && is_sector })
     }
 
-    /// What is odd beside a GPT: a record of a hybrid MBR that is none of the GPT's partitions, such as one that ends
-    /// after the disk. Only firmware and systems that know no GPT read it.
+    /// What is odd beside a GPT: a record of a hybrid MBR that matches no partition of the GPT, such as one that
+    /// ends after the disk. Only firmware and systems that know no GPT read it.
     pub(super) fn beside(&self, partitions: &[Partition], block: u64) -> Option<String> {
         let is_stray = |(number, record): &(u32, &Record)| {
             let bytes = record.partition(*number, 0, block).bytes;
             record.is_partition() && bytes.start > 0 && !partitions.iter().any(|partition| partition.bytes == bytes)
         };
         let (number, _) = (1..).zip(&self.records).find(is_stray).filter(|_| !partitions.is_empty())?;
-        Some(format!("record {number} of its hybrid MBR is none of the partitions of its GPT"))
+        Some(format!("record {number} of its hybrid MBR matches no partition of its GPT"))
     }
 
     /// Whether it announces a GPT.

@@ -46,8 +46,8 @@ pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
     match content {
         Content::Unusable(reason) => Some(reason.clone()),
         Content::MadeFor(made_for) if made_for.needs_ranges && is_read_once => Some(
-            "the image is qcow2, and its blocks are not in the order in which one pass can read and check them; convert \
-             it with `qemu-img convert -O qcow2` or to raw, and add that"
+            "the image is qcow2, and its blocks are not in the order in which one pass can read and check them; \
+             convert it with `qemu-img convert -O qcow2` or to raw, and add that"
                 .to_owned(),
         ),
         _ => None,

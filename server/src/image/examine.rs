@@ -15,8 +15,8 @@ use crate::store::images::{self, Image};
 use crate::store::{self, Store};
 
 /// Examines the files of these images, if they are not known as they are now. The bytes of a file that has changed
-/// since it was added are compared with its digest, which takes as long as reading it. Whoever asks for an image that is
-/// being examined waits for what is found.
+/// since it was added are compared with its digest, which takes as long as reading it. Whoever asks for an image that
+/// is being examined waits for what is found.
 pub async fn examine(store: &Store, digests: Vec<Digest>) -> Result<(), Error> {
     for digest in digests {
         let Some(image) = images::get_by_digest(&mut *store.read().await?, &digest).await? else { continue };

@@ -23,7 +23,7 @@ const XZ_MEMORY: u64 = 80 << 20;
 const ZSTD_MEMORY: &str = "Frame requires too much memory for decoding";
 const XZ_NEEDS_MORE: &str = "memory limit reached";
 
-/// What to do with a file that is no image while it is added.
+/// What to do with a file that turns out not to be an image while it is added.
 const OTHER_FILES: &str = "; to add a file that is not an image, for actions to fetch, use --not-an-image";
 
 /// The raw image.

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::random;
 use crate::store::{Connection, images};
 
-/// Adds a token to the URL of each image that was captured. Returns the hashes of the tokens. Refuses a URL with a query
-/// of its own, such as the token of an earlier run.
+/// Adds a token to the URL of each image that was captured. Returns the hashes of the tokens. Refuses a URL with a
+/// query of its own, such as the token of an earlier run.
 pub(super) async fn open_images(connection: &mut Connection, steps: &mut [Step]) -> Result<Vec<String>, Error> {
     let (token, mut hashes) = (random::token(), Vec::new());
     for url in steps.iter_mut().flat_map(|step| step.action.urls_mut()) {
@@ -17,8 +17,8 @@ pub(super) async fn open_images(connection: &mut Connection, steps: &mut [Step])
         if images::get_by_digest(connection, &digest).await?.is_some_and(|image| image.captured) {
             if url.contains('?') {
                 let message = format!(
-                    "the image {digest} was captured, so that its URL gets a token, but the URL in the step has a query \
-                     already; leave out the `?` and what follows"
+                    "the image {digest} was captured, so that its URL gets a token, but the URL in the step has a \
+                     query already; leave out the `?` and what follows"
                 );
                 return Err(Error::refused(ErrorCode::InvalidRequest, message));
             }

@@ -42,8 +42,8 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
     Ok(node)
 }
 
-/// Records that the node was heard from, and from where, if it is known. Most requests of a node come soon after another,
-/// and need no write.
+/// Records that the node was heard from, and from where, if it is known. Most requests of a node come soon after
+/// another, and need no write.
 pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
     if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
         return Ok(());
@@ -60,8 +60,8 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
 /// is in progress is, because the machine may have been power-cycled.
 ///
 /// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends
-/// here, before the machine erases a disk for it. Its disks are left to the machine, which enrols when the first of them
-/// is there, but judges when all are.
+/// here, before the machine erases a disk for it. Its disks are left to the machine, which enrols when the first of
+/// them is there, but judges when all are.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;

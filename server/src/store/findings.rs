@@ -26,8 +26,8 @@ pub struct Finding {
 pub enum Content {
     /// An image that can be installed on what it is made for.
     MadeFor(MadeFor),
-    /// Something that no machine can install, and why, in a whole sentence: `the image "debian.img" cannot be installed:
-    /// it is a text file; ...`.
+    /// Something that no machine can install, and why, in a whole sentence: `the image "debian.img" cannot be
+    /// installed: it is a text file; ...`.
     Unusable(String),
     /// Other bytes than those that were added: they have another digest.
     Changed,

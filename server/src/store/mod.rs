@@ -2,8 +2,8 @@
 //! what goes into one transaction.
 //!
 //! SQLite has one writer at a time. Those of this process queue for one connection, in the order in which they came, so
-//! that none finds the database busy, however many there are. Only the commands of operators, which are other processes,
-//! compete for the lock.
+//! that none finds the database busy, however many there are. Only the commands of operators, which are other
+//! processes, compete for the lock.
 //!
 //! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of
 //! either.
@@ -113,7 +113,8 @@ impl Store {
         Ok(Self { readers, writer, folder, turns: Arc::default() })
     }
 
-    /// Opens the database file for reading, with the schema that it has, which may be another than that of this version.
+    /// Opens the database file for reading, with the schema that it has, which may be another than that of this
+    /// version.
     pub fn open_read_only(file: &Path) -> Self {
         let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
         let pool = |most| SqlitePoolOptions::new().max_connections(most).connect_lazy_with(options.clone());
@@ -139,8 +140,8 @@ impl Store {
         self.readers.acquire().await.map_err(database("connecting to the database"))
     }
 
-    /// A transaction that holds the write lock from its start, so that what it reads cannot change. It waits for those of
-    /// this process that were asked for before.
+    /// A transaction that holds the write lock from its start, so that what it reads cannot change. It waits for those
+    /// of this process that were asked for before.
     pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }

@@ -11,7 +11,8 @@ use crate::refusal::Refusal;
 const MAX_DEPTH: usize = 64;
 /// Maximum number of nodes that are written out.
 const MAX_NODES: usize = 1 << 16;
-/// Most nodes and bytes of text that are copied for anchors and aliases. A few lines could otherwise stand for billions.
+/// Most nodes and bytes of text that are copied for anchors and aliases. A few lines could otherwise stand for
+/// billions.
 const MAX_COPIED: usize = 1 << 18;
 
 /// A node.

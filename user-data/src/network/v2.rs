@@ -256,8 +256,8 @@ mod tests {
             ),
             (
                 "vlans: {v: {id: 5, link: eth9}}",
-                "line 2, column 26: link of \"v\" names a device that is not defined; if it is a card, add \"ethernets: \
-                 {eth9: {}}\"",
+                "line 2, column 26: link of \"v\" names a device that is not defined; if it is a card, add \
+                 \"ethernets: {eth9: {}}\"",
             ),
             ("vlans: {v: {id: 010, link: a}}", "line 2, column 17: id must be a whole number"),
             ("vlans: {v: {id: 1_0, link: a}}", "line 2, column 17: id must be a whole number"),
