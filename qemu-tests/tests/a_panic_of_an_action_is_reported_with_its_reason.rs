@@ -12,9 +12,10 @@ use slipway_protocol::{NodeStatus, RunState};
 use xtask::binary::{self, Arch};
 use xtask::lab::{Lab, parse_status};
 
-/// Bytes of address space left for the action: enough for the buffers of its pipeline and one stack of 2 MiB, but not
-/// for the stacks of all its threads.
-const LEFT: u64 = 16 << 20;
+/// Size in bytes of the stack of each thread of the installer.
+const STACK: u64 = 512 << 20;
+/// Bytes of address space left for the action: more than all its buffers, but less than the stack of one thread.
+const LEFT: u64 = 256 << 20;
 
 #[test]
 fn a_panic_of_an_action_is_reported_with_its_reason() -> Result<()> {
@@ -32,6 +33,7 @@ fn a_panic_of_an_action_is_reported_with_its_reason() -> Result<()> {
         let install = || -> Result<Installer> {
             let mut command = Command::new(&program);
             command.args(["install", "--server", &server, "--ca", &file("ca.pem"), "--token-file", &file("token")]);
+            command.env("RUST_MIN_STACK", STACK.to_string());
             Ok(Installer(command.stdin(Stdio::null()).spawn().context("starting slipway install")?))
         };
         let mut installer = install()?;
