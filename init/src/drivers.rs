@@ -1,13 +1,14 @@
 //! Kernel modules by modalias, from depmod(8)'s tables modules.alias and modules.dep.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use slipway_installer::modalias;
 use slipway_installer::module_tables::{self, Modules};
+use slipway_installer::{command_line, modalias};
 
 /// The modules of one kernel.
 pub struct Drivers {
@@ -15,6 +16,7 @@ pub struct Drivers {
     /// Pattern and module, in the order of modules.alias.
     aliases: Vec<(String, String)>,
     modules: Modules,
+    command_line: String,
 }
 
 impl Drivers {
@@ -33,16 +35,18 @@ impl Drivers {
             folder: folder.to_owned(),
             aliases: module_tables::aliases(&table("modules.alias")?),
             modules: module_tables::dependencies(&table("modules.dep")?),
+            command_line: kernel_command_line(),
         })
     }
 
-    /// Loads every module whose pattern matches, and the module of that name, each after its dependencies. A result is
-    /// true if the module was loaded now, false if it was loaded before.
+    /// Loads every module whose pattern matches, unless the kernel's command line refuses it, and the module of that name,
+    /// each after its dependencies. A result is true if the module was loaded now, false if it was loaded before.
     pub fn load(&self, alias: &str) -> Vec<(String, io::Result<bool>)> {
         let name = module_tables::canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
         let by_alias =
-            self.aliases.iter().filter(|(pattern, _)| modalias::fits(pattern, alias)).map(|(_, module)| module.clone());
+            self.aliases.iter().filter(|(pattern, _)| modalias::fits(pattern, alias)).map(|(_, module)| module);
+        let by_alias = by_alias.filter(|module| !command_line::is_refused(&self.command_line, module)).cloned();
         let wanted: BTreeSet<String> = named.into_iter().chain(by_alias).collect();
         wanted.into_iter().map(|module| (module.clone(), self.load_module(&module))).collect()
     }
@@ -72,17 +76,35 @@ impl Drivers {
     }
 
     fn insert(&self, path: &str) -> io::Result<bool> {
-        insert(&self.folder.join(path))
+        insert_with(&self.folder.join(path), &self.command_line)
     }
 }
 
-/// Loads the module in a file, which nobody has open for writing. False if it was loaded before.
+/// Loads the module in a file, which nobody has open for writing, with the options on the kernel's command line. False if
+/// it was loaded before.
 pub fn insert(path: &Path) -> io::Result<bool> {
-    match rustix::system::finit_module(File::open(path)?, c"", 0) {
+    insert_with(path, &kernel_command_line())
+}
+
+fn insert_with(path: &Path, command_line: &str) -> io::Result<bool> {
+    let options = command_line::options(command_line, &module_tables::module_of(&path.to_string_lossy()));
+    // The command line has no NUL.
+    match rustix::system::finit_module(File::open(path)?, &CString::new(&*options).unwrap_or_default(), 0) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::EXIST) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) if options.is_empty() => Err(error.into()),
+        Err(error) => {
+            let error = io::Error::from(error);
+            Err(io::Error::new(
+                error.kind(),
+                format!("with the options {options:?} of the kernel's command line: {error}"),
+            ))
+        }
     }
+}
+
+fn kernel_command_line() -> String {
+    std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
 }
 
 /// `/sbin/modprobe` as the kernel calls it for a file system or a cipher: `modprobe -q -- NAME`.
@@ -107,7 +129,8 @@ mod tests {
             std::fs::write(path, "12345")?;
         }
         let modules = module_tables::dependencies("net/a-b.ko: \nnet/c.ko: net/a-b.ko\nnet/absent.ko:\nscsi/d.ko:\n");
-        let drivers = Drivers { folder: folder.path().to_owned(), aliases: Vec::new(), modules };
+        let drivers =
+            Drivers { folder: folder.path().to_owned(), aliases: Vec::new(), modules, command_line: String::new() };
         assert_eq!(drivers.remove_unused("net/", &folder.path().join("sys/module")), 5);
         let left = ["net/a-b.ko", "net/c.ko", "scsi/d.ko"].map(|path| folder.path().join(path).exists());
         assert_eq!(left, [true, false, true]);

@@ -16,6 +16,7 @@ use slipway_protocol::given::{self, Rule, is_blank};
 use slipway_protocol::{Network, Proof, Proxy, Secret, boot_settings, network};
 use slipway_user_data::Refusal;
 
+use crate::command_line;
 use crate::discover::{self, Roots};
 
 /// The file in the initramfs.
@@ -177,19 +178,9 @@ pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
     Ok(Source { place: place.to_owned(), values })
 }
 
-/// Reads `slipway.KEY=VALUE` words. Only the first `=` separates. A value in double quotes may contain blanks, as in
-/// the kernel's own parser (lib/cmdline.c, `next_arg`). A key with two values is refused.
+/// Reads `slipway.KEY=VALUE` words. Only the first `=` separates. A key with two values is refused.
 pub fn from_command_line(text: &str) -> Result<Source, ConfigError> {
-    let mut words = vec![String::new()];
-    let mut quoted = false;
-    for c in text.trim().chars() {
-        match (c, words.last_mut()) {
-            ('"', _) => quoted = !quoted,
-            (c, _) if c.is_whitespace() && !quoted => words.push(String::new()),
-            (c, Some(word)) => word.push(c),
-            (_, None) => {}
-        }
-    }
+    let words: Vec<String> = command_line::words(text).map(|word| word.replace('"', "")).collect();
     from_words(COMMAND_LINE, &words)
 }
 

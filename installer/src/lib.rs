@@ -29,6 +29,7 @@ pub mod boot_report;
 mod capture;
 pub mod client;
 pub mod clock;
+pub mod command_line;
 pub mod config;
 pub mod discover;
 pub mod enrol;

@@ -32,7 +32,8 @@ pub fn dependencies(text: &str) -> Modules {
     text.lines().filter_map(parse).collect()
 }
 
-fn module_of(path: &str) -> String {
+/// The module in a file of this path.
+pub fn module_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     canonical(file.split('.').next().unwrap_or(file))
 }
