@@ -65,6 +65,8 @@ pub const TESTS: &[&str] = &[
     "swtpm-tools",
     "tpm2-tools",
     "openssl",
+    "zsh",
+    "fish",
     "sbsigntool",
     "softhsm2",
     "opensc",

@@ -28,7 +28,14 @@ const IN_ZSH: &str = r#"    local -a names
         return
     fi
 "#;
-const IN_FISH: &str = r#"(slipway-server names -- (commandline -opc)[2..] 2>/dev/null)"#;
+const IN_FISH: &str = r"
+function __slipway_server_names
+    slipway-server names -- (commandline -opc)[2..] 2>/dev/null
+end
+";
+/// Where names belong, no files do.
+const IF_NAMES: &str =
+    r#"-n 'set -l names (__slipway_server_names); test -n "$names"' -x -a '(__slipway_server_names)'"#;
 
 /// A script that completes commands and options, made to complete names of nodes, images and operating systems too.
 /// They come from the data folder.
@@ -37,10 +44,9 @@ fn with_names(shell: Shell, script: &str) -> String {
         Shell::Bash => script.replacen(BODY, &format!("{BODY}{IN_BASH}"), 1),
         Shell::Zsh => script.replacen(BODY, &format!("{BODY}{IN_ZSH}"), 1),
         _ => {
-            let options: String = ["node", "image", "os"]
-                .map(|option| format!("complete -c {PROGRAM} -l {option} -r -a '{IN_FISH}'\n"))
-                .concat();
-            format!("{script}complete -c {PROGRAM} -a '{IN_FISH}'\n{options}")
+            let places = ["", "-l node", "-l image", "-l os"];
+            let places = places.map(|place| format!("complete -c {PROGRAM} {place} {IF_NAMES}\n"));
+            format!("{script}{IN_FISH}{}", places.concat())
         }
     }
 }

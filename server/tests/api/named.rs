@@ -195,25 +195,79 @@ fn the_names_behind_a_word_are_completed() {
     let before = sum();
     assert_eq!(succeed(&older, &["names", "--", "node", "show"]), "");
     assert_eq!(sum(), before);
+}
 
+/// What these words are completed to, by each shell that is here, as a user types them.
+const LINES: [(&str, &str); 4] = [
+    ("run start w", "run start web1"),
+    ("run start web1 --os d", "run start web1 --os debian-12"),
+    ("os add other --image ", "os add other --image a.img"),
+    ("nod", "node"),
+];
+
+#[test]
+fn each_shell_completes_commands_and_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    made(data);
+    add(data, "a.img", 1);
+    succeed(data, &["os", "add", "debian-12", "--image", "a.img"]);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
     let manual = folder.path().join("manual");
     fs::create_dir(&manual).unwrap();
     succeed(data, &["manual", manual.to_str().unwrap()]);
-    let program = Path::new(env!("CARGO_BIN_EXE_slipway-server"));
-    let script = format!(
-        "PATH={}:$PATH SLIPWAY_DATA={}; export PATH SLIPWAY_DATA; . {}; \
-         complete=$(complete -p slipway-server | sed 's/.*-F \\([^ ]*\\).*/\\1/'); \
-         try() {{ COMP_WORDS=(\"$@\"); COMP_CWORD=$(($#-1)); COMPREPLY=(); \
-         $complete slipway-server \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
-         echo \"${{COMPREPLY[*]}}\"; }}; \
-         try slipway-server run start w; try slipway-server run start web1 --os = d; try slipway-server nod",
-        program.parent().unwrap().display(),
-        data.display(),
-        manual.join("slipway-server.bash").display()
-    );
-    let Ok(output) = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output() else {
-        return eprintln!("not checked: there is no bash");
+    let completed = |shell: &[&str], script: &str| {
+        let programs = Path::new(env!("CARGO_BIN_EXE_slipway-server")).parent().unwrap();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("timeout");
+        command.arg("60").args(shell).arg(script).current_dir(&manual).stdin(Stdio::null());
+        let output = command.env("PATH", path).env("SLIPWAY_DATA", data).env("HOME", &manual).output().unwrap();
+        if output.status.code() == Some(127) {
+            eprintln!("not checked: there is no {}", shell[0]);
+            return LINES.iter().map(|(_, expect)| format!("{expect}\n")).collect();
+        }
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     };
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, "web1\ndebian-12\nnode\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let expect: String = LINES.iter().map(|(_, expect)| format!("{expect}\n")).collect();
+
+    let mut in_bash = r#"
+        . ./slipway-server.bash
+        complete=$(complete -p slipway-server | sed 's/.*-F \([^ ]*\).*/\1/')
+        try() {
+            local words=$1; [[ $words == *\  ]] && COMP_WORDS=(slipway-server $words "") || COMP_WORDS=(slipway-server $words)
+            COMP_CWORD=$((${#COMP_WORDS[@]}-1)); COMPREPLY=()
+            $complete slipway-server "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+            unset 'COMP_WORDS[0]' 'COMP_WORDS[COMP_CWORD]'; echo "${COMP_WORDS[@]}" "${COMPREPLY[@]}" | sed 's/^ //'
+        }
+    "#
+    .to_owned();
+    // The words are written into a terminal, and a key shows what the line has become.
+    let mut in_zsh = r#"
+        zmodload zsh/zpty
+        zpty z zsh -f -i
+        zpty -w z "PROMPT= fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -d $PWD/dump"
+        zpty -w z "show() { print -r -- \"<\${BUFFER% }>\" }; zle -N show; bindkey '^X' show; print read''y"
+        zpty -r z said '*ready*'
+        try() {
+            zpty -w -n z "slipway-server $1"$'\t\x18'
+            zpty -r z said '*<slipway-server*>*'
+            print -r -- ${${said##*<slipway-server }%%>*}
+            zpty -w -n z $'\x15'
+        }
+    "#
+    .to_owned();
+    let mut in_fish = r#"
+        source ./slipway-server.fish
+        function try
+            set -l found (complete -C "slipway-server $argv[1]")
+            echo (string replace -r '[^ ]*$' '' -- $argv[1])(string split -f 1 \t -- $found)
+        end
+    "#
+    .to_owned();
+    for script in [&mut in_bash, &mut in_zsh, &mut in_fish] {
+        LINES.iter().for_each(|(line, _)| *script += &format!("try '{line}'\n"));
+    }
+    assert_eq!(completed(&["bash", "-c"], &in_bash), expect);
+    assert_eq!(completed(&["zsh", "-f", "-c"], &in_zsh), expect);
+    assert_eq!(completed(&["fish", "-c"], &in_fish), expect);
 }
