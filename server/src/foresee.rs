@@ -55,11 +55,17 @@ pub async fn foresee(
     Ok(foreseen.map(|foreseen| Foreseen { problem: as_reported(foreseen.problem), ..foreseen }))
 }
 
-/// The digests of the images that steps write, as far as this server may have them.
+/// The digests of the images that steps write, and of the other files that they fetch, as far as this server may have
+/// them.
 pub fn images_of(steps: &[Step]) -> Vec<Digest> {
-    let of_step = |step: &Step| match &step.action {
-        Action::StreamImage(image) => image.digest.clone().into_iter().chain(image_at(&image.url)).collect(),
-        _ => Vec::new(),
+    let of_step = |step: &Step| {
+        let image = match &step.action {
+            Action::StreamImage(image) => image.digest.clone(),
+            _ => None,
+        };
+        let needs = step.action.needs();
+        let urls = needs.iter().flat_map(|need| &need.urls).filter_map(|url| image_at(url));
+        image.into_iter().chain(urls).collect::<Vec<_>>()
     };
     steps.iter().flat_map(of_step).collect()
 }

@@ -109,6 +109,26 @@ async fn a_file_that_steps_of_a_workflow_name_on_this_server_must_be_there() {
 }
 
 #[tokio::test]
+async fn each_file_of_this_server_that_steps_fetch_must_be_as_it_was_added() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let digest = add_system(&server, |_| {}).await.unwrap().image;
+    let url = format!("https://server.test:8443/images/{digest}");
+    let file = server.data().image(&digest);
+    for step in [
+        format!("stream-image: {{url: https://elsewhere.test/x, bmap: {url}}}"),
+        format!("unpack-archive: {{url: {url}}}"),
+        format!("write-file: {{path: /x, url: {url}}}"),
+    ] {
+        // A file that changed since it was looked at is looked at again.
+        fs::write(&file, [&IMAGE[..511], b"?"].concat()).unwrap();
+        let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&erase_and(&step))).await;
+        let refused = refused.expect_err(&step).to_string();
+        assert!(refused.contains("its file has another digest"), "{step}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_run_ends_before_the_disk_is_erased_if_its_image_vanished_since() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
