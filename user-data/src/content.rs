@@ -9,6 +9,7 @@ use crate::lines;
 use crate::refusal::Refusal;
 
 const JSON_PATCH: &str = "#cloud-config-jsonp";
+const BOOTHOOK: &str = "#cloud-boothook";
 /// Operations of a JSON patch (RFC 6902, section 4).
 const OPERATIONS: [&str; 6] = ["add", "remove", "replace", "move", "copy", "test"];
 
@@ -19,26 +20,34 @@ pub(crate) fn judge(content: &str, kind: Kind) -> Result<(), Refusal> {
         Kind::Jinja => jinja::is_cloud_config(content).map(drop),
         Kind::Whole(Whole::JsonPatch) => judge_json_patch(content),
         Kind::Whole(Whole::Include) => judge_include(content),
-        Kind::Whole(Whole::Script) => judge_script(content),
-        Kind::Whole(Whole::PartHandler | Whole::Boothook) | Kind::Empty | Kind::Archive => Ok(()),
+        Kind::Whole(Whole::Script) => judge_script(content, 0),
+        Kind::Whole(Whole::Boothook) => judge_boothook(content),
+        Kind::Whole(Whole::PartHandler) | Kind::Empty | Kind::Archive => Ok(()),
     }
 }
 
-/// Refuses a script that Linux could not start: its first line names a program by its whole path (execve(2)).
-fn judge_script(content: &str) -> Result<(), Refusal> {
-    let start = content.trim_start_matches(lines::is_python_space);
-    let at = content.len() - start.len();
-    match start.strip_prefix("#!") {
-        Some(rest) if !rest.trim_start_matches([' ', '\t']).starts_with('/') => {
-            let mistake = if rest.to_ascii_lowercase().starts_with("cloud-config") {
-                "the header of a cloud-config is \"#cloud-config\", without an exclamation mark"
-            } else {
-                "a script begins with \"#!\" and the whole path of a program, such as #!/bin/sh"
-            };
-            Err(Refusal::at_byte(content, at, mistake))
-        }
-        _ => Ok(()),
+/// Refuses a script that Linux could not start: it begins with the whole path of a program (execve(2)). cloud-init starts
+/// it without a shell.
+fn judge_script(content: &str, at: usize) -> Result<(), Refusal> {
+    let start = content[at..].trim_start_matches(lines::is_python_space);
+    let begin = content.len() - start.len();
+    let rest = start.strip_prefix("#!");
+    if rest.is_some_and(|rest| rest.trim_start_matches([' ', '\t']).starts_with('/')) && begin == at {
+        return Ok(());
     }
+    let is_config = rest.is_some_and(|rest| rest.to_ascii_lowercase().starts_with("cloud-config"));
+    let mistake = match is_config {
+        true => "the header of a cloud-config is \"#cloud-config\", without an exclamation mark",
+        false if rest.is_some() && begin > at => "a script begins with \"#!\", without white space before it",
+        false => "a script begins with \"#!\" and the whole path of a program, such as #!/bin/sh",
+    };
+    Err(Refusal::at_byte(content, begin, mistake))
+}
+
+/// Refuses a boothook whose script could not be started. cloud-init takes off its header, and the white space behind that.
+fn judge_boothook(content: &str) -> Result<(), Refusal> {
+    let script = content.strip_prefix(BOOTHOOK).unwrap_or(content).trim_start_matches(lines::is_python_space);
+    judge_script(content, content.len() - script.len())
 }
 
 /// Refuses what the library of JSON patches does not take (cloudinit/handlers/cloud_config.py, `_merge_patch`).
@@ -112,12 +121,21 @@ mod tests {
     #[test]
     fn a_script_names_its_program_by_the_whole_path() {
         let kind = Whole::Script;
-        for right in ["#!/bin/sh\n", " #! /usr/bin/env python3\r\n", "text/x-shellscript-per-boot", "echo a\n"] {
+        for right in ["#!/bin/sh\n", "#! /usr/bin/env python3\r\n"] {
             check(right, kind, Ok(()));
+            check(&format!("#cloud-boothook\n\n{right}"), Whole::Boothook, Ok(()));
+            check(right, Whole::Boothook, Ok(()));
         }
-        for wrong in ["#!\ntrue\n", "#!bash\n", "#! sh /bin/x\n"] {
+        for wrong in ["#!\ntrue\n", "#!bash\n", "#! sh /bin/x\n", "echo a\n"] {
             check(wrong, kind, Err("line 1, column 1: a script begins with \"#!\" and the whole path"));
+            let boothook = format!("#cloud-boothook\n{wrong}");
+            check(&boothook, Whole::Boothook, Err("line 2, column 1: a script begins with \"#!\" and the whole path"));
         }
+        check(
+            "\n#!/bin/sh\n",
+            kind,
+            Err("line 2, column 1: a script begins with \"#!\", without white space before it"),
+        );
         check("\n#!cloud-config\na: 1\n", kind, Err("line 2, column 1: the header of a cloud-config is"));
     }
 

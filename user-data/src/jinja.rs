@@ -10,6 +10,10 @@ use crate::refusal::Refusal;
 /// Text after `##` in the first line of a template.
 const TEMPLATE: &str = "template:";
 
+/// Statements of jinja that have an end, `{% endif %}`, and others (jinja, src/jinja2/parser.py). cloud-init has `do` too.
+const BLOCKS: &[&str] = &["if", "for", "macro", "call", "filter", "set", "with", "block", "autoescape"];
+const STATEMENTS: &[&str] = &["set", "elif", "else", "include", "import", "from", "extends", "print", "do"];
+
 /// Whether a template seems to become a cloud-config. Refuses templates that cloud-init renders and then ignores.
 pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     let (first, rest) = source.split_once('\n').unwrap_or((source, ""));
@@ -22,12 +26,8 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     if engine.as_deref() != Some("jinja") {
         return Err(Refusal::at_byte(source, 0, "the template's header contains more than \"## template: jinja\""));
     }
-    if let Some((at, what)) = unclosed(source) {
-        return Err(Refusal::at_byte(
-            source,
-            at,
-            format!("{what} is not closed, so cloud-init cannot render the template"),
-        ));
+    if let Some((at, what)) = misplaced(source) {
+        return Err(Refusal::at_byte(source, at, format!("{what}, so cloud-init cannot render the template")));
     }
     let body = source.len() - rest.len();
     let content = rest.trim_start_matches(lines::is_python_space);
@@ -47,8 +47,8 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// The first code that does not end, and what it is. Raw text is not looked into.
-fn unclosed(source: &str) -> Option<(usize, String)> {
+/// The first code that does not end, or that stands where it cannot, and what is wrong. Raw text is not looked into.
+fn misplaced(source: &str) -> Option<(usize, String)> {
     let (mut from, mut open) = (0, Vec::new());
     while let Some(at) = source[from..].find('{').map(|at| from + at) {
         let code = &source[at..];
@@ -58,18 +58,28 @@ fn unclosed(source: &str) -> Option<(usize, String)> {
             Some(b'#') => code[2..].find("#}").map(|len| len + 4),
             _ => Some(1),
         };
-        let Some(len) = len else { return Some((at, format!("{:?}", code.get(..2).unwrap_or_default()))) };
+        let Some(len) = len else {
+            return Some((at, format!("{:?} is not closed", code.get(..2).unwrap_or_default())));
+        };
         from = at + len;
         let Some(inside) = code[..len].strip_prefix("{%").and_then(|code| code.strip_suffix("%}")) else { continue };
-        let word = inside.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
-        match word {
-            "raw" => return None,
-            "if" | "for" => open.push((at, format!("{{% {word} %}}"))),
-            "endif" | "endfor" => _ = open.pop(),
-            _ => {}
+        let statement = inside.trim_start_matches(['-', '+']).trim_start();
+        let word = statement.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        if word == "raw" {
+            return None;
+        }
+        if let Some(begun) = word.strip_prefix("end").filter(|begun| BLOCKS.contains(begun)) {
+            match open.pop() {
+                Some((_, last)) if last == begun => {}
+                _ => return Some((at, format!("{{% {word} %}} ends nothing that is open"))),
+            }
+        } else if BLOCKS.contains(&word) && !(word == "set" && statement.contains('=')) {
+            open.push((at, word));
+        } else if !STATEMENTS.contains(&word) {
+            return Some((at, format!("{{% {word} %}} is not a statement of jinja")));
         }
     }
-    open.into_iter().next()
+    open.first().map(|(at, word)| (*at, format!("{{% {word} %}} is not closed")))
 }
 
 /// The template with expressions as plain text, and statements and comments as white space, with every byte at its
@@ -189,12 +199,18 @@ mod tests {
         for (text, expect) in [
             ("a: {{ b }} {# c #}\n{% if d %}e{% endif %}\n{%- for x in y -%}\n{% endfor %}{", None),
             ("a: {{ {'b': '}}'}['b'] }}\n{% raw %}{{\n", None),
-            ("a: {{ b\n", Some((3, "\"{{\""))),
-            ("a: 1\n{% if b %}\n", Some((5, "{% if %}"))),
-            ("{% for x in y %}{% if x %}{% endif %}\n", Some((0, "{% for %}"))),
-            ("{% set a = 1\n", Some((0, "\"{%\""))),
+            ("{% set a = 1 %}{% set b %}c{% endset %}{% macro d(e) %}{% endmacro %}{% with %}{% endwith %}", None),
+            ("{% if a %}{% elif(b) %}{%else%}{% do c.append(1) %}{%endif%}", None),
+            ("a: {{ b\n", Some((3, "\"{{\" is not closed"))),
+            ("a: 1\n{% if b %}\n", Some((5, "{% if %} is not closed"))),
+            ("{% for x in y %}{% if x %}{% endif %}\n", Some((0, "{% for %} is not closed"))),
+            ("{% macro d() %}", Some((0, "{% macro %} is not closed"))),
+            ("{% set a = 1\n", Some((0, "\"{%\" is not closed"))),
+            ("a\n{% endif %}", Some((2, "{% endif %} ends nothing that is open"))),
+            ("{% if a %}{% for b in c %}{% endif %}{% endfor %}", Some((26, "{% endif %} ends nothing that is open"))),
+            ("{% if a %}{% elsif b %}{% endif %}", Some((10, "{% elsif %} is not a statement of jinja"))),
         ] {
-            let found = unclosed(text);
+            let found = misplaced(text);
             let found = found.as_ref().map(|(at, what)| (*at, what.as_str()));
             assert_eq!(found, expect, "{text:?}");
         }

@@ -30,6 +30,8 @@ pub fn check(config: &str) -> Result<(), Refusal> {
     if config.len() > MAX_BYTES {
         return Err(whole(format!("the network configuration has more than {} MiB", MAX_BYTES >> 20)));
     }
+    // PyYAML takes a byte order mark for the beginning.
+    let config = config.strip_prefix('\u{feff}').unwrap_or(config);
     let Some(root) = tree::parse(config)? else {
         let reason = "the network configuration is empty, so cloud-init would make one of its own; to have that, leave \
                       it out; to have none, write \"config: disabled\"";

@@ -98,7 +98,7 @@ fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     let body = &source[message.body.clone()];
     let content_type = message.content_type.clone();
     let decoded = match message.encoding {
-        Encoding::Plain => Ok(Cow::Borrowed(body)),
+        Encoding::Plain => as_read(body),
         Encoding::Base64 => decoded(body, &content_type).map(Cow::Owned),
         Encoding::Other => return None,
     };
@@ -109,6 +109,20 @@ fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     };
     let is_plain = message.encoding == Encoding::Plain;
     Some(Leaf { content_type, content, body: message.body.clone(), is_plain, problem })
+}
+
+/// A body that is not encoded as Python's email package reads it: it writes characters other than ASCII as Latin-1, and
+/// those that are not in that as `\u` and digits (email/message.py, `get_payload`). cloud-init then reads UTF-8, and fails
+/// on the former.
+fn as_read(body: &str) -> Result<Cow<'_, str>, String> {
+    let latin = |c: char| ('\u{80}'..='\u{ff}').contains(&c);
+    match body.chars().find(|c| latin(*c)) {
+        Some(found) => Err(format!(
+            "cloud-init cannot read the character {found:?} in a part that is not encoded; encode the part in base64, \
+             with \"Content-Transfer-Encoding: base64\""
+        )),
+        None => Ok(Cow::Borrowed(body)),
+    }
 }
 
 /// The text that a body in base64 stands for, or why there is none. cloud-init fails to write what is not UTF-8.
@@ -127,6 +141,21 @@ fn is_own(content_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::check;
+
+    #[test]
+    fn a_part_that_is_not_encoded_has_no_character_that_cloud_init_fails_on() {
+        let judged = |encoding: &str, text: &str| {
+            let part =
+                format!("Content-Type: text/cloud-config; charset=utf-8\n{encoding}\n#cloud-config\na: {text}\n");
+            let message = format!("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n{part}--b--\n");
+            check(message.as_bytes()).map_err(|refusal| refusal.to_string())
+        };
+        for encoding in ["", "Content-Transfer-Encoding: 8bit\n", "Content-Transfer-Encoding: 7bit\n"] {
+            let refusal = judged(encoding, "für").expect_err(encoding);
+            assert!(refusal.contains("cannot read the character 'ü'") && refusal.contains("base64"), "{refusal}");
+            assert_eq!(judged(encoding, "a → b"), Ok(()), "read as \\u2192");
+        }
+    }
 
     #[test]
     fn a_part_that_cannot_be_decoded_is_refused_if_cloud_init_would_use_it() {

@@ -65,8 +65,7 @@ fn judge_device(kind: &str, device: &Entry) -> Judged {
             _ => {}
         }
     }
-    judge_host(value, "gateway4")?;
-    judge_host(value, "gateway6")?;
+    ["gateway4", "gateway6"].into_iter().try_for_each(|key| judge_gateway(value, key))?;
     judge_names(kind, device)?;
     if let Some((_, key)) = NEEDED.iter().find(|(of, key)| *of == kind && given(value, key).is_none()) {
         return wrong(device.at, format!("the device {:?} has the key {key:?}, as all {kind}", device.key));
@@ -85,6 +84,7 @@ fn judge_names(kind: &str, device: &Entry) -> Judged {
     let (value, is_physical) = (&device.value, PHYSICAL.contains(&kind));
     let selected = value.get("match").filter(|_| is_physical);
     if let Some(selected) = selected {
+        not_empty(&selected.value, "macaddress")?;
         judge_mac(&selected.value, "macaddress")?;
     }
     judge_name(&device.key, device.at, selected.is_none() && kind != "nm-devices")?;
@@ -107,8 +107,25 @@ fn judge_address(node: &Node) -> Judged {
     }
 }
 
+/// Refuses a key without a value. cloud-init leaves it out; netplan takes it for a wrong one.
+fn not_empty(node: &Node, key: &str) -> Judged {
+    match node.get(key) {
+        Some(entry) if given(node, key).is_none() => {
+            wrong(entry.value.at, format!("{key} has no value, of which netplan makes an error; leave it out"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An address of a host, if the key is there.
+fn judge_gateway(node: &Node, key: &str) -> Judged {
+    not_empty(node, key)?;
+    judge_host(node, key)
+}
+
 fn judge_route(route: &Node) -> Judged {
     keys::judge(route, "each of routes", &[keys::ROUTE])?;
+    ["from", "via"].into_iter().try_for_each(|key| not_empty(route, key))?;
     let Some(to) = given(route, "to") else {
         return wrong(route.at, "a route has the key \"to\": a network, or default");
     };
@@ -132,6 +149,7 @@ fn judge_route(route: &Node) -> Judged {
 fn judge_rule(rule: &Node) -> Judged {
     keys::judge(rule, "each of routing-policy", &[keys::POLICY])?;
     for key in ["from", "to"] {
+        not_empty(rule, key)?;
         if let Some(network) = given(rule, key) {
             judge_network(network, key)?;
         }
@@ -186,6 +204,11 @@ mod tests {
         for (device, expect) in [
             ("{dhcp4: maybe}", "line 3, column 17: dhcp4 must be true or false"),
             ("{dhcp4: }", "line 3, column 15: dhcp4 must be true or false"),
+            ("{gateway4: }", "line 3, column 18: gateway4 has no value, of which netplan makes an error; leave it out"),
+            ("{gateway6: ''}", "line 3, column 20: gateway6 has no value"),
+            ("{match: {macaddress: }}", "line 3, column 28: macaddress has no value"),
+            ("{routes: [{to: default, via: }]}", "line 3, column 36: via has no value"),
+            ("{routing-policy: [{from: , to: 192.0.2.0/24, table: 5}]}", "line 3, column 32: from has no value"),
             ("{dhcp4: YES, dhcp6: 'off', mtu: '9000', renderer: networkd, macaddress: random}", ""),
             ("{mtu: big}", "line 3, column 15: mtu must be a whole number"),
             ("{mtu: }", "line 3, column 13: mtu must be a whole number"),
