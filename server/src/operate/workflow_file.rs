@@ -90,7 +90,7 @@ mod tests {
             ("serial: \">= 1\"", "which is not an operator here"),
             ("size: big", "where a number of whole GiB is needed"),
             ("size: 1.5", "whole GiB"),
-            ("rotational: maybe", "boolean"),
+            ("rotational: maybe", "true or false"),
         ] {
             let error = read(hints).expect_err(hints).to_string();
             assert!(error.contains(part) && error.contains("line 5"), "{error}");
@@ -104,6 +104,25 @@ mod tests {
         assert!(error.starts_with("the workflow is not valid: unknown field `retrys`"), "{error}");
         assert!(error.ends_with(" at line 5, column 5"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+
+        for (yaml, expect) in [
+            ("steps: []\nsteps: []\n", "the key \"steps\" is given twice at line 2, column 1"),
+            (
+                "steps: []\n---\nsteps: []\n",
+                "a second document begins, which is not read: give one at line 3, column 1",
+            ),
+            ("steps: go\n", "a list is needed here, such as [a, b] at line 1, column 8"),
+            ("steps: [go]\n", "a mapping is needed here, such as {key: value} at line 1, column 9"),
+            ("steps: [{name: go, action: [reboot]}]\n", "a name and its inputs are needed here, such as {reboot: {}}"),
+            ("steps: [{name: go, action: {reboot: {}, kexec: {}}}]\n", "only one name is allowed here"),
+            ("steps: [{name: go, action: {reboot: {force: true}}}]\n", "unknown field `force`: there are none here"),
+            ("steps: [{name: go, action: {reboot: {}}, retries: many}]\n", "a whole number is needed here"),
+            ("steps: []\nphone_home: maybe\n", "true or false is needed here at line 2, column 13"),
+            ("", "nothing is given"),
+        ] {
+            let error = parse_workflow(yaml).expect_err(yaml).to_string();
+            assert!(error.starts_with(&format!("the workflow is not valid: {expect}")), "{yaml:?}: {error}");
+        }
 
         let error = parse_workflow("steps:\n- name: go\n  action: reboot\n").expect_err("no inputs").to_string();
         assert!(error.contains("write \"reboot: {}\" on the line below"), "{error}");

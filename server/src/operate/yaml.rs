@@ -1,7 +1,9 @@
 //! YAML that operators write: one document, in which every key has a value.
 
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
-use serde_saphyr::options;
+use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter, options};
 use slipway_protocol::given::{self, Rule};
 use slipway_user_data::check_numbers;
 
@@ -12,13 +14,47 @@ pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
     let value = serde_saphyr::with_deserializer_from_str_with_options(yaml, options, |reader| {
         given::read(Rule::Settings, reader)
     });
-    let value = value.map_err(|error| error.without_snippet().to_string())?;
+    let value = value.map_err(|error| error.without_snippet().render_with_formatter(&Plain))?;
     check_numbers(yaml).map_err(|refusal| refusal.with_place_behind())?;
     match line_after_end(yaml) {
         Some(line) => {
             Err(format!("the document ended with \"...\" before this, which is not read at line {line}, column 1"))
         }
         None => Ok(value),
+    }
+}
+
+/// The sentences of errors, without the parser's own terms. The place follows them.
+struct Plain;
+
+impl MessageFormatter for Plain {
+    fn format_message<'a>(&self, error: &'a Error) -> Cow<'a, str> {
+        match error {
+            Error::Eof { .. } => "nothing is given, or the text ends too early".into(),
+            Error::MultipleDocuments { .. } => "a second document begins, which is not read: give one".into(),
+            Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key {key:?} is given twice").into(),
+            Error::DuplicateMappingKey { key: None, .. } => "a key is given twice".into(),
+            Error::Unexpected { expected, .. } => match &**expected {
+                "sequence start" => "a list is needed here, such as [a, b]".into(),
+                "mapping start" => "a mapping is needed here, such as {key: value}".into(),
+                "string scalar" => "a text is needed here".into(),
+                other => format!("{other} is needed here").into(),
+            },
+            Error::InvalidScalar { ty: "boolean", .. } => "true or false is needed here".into(),
+            Error::InvalidScalar { ty, .. } if ty.starts_with(['i', 'u']) => "a whole number is needed here".into(),
+            Error::InvalidScalar { .. } => "a number is needed here".into(),
+            Error::SerdeUnknownField { field, expected, .. } if expected.is_empty() => {
+                format!("unknown field `{field}`: there are none here, so write {{}}").into()
+            }
+            Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
+            | Error::ExpectedStringKeyForExternallyTaggedEnum { .. } => {
+                "a name and its inputs are needed here, such as {reboot: {}}".into()
+            }
+            Error::ExpectedMappingEndAfterEnumVariantValue { .. } => {
+                "only one name is allowed here, with its inputs below it".into()
+            }
+            _ => UserMessageFormatter.format_message(error),
+        }
     }
 }
 
@@ -66,7 +102,7 @@ mod tests {
         }
         for nothing in ["", "---\n", "~", "# none\n"] {
             let error = read::<Network>(nothing).expect_err(nothing);
-            let is_told = error.starts_with(given::NOTHING) || error.starts_with("unexpected end of input");
+            let is_told = error.starts_with(given::NOTHING) || error.starts_with("nothing is given, or ");
             assert!(is_told, "{nothing:?}: {error}");
         }
         let network = "interfaces:\n- {name: lan0, mac: \"52:54:00:12:34:56\", addresses: }\n";
