@@ -6,6 +6,8 @@
 
 mod access;
 mod deserializer;
+#[cfg(feature = "clap")]
+pub mod options;
 mod place;
 
 use serde::{Deserialize, Deserializer};

@@ -10,12 +10,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use nix::sys::signal::SigSet;
 use slipway_installer::{config, discover, tls, tpm};
-use slipway_protocol::given::is_blank;
+use slipway_protocol::given::{is_blank, options};
 use slipway_protocol::{Proof, printable};
 
 mod action;
 mod disks;
-mod given;
 mod install;
 mod log;
 #[cfg(feature = "manual")]
@@ -80,7 +79,7 @@ struct Supervised {
 
 /// Runs the command. Prints an error once, with its causes.
 pub fn run() -> ExitCode {
-    let arguments = given::parse::<Arguments>();
+    let arguments: Arguments = options::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     if matches!(arguments.command, Command::Network(_) | Command::Installer(_) | Command::InTarget) {
         receive_signals();
     }

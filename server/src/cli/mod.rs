@@ -6,7 +6,6 @@ mod ca;
 mod claims;
 mod disk;
 mod escrow;
-mod given;
 mod host_keys;
 mod image_add;
 mod keys;
@@ -32,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use slipway_protocol::given::is_blank;
+use slipway_protocol::given::{is_blank, options};
 use slipway_protocol::{Digest, printable};
 use slipway_server::data::DataDir;
 use slipway_server::store::{Store, systems};
@@ -182,7 +181,7 @@ Examples:
 
 /// The arguments of this program. If one is wrong, says so and ends the program.
 pub fn arguments() -> Arguments {
-    given::parse()
+    options::read(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }
 
 /// Runs the command.

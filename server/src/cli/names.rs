@@ -7,10 +7,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory};
+use slipway_protocol::given::options::name_of;
 use slipway_server::data::DataDir;
 use slipway_server::store::{Store, images, nodes, systems};
 
-use super::given::name_of;
 use super::{Arguments, print};
 
 /// How long whoever types is kept waiting.

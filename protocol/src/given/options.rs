@@ -1,0 +1,129 @@
+//! Options and arguments of a command line. One that was given without a value, such as an empty variable of a script, is
+//! refused.
+
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString};
+use std::num::ParseIntError;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory, Error, FromArgMatches};
+
+use super::{is_blank, may_be_blank};
+
+/// Reads the arguments of a program, the first of which is its name.
+pub fn read<T: CommandFactory + FromArgMatches>(words: impl IntoIterator<Item = OsString>) -> Result<T, Error> {
+    let mut command = T::command();
+    let matches = command.try_get_matches_from_mut(words);
+    let matches = matches.map_err(|error| in_plain_words(&mut command, error))?;
+    if let Some(reason) = problem(&command, &matches) {
+        return Err(command.error(ErrorKind::InvalidValue, reason));
+    }
+    T::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// The name of an argument's value, as the usage has it.
+pub fn name_of(argument: &Arg) -> String {
+    let name = argument.get_value_names().and_then(<[_]>::first);
+    name.map_or_else(|| argument.get_id().as_str().to_uppercase(), ToString::to_string)
+}
+
+/// What is wrong with the first argument that has no value.
+fn problem(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let own = command.get_arguments().find_map(|argument| problem_of(argument, matches));
+    own.or_else(|| {
+        let (name, below) = matches.subcommand()?;
+        problem(command.find_subcommand(name)?, below)
+    })
+}
+
+fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
+    let id = argument.get_id().as_str();
+    if may_be_blank(id) {
+        return None;
+    }
+    let mut values = matches.try_get_raw(id).ok().flatten()?;
+    values.find(|value| value.to_str().is_some_and(is_blank))?;
+    let variable = argument.get_env().and_then(OsStr::to_str);
+    Some(match (matches.value_source(id)?, variable, argument.get_long()) {
+        (ValueSource::DefaultValue, ..) => return None,
+        (ValueSource::EnvVariable, Some(name), _) => {
+            format!("{name} is set but has no value: unset it, or give it one")
+        }
+        (_, _, Some(name)) => without_value(&format!("--{name}")),
+        _ => without_value(&format!("<{}>", name_of(argument))),
+    })
+}
+
+/// What to say of an option or an argument, as its usage has it, that has no value.
+fn without_value(name: &str) -> String {
+    let advice = if name.starts_with("--") { ": leave the option out, or give it one" } else { "" };
+    format!("{name} has no value{advice}")
+}
+
+/// The error for a value that was not taken, without the words of a library.
+fn in_plain_words(command: &mut Command, error: Error) -> Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (Some(argument), Some(value)) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue)) else {
+        return error;
+    };
+    if is_blank(value) {
+        return command.error(ErrorKind::InvalidValue, without_value(argument.split(' ').next().unwrap_or(argument)));
+    }
+    if error.source().is_some_and(<dyn std::error::Error>::is::<ParseIntError>) {
+        let reason = format!("invalid value '{value}' for '{argument}': a whole number is needed, in decimal digits");
+        return command.error(ErrorKind::ValueValidation, reason);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[arg(long, default_value = "")]
+        by_default: String,
+        #[arg(long)]
+        size: Option<u64>,
+        #[arg(long, value_parser = |text: &str| text.parse::<std::net::IpAddr>())]
+        at: Option<std::net::IpAddr>,
+        #[arg(long)]
+        content: Option<String>,
+        name: Option<String>,
+    }
+
+    #[test]
+    fn an_argument_has_a_value() {
+        for (words, expect) in [
+            ("", None),
+            ("--content=", None),
+            ("--size 5 --at ::1 name", None),
+            ("--size=", Some("--size has no value: leave the option out, or give it one")),
+            ("--at=", Some("--at has no value: leave the option out, or give it one")),
+            ("--by-default=", Some("--by-default has no value: leave the option out, or give it one")),
+            ("\u{a0}", Some("<NAME> has no value")),
+            (
+                "--size 5GiB",
+                Some("invalid value '5GiB' for '--size <SIZE>': a whole number is needed, in decimal digits"),
+            ),
+            ("--at here", Some("invalid value 'here' for '--at <AT>': invalid IP address syntax")),
+        ] {
+            let given = ["program"].into_iter().chain(words.split(' ').filter(|word| !word.is_empty()));
+            let found = read::<Arguments>(given.map(OsString::from)).map_err(|error| error.to_string());
+            match expect {
+                None => assert!(found.is_ok(), "{words:?}: {found:?}"),
+                Some(expect) => {
+                    let found = found.expect_err(words);
+                    assert!(found.starts_with(&format!("error: {expect}\n")), "{words:?}: {found}");
+                }
+            }
+        }
+    }
+}
