@@ -43,11 +43,17 @@ fn hints(given: &[String]) -> Result<DiskHints> {
     for text in given {
         let (key, value) =
             text.split_once('=').with_context(|| format!("reading --hint {text:?}: it is not KEY=VALUE"))?;
-        let value = match key {
-            "min_size" | "rotational" | "skip" => {
-                serde_json::from_str(value).with_context(|| format!("reading --hint {text:?}"))?
-            }
-            _ => Value::from(value),
+        let needed = match key {
+            "min_size" => Some("a whole number of bytes"),
+            "rotational" => Some("true or false"),
+            "skip" => Some("a list of hints in JSON, such as [{\"tran\": \"usb\"}]"),
+            _ => None,
+        };
+        let value = match needed {
+            Some(needed) => serde_json::from_str(value)
+                .ok()
+                .with_context(|| format!("reading --hint {text:?}: {key} needs {needed}"))?,
+            None => Value::from(value),
         };
         read(Map::from_iter([(key.to_owned(), value.clone())])).with_context(|| format!("reading --hint {text:?}"))?;
         if all.insert(key.to_owned(), value).is_some() {
