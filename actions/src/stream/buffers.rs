@@ -18,7 +18,7 @@ pub(super) fn wait_until<'a, T>(
     state: &'a Mutex<T>,
     changed: &Condvar,
     stop: &Cancel,
-    holds: impl Fn(&T) -> bool,
+    mut holds: impl FnMut(&T) -> bool,
 ) -> Result<MutexGuard<'a, T>, Halt> {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -97,25 +97,23 @@ impl Queue {
     /// Waits for the first buffer and removes it; `None` if the queue is closed and empty. The meter counts the time
     /// spent waiting.
     pub(crate) fn recv(&self, meter: &Meter) -> Result<Option<Buffer>, Halt> {
-        let since = Instant::now();
-        let mut state = self.filled()?;
-        meter.waited(since.elapsed());
-        Ok(state.buffers.pop_front())
+        Ok(self.filled(|time| meter.waited(time))?.buffers.pop_front())
     }
 
     /// Waits for an empty buffer from a pool. It is the one that was used last: the cache of the processor may have it,
     /// and where a few are enough, the others are never used.
     pub(crate) fn take(&self, meter: &Meter) -> Result<Buffer, Halt> {
-        let since = Instant::now();
-        let mut state = self.filled()?;
-        meter.waited(since.elapsed());
-        state.buffers.pop_back().ok_or(Halt::Stopped)
+        self.filled(|time| meter.waited(time))?.buffers.pop_back().ok_or(Halt::Stopped)
     }
 
-    /// Waits until there is a buffer or no more will follow.
-    fn filled(&self) -> Result<MutexGuard<'_, State>, Halt> {
-        let holds = |state: &State| !state.buffers.is_empty() || state.closed;
-        wait_until(&self.state, &self.changed, &self.stop, holds)
+    /// Waits until there is a buffer or no more will follow, and tells of the time meanwhile, piece by piece.
+    fn filled(&self, mut waited: impl FnMut(Duration)) -> Result<MutexGuard<'_, State>, Halt> {
+        let mut since = Instant::now();
+        wait_until(&self.state, &self.changed, &self.stop, |state| {
+            let now = Instant::now();
+            waited(now - std::mem::replace(&mut since, now));
+            !state.buffers.is_empty() || state.closed
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,7 +131,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         for _ in 0..self.count {
             // All waiting ends when the pipeline stops.
-            let Ok(mut state) = self.pool.filled() else { return };
+            let Ok(mut state) = self.pool.filled(|_| {}) else { return };
             state.buffers.pop_back();
         }
     }
@@ -144,6 +142,7 @@ mod tests {
     use slipway_protocol::Stage;
 
     use super::*;
+    use crate::stream::progress::{Counters, Watch};
 
     const SIZE: usize = 4096;
 
@@ -169,6 +168,22 @@ mod tests {
         assert!(pool.lock().buffers.is_empty());
         used.into_iter().for_each(|buffer| pool.recycle(buffer));
         assert_eq!(pool.lock().buffers.len(), 2);
+    }
+
+    #[test]
+    fn a_stage_that_still_waits_is_not_the_one_waited_for() {
+        let (stop, counters) = (Cancel::new(), Counters::default());
+        let [write, fetch] = [Stage::Write, Stage::Fetch].map(|stage| Meter::new(stage, 1));
+        let meters = [&write, &fetch];
+        let queue = Queue::new(&stop);
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.recv(&write));
+            let mut watch = Watch::new(&counters, &meters, None);
+            while watch.look(Instant::now()).waiting_for != Some(Stage::Fetch) {
+                std::thread::yield_now();
+            }
+            queue.close();
+        });
     }
 
     #[test]
