@@ -4,7 +4,7 @@
 mod image;
 
 use slipway_protocol::workflow::Foreseen;
-use slipway_protocol::workflow::foresee::{Need, too_small};
+use slipway_protocol::workflow::foresee::{Need, too_small, without_partition};
 use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
 
 use crate::compose::image_at;
@@ -45,8 +45,10 @@ pub async fn foresee(
     if let Some(foreseen) = missing(store, connection, &images, steps).await? {
         return Ok(Some(foreseen));
     }
-    if let Some(foreseen) = on_no_machine(machine.arch, &images, steps) {
-        return Ok(Some(foreseen));
+    let numbers = |step: &StreamImage| image::of(step, &images)?.made_for()?.numbers.clone();
+    let foreseen = on_no_machine(machine.arch, &images, steps).or_else(|| without_partition(steps, numbers));
+    if foreseen.is_some() {
+        return Ok(foreseen);
     }
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
     let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();

@@ -5,7 +5,9 @@
 use std::process::Command;
 
 use slipway_installer::End;
-use slipway_protocol::{Action, EraseDisk, NodeState, Step, StepState, StreamImage, UnpackArchive, WriteFile};
+use slipway_protocol::{
+    Action, EraseDisk, NodeState, NumberOrName, Step, StepState, StreamImage, UnpackArchive, WriteFile,
+};
 use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -83,6 +85,30 @@ async fn the_old_system_survives_what_was_known_before() {
     for (expect, action) in cases {
         check(&lab, expect, action).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_of_a_partition_is_one_of_the_image_before() {
+    let lab = Lab::start().await;
+    lab.register(true).await;
+    let Some(image) = made(&lab, "gpt", "sgdisk --new=1:2048:18431 $0 >$0.out") else { return };
+    std::fs::write(lab.disk(), old_system()).unwrap();
+    let (path, content) = ("/a".to_owned(), Some("b".to_owned()));
+    let write = WriteFile {
+        disk: lab.disk_hints(),
+        path,
+        content,
+        partition: Some(NumberOrName::Number(7)),
+        ..WriteFile::default()
+    };
+    let steps = [("image", Action::StreamImage(image)), ("write", Action::WriteFile(write))];
+    let steps = steps.map(|(name, action)| Step { name: name.to_owned(), action, retries: 0, timeout: None });
+    lab.replace_run(steps.into()).await;
+    assert_eq!(lab.install().await.unwrap(), End::Failed);
+    let failure = lab.status().await.run.unwrap().steps[0].failure.clone().unwrap();
+    assert_eq!(failure.reason, "checking step 2 (write) before the first step; the disks are as they were");
+    assert!(failure.causes[0].contains("the image has no partition 7; give one of 1"), "{failure:?}");
+    assert!(std::fs::read(lab.disk()).unwrap() == old_system(), "the disk was touched");
 }
 
 /// The run fails before its first step, for this reason, and leaves the disk as it was.

@@ -19,6 +19,7 @@ pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine))
         .or_else(|| missing(steps, machine))
         .or_else(|| unsuitable(steps, machine))
+        .or_else(|| foresee::without_partition(steps, |stream| image::numbers(stream, machine)))
 }
 
 /// The first image that cannot be installed on this machine and the disk of its step, of a step before which a disk is

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::printable::two_sizes;
 
 use crate::architecture::{self, Evidence};
-use crate::partition_table::{self, Fault, Known, ReadAt, Table};
+use crate::partition_table::{self, Fault, Kind, Known, ReadAt, Table, is_extended};
 
 /// Bytes at the beginning of a raw image that show most: the table, and the boot loaders on its first partitions.
 pub const HEAD: usize = 8 << 20;
@@ -19,6 +19,9 @@ pub struct MadeFor {
     pub size: Option<u64>,
     /// Block size in bytes that its table counts in: a GPT says so, and an MBR shows it by its file systems.
     pub block: Option<u64>,
+    /// The numbers of all its partitions, if they are known.
+    #[serde(default)]
+    pub numbers: Option<Vec<u32>>,
     /// Where its partitions end in bytes, with blocks of 512 bytes if the size of blocks is not known.
     pub end: u64,
     /// What ends there, in words.
@@ -38,7 +41,7 @@ impl MadeFor {
         let block = table.block_is_certain.then_some(table.block);
         let (end, what) = table.end().unwrap_or_default();
         let machines = architecture::evidence(&table, read);
-        Ok((Self { size, block, end, what, needs_ranges: false, machines }, table))
+        Ok((Self { size, block, numbers: numbers(&table), end, what, needs_ranges: false, machines }, table))
     }
 
     /// Why the image cannot be used on a disk of this size and with these logical blocks, in bytes. A block size of 0
@@ -67,6 +70,15 @@ impl MadeFor {
              the disk {path} has {has}; use a larger disk, or another image"
         ))
     }
+}
+
+/// The numbers of all partitions. How many logical ones there are is not known as long as their chain may be elsewhere.
+fn numbers(table: &Table) -> Option<Vec<u32>> {
+    let is_whole = match table.kind {
+        Kind::None => false,
+        _ => !table.partitions.iter().any(|partition| is_extended(partition.mbr_type)),
+    };
+    is_whole.then(|| table.partitions.iter().map(|partition| partition.number).collect())
 }
 
 /// A place in an MBR that counts in 512 bytes, in other blocks.

@@ -1,6 +1,6 @@
 //! What is known of a run before its first step: what would stop it once a disk was erased.
 
-use super::{Action, Location, Origin, Step, StreamImage};
+use super::{Action, Location, NumberOrName, Origin, Step, StreamImage};
 use crate::printable::two_sizes;
 use crate::{Disk, DiskHints};
 
@@ -114,6 +114,30 @@ pub fn too_small(
     })
 }
 
+/// The first step that names a partition by a number that the image before it does not have. `numbers` are those of all
+/// partitions of an image, where they are known.
+pub fn without_partition(steps: &[Step], numbers: impl Fn(&StreamImage) -> Option<Vec<u32>>) -> Option<Foreseen> {
+    let keeps_partitions = |action: &Action| {
+        use Action::{BootReporter, EfiBootOrder, KernelArgs, UnpackArchive, WriteFile};
+        matches!(action, WriteFile(_) | UnpackArchive(_) | KernelArgs(_) | BootReporter(_) | EfiBootOrder(_))
+    };
+    steps.iter().enumerate().find_map(|(index, step)| {
+        let (disk, partition) = match &step.action {
+            Action::WriteFile(file) => (&file.disk, &file.partition),
+            Action::UnpackArchive(archive) => (&archive.disk, &archive.partition),
+            _ => return None,
+        };
+        let Some(NumberOrName::Number(number)) = partition else { return None };
+        let before = steps.iter().take(index).rfind(|step| !keeps_partitions(&step.action))?;
+        let Action::StreamImage(image) = &before.action else { return None };
+        let known = numbers(image).filter(|known| image.disk == *disk && !known.contains(number))?;
+        let known: Vec<String> = known.iter().map(u32::to_string).collect();
+        let known = known.join(", ");
+        let problem = format!("the image has no partition {number}; give one of {known}");
+        Some(Foreseen { step: index, problem })
+    })
+}
+
 /// Whether a machine can ask for a URL without a login: not for an artifact in a registry.
 pub fn is_plain(url: &str) -> bool {
     Location::of(url).is_some_and(|location| location != Location::Artifact)
@@ -154,6 +178,34 @@ mod tests {
         let partition = serde_json::from_str(r#"{"partition": {"partitions": [{"size": "rest", "type": "linux"}]}}"#);
         let partition = step(partition.expect("a partition step"));
         assert_eq!(check(&[partition, image(Some(4 << 30))]), None, "it may be for an array that is made first");
+    }
+
+    #[test]
+    fn a_number_of_a_partition_is_one_of_the_image_before() {
+        let steps = |steps: &str| serde_json::from_str::<Vec<Step>>(&format!("[{steps}]")).expect("steps");
+        let step = |action: &str| format!(r#"{{"name": "s", "action": {action}}}"#);
+        let image = step(r#"{"stream-image": {"url": "/x"}}"#);
+        let on_other = step(r#"{"stream-image": {"url": "/x", "disk": {"serial": "A"}}}"#);
+        let write = |number: &str| {
+            step(&format!(r#"{{"write-file": {{"path": "/a", "content": "b", "partition": {number}}}}}"#))
+        };
+        let unpack = step(r#"{"unpack-archive": {"url": "/y", "partition": 7}}"#);
+        let script = step(r#"{"run-in-target": {"script": "true"}}"#);
+        let problem = "the image has no partition 7; give one of 1, 14".to_owned();
+        for (text, expect) in [
+            (format!("{image}, {}", write("7")), Some(1)),
+            (format!("{image}, {}, {unpack}", write("14")), Some(2)),
+            (format!("{image}, {}", write(r#""7""#)), None),
+            (format!("{image}, {script}, {unpack}"), None),
+            (format!("{on_other}, {unpack}"), None),
+            (format!("{image}, {on_other}, {unpack}"), None),
+            (unpack.clone(), None),
+        ] {
+            let found = without_partition(&steps(&text), |_| Some(vec![1, 14]));
+            let expect = expect.map(|step| Foreseen { step, problem: problem.clone() });
+            assert_eq!(found, expect, "{text}");
+        }
+        assert_eq!(without_partition(&steps(&format!("{image}, {unpack}")), |_| None), None);
     }
 
     #[test]

@@ -319,6 +319,29 @@ async fn an_image_whose_table_is_for_another_disk_is_not_installed() {
 }
 
 #[tokio::test]
+async fn a_number_of_a_partition_is_one_of_the_image_of_this_server() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let gpt = "sgdisk --new=1:2048:18431 --new=14:20480:+1M $0 >$0.out";
+    let Some(image) = made(&server, "gpt", 64, gpt) else { return };
+    let digest = install(&server, &image);
+    let url = format!("https://server.test:8443/images/{digest}");
+    let steps = |number: u32| {
+        let write = format!("write-file: {{path: /a, content: b, partition: {number}}}");
+        erase_and(&format!("stream-image: {{url: {url}}}")) + &format!("- {{name: y, action: {{{write}}}}}\n")
+    };
+    let start = |number| {
+        let workflow = steps(number);
+        let server = &server;
+        async move { operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&workflow)).await }
+    };
+    let refused = start(7).await.expect_err("7").to_string();
+    let expect = "step 3 (y) would fail: the image has no partition 7; give one of 1, 14";
+    assert!(refused.contains(expect), "{refused}");
+    start(14).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
     let server = TestServer::start().await;
     server.enrolled("web1").await;

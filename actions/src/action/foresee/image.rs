@@ -25,7 +25,12 @@ pub(super) fn problem(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Ma
         .map(|error| text::chain(&error))
 }
 
-fn judge(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Result<(), Error> {
+/// The numbers of all partitions of an image, if its beginning shows them.
+pub(super) fn numbers(image: &StreamImage, machine: &dyn Machine) -> Option<Vec<u32>> {
+    judge(image, None, machine).ok().flatten()?.numbers
+}
+
+fn judge(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Result<Option<MadeFor>, Error> {
     let report: Tell = &mut |_: Report| {};
     let mut source = Source::prepare(&image.origin(), machine, report)?;
     let raw = RawImage::find(image, machine, report)?;
@@ -40,13 +45,13 @@ fn judge(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Res
         report,
         |error| is_another_image(error, is_verified),
         |source, _| match at_beginning(source, is_raw_checked, machine)? {
-            Some(beginning) => judge_beginning(&beginning, disk),
-            None => Ok(()),
+            Some(beginning) => judge_beginning(&beginning, disk).map(Some),
+            None => Ok(None),
         },
     )
 }
 
-fn judge_beginning(Beginning { head, size }: &Beginning, disk: Option<&Disk>) -> Result<(), Error> {
+fn judge_beginning(Beginning { head, size }: &Beginning, disk: Option<&Disk>) -> Result<MadeFor, Error> {
     let mut read = |offset: u64, len: usize| {
         let start = usize::try_from(offset).ok()?;
         head.get(start..start.checked_add(len)?).map(<[u8]>::to_vec)
@@ -54,7 +59,10 @@ fn judge_beginning(Beginning { head, size }: &Beginning, disk: Option<&Disk>) ->
     let (made_for, _) = MadeFor::of(*size, &mut read).map_err(damaged)?;
     let of_disk = |disk: &Disk| made_for.mismatch(&disk.path, disk.size, disk.logical_block.into());
     let reason = architecture::mismatch(&made_for.machines, ARCH).or_else(|| disk.and_then(of_disk));
-    reason.map_or(Ok(()), |reason| Err(ImageError::MadeForOther { reason }.into()))
+    match reason {
+        Some(reason) => Err(ImageError::MadeForOther { reason }.into()),
+        None => Ok(made_for),
+    }
 }
 
 /// No disk was told of, so no fault is of the disk.
