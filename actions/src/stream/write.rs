@@ -79,9 +79,9 @@ impl<'a> Target<'a> {
     pub(super) fn run(&self, sink: &Sink, read_back: Option<&ReadBack>, counters: &Counters) -> Result<(), Halt> {
         let mut is_end = false;
         while !is_end {
-            let block = sink.queue.recv(sink.meter)?;
-            is_end = block.is_none();
-            for block in self.begin(block, sink.notes)? {
+            let blocks;
+            (blocks, is_end) = self.next(sink)?;
+            for block in blocks {
                 self.write_block(&block, read_back)?;
                 counters.written.fetch_add(block.filled().len() as u64, Relaxed);
                 sink.pool.recycle(block);
@@ -91,15 +91,29 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
+    /// The blocks to write next, and whether they are the last ones.
+    fn next(&self, sink: &Sink) -> Result<(Vec<Buffer>, bool), Halt> {
+        let mut start = lock(&self.start);
+        if start.is_begun {
+            drop(start);
+            let block = sink.queue.recv(sink.meter)?;
+            let is_end = block.is_none();
+            return Ok((block.into_iter().collect(), is_end));
+        }
+        // With the lock held, no other thread has a block that arrived and is not known here.
+        let block = sink.queue.recv(sink.meter)?;
+        let is_end = block.is_none();
+        Ok((self.begin(&mut start, block, sink.notes)?, is_end))
+    }
+
     /// Takes a block, or none at the end, and returns the blocks to write now. Before the first byte is written, the
     /// old partition table and signatures are erased. Before that, the first block must have arrived and must be that
     /// of an image made for such a disk. The blocks of a qcow2 file may arrive earlier. They wait as long as there is a
     /// buffer left for the first block. Then the image is refused, because nothing is erased unseen.
-    fn begin(&self, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
-        let mut start = lock(&self.start);
+    fn begin(&self, start: &mut Start, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
         let is_end = block.is_none();
         start.waiting.extend(block);
-        if !start.is_begun && !start.waiting.is_empty() {
+        if !start.waiting.is_empty() {
             match start.waiting.iter().find(|block| block.offset() == 0) {
                 Some(first) => {
                     check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
