@@ -13,6 +13,8 @@ pub use service::{Service, ServiceFile, add_service};
 
 mod judge;
 mod service;
+mod types;
+mod validations;
 
 /// Additions to the operator's config.
 #[derive(Clone, Copy, Debug, Default)]
@@ -338,10 +340,11 @@ mod tests {
 
     #[test]
     fn a_config_that_replaces_this_one_leaves_what_is_added() {
-        let other = json!({"source": "https://s.example/c", "verification": {"hash": "sha512-00"}});
+        let other =
+            json!({"source": "https://s.example/c", "verification": {"hash": format!("sha512-{}", "0".repeat(128))}});
         let config = |version: &str, replace: &Value| {
             json!({
-                "ignition": {"version": version, "timeouts": {"httpTotal": 5}, "config": {"replace": replace, "merge": [{"source": "x"}]}},
+                "ignition": {"version": version, "timeouts": {"httpTotal": 5}, "config": {"replace": replace, "merge": [{"source": "data:,x"}]}},
                 "storage": {"files": [{"path": "/etc/hostname"}]},
             })
         };
@@ -365,7 +368,7 @@ mod tests {
         let found = completed(config, &Additions { hostname: Some("web1"), ..Additions::default() });
         let file = &found["storage"]["files"][0];
         assert_eq!((&file["filesystem"], &file["overwrite"]), (&json!("root"), &Value::Null));
-        let own = "{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"links\": [{\"path\": \"/etc/hostname\"}]}}";
+        let own = "{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"links\": [{\"path\": \"/etc/hostname\", \"target\": \"n\"}]}}";
         let found = completed(own, &Additions { hostname: Some("web1"), ..Additions::default() });
         assert_eq!(found, serde_json::from_str::<Value>(own).expect("JSON"), "the operator's own stays");
     }

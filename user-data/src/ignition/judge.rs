@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::refusal;
+use super::{refusal, types, validations};
 use crate::refusal::Refusal;
 
 /// The lists: section, name, the key that no two items may share, and what shares it. Files, directories and links are
@@ -30,7 +30,7 @@ const SCHEMES: &[&str] = &["http", "https", "tftp", "s3", "arn", "gs", "data"];
 const DIGESTS: &[(&str, usize)] = &[("sha512-", 128), ("sha256-", 64)];
 const LARGEST_MODE: u64 = 0o7777;
 
-type Judged = Result<(), Refusal>;
+pub(super) type Judged = Result<(), Refusal>;
 
 /// Refuses a config that Ignition would refuse, or could not carry out.
 pub(super) fn judge(root: &Value) -> Judged {
@@ -56,7 +56,8 @@ pub(super) fn judge(root: &Value) -> Judged {
             return wrong(&place, format!("is a file, but {inner:?} would be in it as in a folder"));
         }
     }
-    Ok(())
+    types::judge(root)?;
+    validations::judge(root)
 }
 
 /// The items of a list in a section, each with its place in words.
@@ -96,12 +97,18 @@ fn judge_file(place: &str, file: &Value) -> Judged {
 }
 
 /// What Ignition fetches: its source, and the digest.
-fn judge_resource(place: &str, resource: &Value) -> Judged {
+pub(super) fn judge_resource(place: &str, resource: &Value) -> Judged {
     match (resource, &resource["source"]) {
         (Value::Null, _) | (Value::Object(_), Value::Null) => {}
-        (Value::Object(_), Value::String(source)) => judge_source(place, source)?,
+        (Value::Object(_), Value::String(source)) => {
+            judge_source(place, source)?;
+            judge_headers(place, source, &resource["httpHeaders"])?;
+        }
         (Value::Object(_), _) => return wrong(place, "needs its \"source\" as a text"),
         _ => return wrong(place, "is not an object"),
+    }
+    if !matches!(resource["compression"].as_str(), None | Some("" | "gzip")) {
+        return wrong(place, "needs \"gzip\" as its compression, or none");
     }
     let hash = &resource["verification"]["hash"];
     let is_digest = |text: &str| {
@@ -114,6 +121,20 @@ fn judge_resource(place: &str, resource: &Value) -> Judged {
         true => Ok(()),
         false => wrong(place, "needs its \"hash\" as sha512- or sha256- and the digest in hexadecimal"),
     }
+}
+
+fn judge_headers(place: &str, source: &str, headers: &Value) -> Judged {
+    let names = headers.as_array().into_iter().flatten().filter_map(|header| header["name"].as_str());
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !source.starts_with("http://") && !source.starts_with("https://") {
+            return wrong(place, "has headers, which only http and https have");
+        }
+        if !seen.insert(name) {
+            return wrong(place, format!("has the header {name:?} twice"));
+        }
+    }
+    Ok(())
 }
 
 fn judge_source(place: &str, source: &str) -> Judged {
@@ -134,7 +155,7 @@ fn judge_source(place: &str, source: &str) -> Judged {
     if is_whole { Ok(()) } else { wrong(place, "has a data URL whose base64 is damaged") }
 }
 
-fn wrong(place: &str, problem: impl std::fmt::Display) -> Judged {
+pub(super) fn wrong(place: &str, problem: impl std::fmt::Display) -> Judged {
     Err(refusal(format!("{place} in the config {problem}")))
 }
 
