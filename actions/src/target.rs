@@ -1,6 +1,5 @@
 //! The installed system: its file systems and their contents, and how firmware and boot loaders start it.
 
-pub(crate) mod boot_texts;
 pub(crate) mod efi;
 mod find;
 pub(crate) mod grow;

@@ -20,6 +20,7 @@ mod grub_config;
 mod grub_defaults;
 mod grub_env;
 mod kernel_cmdline;
+pub mod places;
 mod shell;
 pub mod uki;
 mod xen;

@@ -19,6 +19,7 @@ pub mod oci;
 pub mod partition_table;
 pub mod pe;
 pub mod qcow2;
+pub mod roles;
 pub mod signature;
 pub mod sums;
 pub mod zstd;

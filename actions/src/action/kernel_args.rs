@@ -2,6 +2,7 @@
 //! the templates for those of later kernels. Reads every file before it writes the first, so a refusal changes nothing.
 
 use slipway_formats::boot_config::EntryScope;
+use slipway_formats::boot_config::places::menu_maker;
 use slipway_protocol::{KernelArgs, RunInTarget};
 
 use crate::action::{Done, run_in_target};
@@ -17,10 +18,6 @@ use plan::Plan;
 
 mod images;
 mod plan;
-
-/// The programs of the installed system that make GRUB's menu, and the folder of that menu.
-const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
-const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     run_for(EntryScope::Default, inputs, machine, report)
@@ -41,7 +38,7 @@ pub(crate) fn run_for(
         changed += plan.changes();
         // The menu may be on a file system that could not be looked into.
         let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
-        let Some((program, dir)) = missing_menu(&volumes)?.filter(|_| may_be_made) else {
+        let Some((program, dir)) = menu_maker(&volumes)?.filter(|_| may_be_made) else {
             let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
             done.outcome.warnings.splice(..0, warnings);
             return Ok(done);
@@ -66,7 +63,7 @@ pub(crate) fn check(
     looked_at: SearchLog,
 ) -> Result<(), Error> {
     let plan = Plan::make(volumes, inputs, entries)?;
-    let may_be_made = looked_at.refusals.is_empty() && missing_menu(volumes)?.is_some();
+    let may_be_made = looked_at.refusals.is_empty() && menu_maker(volumes)?.is_some();
     if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, &plan, disk)) } else { Ok(()) }
 }
 
@@ -102,19 +99,6 @@ fn finish(
     let mut warnings = looked_at.refusals;
     warnings.extend(plan.warnings());
     Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
-}
-
-/// The program of the installed system that makes GRUB's menu, and the folder of the menu, if GRUB is on the disk.
-fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str)>, Error> {
-    let is_there = |program: &str| {
-        let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
-        volumes.iter().any(has)
-    };
-    let mut has_grub = false;
-    for volume in volumes {
-        has_grub |= volume.has_grub()?;
-    }
-    Ok(GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program)))
 }
 
 /// Has the installed system make GRUB's menu, for this disk only. Returns the warnings.

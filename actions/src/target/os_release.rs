@@ -1,9 +1,9 @@
 //! Identification of an installed system (os-release(5)).
 
-use crate::target::root::TargetRoot;
-
 /// Paths of the file.
-pub(crate) const PATHS: &[&str] = &["etc/os-release", "usr/lib/os-release"];
+pub(crate) use slipway_formats::roles::OS_RELEASE as PATHS;
+
+use crate::target::root::TargetRoot;
 
 /// An operating system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

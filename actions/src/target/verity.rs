@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{boot_texts, roles};
+use slipway_formats::boot_config::places;
+
+use super::roles;
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Partition};
 use crate::disk::probe::{self, FileSystem};
@@ -135,7 +137,7 @@ pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Argume
         if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, found.kind)) {
             let name = partition.describe(disk);
             let volume = Volume::new(name, partition.clone(), found.clone(), root);
-            boot_texts::read(&volume)?.iter().for_each(|(_, text)| arguments.read(text));
+            places::texts(&volume)?.iter().for_each(|found| arguments.read(&found.text));
         }
     }
     Ok(arguments)
@@ -170,8 +172,8 @@ mod tests {
             assert_eq!(closed(&partition, Some(&found), sealed).is_some(), expect, "{partition:?} {found:?}");
         };
         for sealed in [None, Some("it is sealed by dm-verity")] {
-            check(roles::BOOT_TYPES[0], "vfat", None, false, sealed, false);
-            check(roles::BOOT_TYPES[1], "ext4", None, false, sealed, false);
+            check(slipway_formats::roles::BOOT_TYPES[0], "vfat", None, false, sealed, false);
+            check(slipway_formats::roles::BOOT_TYPES[1], "ext4", None, false, sealed, false);
             check("x", "ext4", Some("boot"), false, sealed, false);
             check("x", "ext4", Some("root"), false, sealed, sealed.is_some());
             check("x", "ext4", None, false, sealed, sealed.is_some());

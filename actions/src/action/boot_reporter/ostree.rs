@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use slipway_formats::boot_config::places::{BootFiles, MAX_ENTRY};
 use slipway_formats::boot_entry::bls::{self, MenuEntry, Start};
 
 use crate::disk::open::OpenDisk;
@@ -10,7 +11,6 @@ use crate::machine::Cancel;
 use crate::target::os_release::OsRelease;
 use crate::target::ostree::{self, Deployment};
 use crate::target::root::TargetRoot;
-use crate::target::volume::MAX_ENTRY;
 use crate::target::volumes::mount_all;
 
 /// The deployment that the boot loader starts, with its name in words; none if the file system has none.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use slipway_formats::boot_config::places::{BootFiles, IMAGES, MAX_ENTRY};
 use slipway_formats::boot_config::{self, INITRD};
 use slipway_formats::boot_entry::BootEntry;
 use slipway_formats::boot_entry::bls::{self, Start};
@@ -11,7 +12,7 @@ use super::images::{self, HOOK, System};
 use crate::error::Error;
 use crate::target::mount::{SearchLog, Unmounted};
 use crate::target::roles;
-use crate::target::volume::{IMAGES, MAX_ENTRY, Volume};
+use crate::target::volume::Volume;
 
 /// The problem with a unified kernel image.
 const INSIDE: &str =

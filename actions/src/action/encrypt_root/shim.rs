@@ -4,9 +4,11 @@
 
 use std::path::Path;
 
+use slipway_formats::boot_config::places::{BootFiles, VENDORS};
+
 use crate::error::Error;
 use crate::target::efi::variables::Variables;
-use crate::target::volume::{VENDORS, Volume};
+use crate::target::volume::Volume;
 
 /// The register that shim measures into.
 pub(super) const PCR: u32 = 7;

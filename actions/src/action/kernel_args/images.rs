@@ -4,13 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use slipway_formats::boot_config::Edit;
+use slipway_formats::boot_config::places::{ADDONS, BootFiles, IMAGES};
 use slipway_formats::boot_config::uki::{self, MAX_SECTION};
 use slipway_formats::pe::{self, Sections};
 use slipway_protocol::KernelArgs;
 
 use super::plan::refused;
 use crate::error::Error;
-use crate::target::volume::{ADDONS, IMAGES, Volume};
+use crate::target::volume::Volume;
 
 const ADDON: &str = "slipway.addon.efi";
 /// Maximum bytes of the command lines of all images of a file system.

@@ -1,5 +1,6 @@
 //! The files to write so that the command lines become as wanted.
 
+use slipway_formats::boot_config::places::BootFiles;
 use slipway_formats::boot_config::{Edit, EntryScope};
 use slipway_protocol::KernelArgs;
 

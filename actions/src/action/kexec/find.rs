@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
+use slipway_formats::boot_config::places::{ADDONS, BootFiles, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU};
 use slipway_formats::boot_entry::bls::{self, MenuEntry, Start};
 use slipway_formats::boot_entry::{BootEntry, extlinux, grub};
 use slipway_formats::pe::{self, Section, Sections};
@@ -16,7 +17,7 @@ use crate::machine::Cancel;
 use crate::target::mount::Unmounted;
 use crate::target::os_release::OsRelease;
 use crate::target::root::TargetRoot;
-use crate::target::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume};
+use crate::target::volume::Volume;
 use crate::target::volumes::mount_all;
 use crate::text;
 
@@ -91,7 +92,7 @@ impl<'a> Search<'a> {
         if let Some(found) = self.configured(&grub_menus, &grub)? {
             return Ok(Some(found));
         }
-        if let Some(found) = self.configured(&|volume| Ok(volume.menus().collect()), &extlinux::default)? {
+        if let Some(found) = self.configured(&|volume| Ok(volume.menus()), &extlinux::default)? {
             return Ok(Some(found));
         }
         self.newest()

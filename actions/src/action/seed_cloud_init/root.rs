@@ -1,5 +1,6 @@
 //! Writes a seed where /var/lib/cloud of the installed system will be, and removes the traces of former ones.
 
+use slipway_formats::boot_config::places::{self, BootText};
 use slipway_user_data::image::{File, Seed};
 
 use super::configuration::{self, Change};
@@ -14,7 +15,7 @@ use crate::target::ostree::Deployment;
 use crate::target::root::TargetRoot;
 use crate::target::verity::Place;
 use crate::target::volume::Volume;
-use crate::target::{self, Target, boot_texts, mount, ostree, roles};
+use crate::target::{self, Target, mount, ostree, roles};
 use crate::text::chain;
 
 /// cloud-init's state. Its folder `seed` may have seeds.
@@ -192,11 +193,11 @@ impl System {
     fn read_boot(&mut self, folder: &Folder, of: &str) -> Result<(), Error> {
         let file_system = FileSystem { kind: folder.kind, uuid: None, label: None };
         let volume = Volume::new(folder.name.clone(), Partition::default(), file_system, folder.root.again()?);
-        let texts = boot_texts::read(&volume).unwrap_or_else(|error| {
+        let texts = places::texts(&volume).unwrap_or_else(|error| {
             self.warnings.push(format!("kernel arguments were not looked at in {}: {}", folder.name, chain(&error)));
             Vec::new()
         });
-        for (path, text) in texts {
+        for BootText { path, text, .. } in texts {
             let file = File { path: format!("/{path}{of}"), text };
             if !self.boot.contains(&file) {
                 self.boot.push(file);

@@ -1,12 +1,13 @@
 //! The files that boot loaders read.
 
+use slipway_formats::boot_config::places::{BootFiles, IMAGES, MAX_ENTRY, MAX_MENU};
 use slipway_formats::boot_config::{self, Edit};
 use slipway_protocol::KernelArgs;
 
 use super::{Change, Plan, refused, resolved};
 use crate::action::kernel_args::images;
 use crate::error::Error;
-use crate::target::volume::{IMAGES, MAX_ENTRY, MAX_MENU, Volume};
+use crate::target::volume::Volume;
 
 impl Plan {
     pub(super) fn grub_menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {

@@ -1,11 +1,12 @@
 //! The templates for the command lines of later kernels.
 
 use slipway_formats::boot_config;
+use slipway_formats::boot_config::places::{BootFiles, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU};
 use slipway_protocol::KernelArgs;
 
 use super::{Plan, refused, resolved};
 use crate::error::Error;
-use crate::target::volume::{KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume};
+use crate::target::volume::Volume;
 
 /// Used by kernel-install(8) if the system has no command line of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
