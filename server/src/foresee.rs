@@ -2,6 +2,7 @@
 //! judges it once more (`actions::foresee`), with what it alone knows.
 
 mod image;
+mod inside;
 
 use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::workflow::foresee::{Need, too_small, without_partition};
@@ -15,6 +16,7 @@ use crate::store::images::Image;
 use crate::store::{Connection, Store, images, settings};
 
 pub use self::image::{contradiction, unusable};
+pub use self::inside::unmet;
 
 /// An image of this server, and what was found in its file.
 struct Stored {
@@ -49,6 +51,9 @@ pub async fn foresee(
     let foreseen = on_no_machine(machine.arch, &images, steps).or_else(|| without_partition(steps, numbers));
     if foreseen.is_some() {
         return Ok(foreseen);
+    }
+    if let Some(foreseen) = inside::lacking(&images, steps) {
+        return Ok(Some(foreseen));
     }
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
     let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();

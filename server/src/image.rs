@@ -1,6 +1,7 @@
 //! Adds images to the data folder.
 
 pub mod examine;
+mod inside;
 mod qcow2;
 mod raw;
 pub mod stored;
@@ -79,7 +80,8 @@ pub async fn add(
     let mut warnings = Vec::new();
     if let Some(raw) = raw {
         warnings = raw.warnings;
-        let finding = Finding { file: stamp, content: Content::MadeFor(raw.made_for) };
+        let content = Content::MadeFor(raw.made_for);
+        let finding = Finding { file: stamp, content, inside: Some(raw.inside) };
         findings::save(&mut transaction, &image.digest, &finding).await?;
     }
     store::commit(transaction).await?;

@@ -11,10 +11,16 @@ mod tree;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use ds_identify::{Decision, decide};
 use tree::Node;
 
+pub use kernel::{is_telling, telling};
 pub use ours::{MARK, replaces};
+
+/// What to do about an obstacle.
+pub const ADVICE: &str = "change that in the image, or in a step before this one";
 
 const LIST: &str = "datasource_list";
 const NO_CLOUD: &str = "NoCloud";
@@ -30,7 +36,7 @@ const LABEL: &str = "cidata";
 const MERGE: &[&str] = &["merge_how", "merge_type"];
 
 /// A file of the image.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// Path in the installed system, for messages.
     pub path: String,
@@ -39,7 +45,7 @@ pub struct File {
 }
 
 /// What cloud-init and ds-identify read in an image.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// /etc/cloud/cloud.cfg.
     pub main: Option<File>,

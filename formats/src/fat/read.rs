@@ -7,12 +7,15 @@ use super::ENTRY;
 /// Reads this many bytes of the file system at an offset. None if they are not known.
 pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// Most bytes of a folder that are read. EFI system partitions have a few dozen files.
+/// Most bytes of a folder that is read. EFI system partitions have a few dozen files.
 const MAX_FOLDER: usize = 256 << 10;
 /// Attributes of an entry: a label, or a part of a long name.
 const LABEL: u8 = 0x08;
 const FOLDER: u8 = 0x10;
 const LONG_NAME: u8 = 0x0F;
+/// Cases of a short name (Linux, fs/fat/fat.h, CASE_LOWER_BASE).
+const LOWER_BASE: u8 = 0x08;
+const LOWER_EXTENSION: u8 = 0x10;
 /// First byte of the name of an entry that is not used any more.
 const REMOVED: u8 = 0xE5;
 /// Most letters of a long name: 20 parts.
@@ -124,14 +127,36 @@ impl<'a, 'b> Files<'a, 'b> {
         (self.read)(at, len as usize)
     }
 
+    /// Up to `len` bytes of a file from an offset on. None if they are not known.
+    pub fn read(&mut self, file: &Found, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let end = offset.checked_add(len as u64)?.min(file.len);
+        let (mut bytes, mut cluster, mut at) = (Vec::new(), file.first_cluster, 0);
+        while at < end {
+            let from = offset.clamp(at, at + self.layout.cluster);
+            let to = end.min(at + self.layout.cluster);
+            let place = self.place(cluster)?;
+            if from < to {
+                bytes.extend((self.read)(place + (from - at), (to - from) as usize)?);
+            }
+            at += self.layout.cluster;
+            cluster = match self.next(cluster)? {
+                Some(next) => next,
+                None if at >= end => break,
+                None => return None,
+            };
+        }
+        Some(bytes)
+    }
+
     fn folder(&mut self, first: u64) -> Option<Vec<u8>> {
         let (mut bytes, mut cluster) = (Vec::new(), first);
         loop {
             let at = self.place(cluster)?;
             bytes.extend((self.read)(at, self.layout.cluster as usize)?);
             cluster = match self.next(cluster)? {
+                None => return Some(bytes),
                 Some(next) if bytes.len() < MAX_FOLDER => next,
-                _ => return Some(bytes),
+                Some(_) => return None,
             };
         }
     }
@@ -195,10 +220,14 @@ fn file(entry: &[u8; ENTRY], name: String, is_folder: bool) -> Option<Found> {
     Some(Found { name, is_folder, len, first_cluster })
 }
 
-/// The name in 8 and 3 letters.
+/// The name in 8 and 3 letters. Either part may be in lower case, as Linux and Windows write it.
 fn short_name(entry: &[u8; ENTRY]) -> String {
-    let part = |range| String::from_utf8_lossy(entry.get(range).unwrap_or_default()).trim_end().to_owned();
-    let (base, extension): (String, String) = (part(0..8), part(8..11));
+    let cases = entry.get(12).copied().unwrap_or_default();
+    let part = |range, lower: u8| {
+        let text = String::from_utf8_lossy(entry.get(range).unwrap_or_default()).trim_end().to_owned();
+        if cases & lower == 0 { text } else { text.to_ascii_lowercase() }
+    };
+    let (base, extension): (String, String) = (part(0..8, LOWER_BASE), part(8..11, LOWER_EXTENSION));
     if extension.is_empty() { base } else { format!("{base}.{extension}") }
 }
 
@@ -222,7 +251,8 @@ mod tests {
              mdel -i volume ::EFI/BOOT/bootaa64.efi
              mcopy -i volume program ::EFI/BOOT/BOOTX64.EFI
              for n in $(seq 100); do mmd -i volume ::EFI/BOOT/folder-number-$n; done
-             mcopy -i volume program ::EFI/BOOT/LAST.EFI"
+             mcopy -i volume program ::EFI/BOOT/LAST.EFI
+             seq 20000 >numbers; mcopy -i volume numbers ::"
         );
         let done = Command::new("sh").args(["-ec", &script]).current_dir(folder.path()).output().unwrap();
         if done.status.code() == Some(127) {
@@ -252,13 +282,25 @@ mod tests {
             let mut read = |at, len| part(&volume, at, len);
             let mut files = Files::open(&mut read).unwrap();
             let names = |found: &[Found]| found.iter().map(|found| found.name.clone()).collect::<Vec<String>>();
-            assert_eq!(names(&files.list("").unwrap()), ["EFI"], "{make}");
+            assert_eq!(names(&files.list("").unwrap()), ["EFI", "numbers"], "{make}");
             assert_eq!(names(&files.list("efi").unwrap()), ["BOOT", "Linux and others"], "{make}");
             assert_eq!(names(&files.list("EFI/linux and others").unwrap()), ["systemd-bootriscv64.efi"]);
             let found = files.list("EFI/BOOT").unwrap();
             assert_eq!((names(&found)[0].as_str(), found.len()), ("BOOTX64.EFI", 102), "{make}");
             assert_eq!(names(&found)[101], "LAST.EFI");
             assert_eq!(files.head(&found[0], 4096).unwrap(), PROGRAM);
+            assert_eq!(files.read(&found[0], 3, 4).unwrap(), b"is h"[..4]);
+            let large = &files.list("").unwrap()[1];
+            let whole: Vec<u8> = (1..=20_000).flat_map(|number| format!("{number}\n").into_bytes()).collect();
+            assert_eq!(
+                (large.len, files.read(large, 0, usize::MAX)),
+                (whole.len() as u64, Some(whole.clone())),
+                "{make}"
+            );
+            for at in [1, 511, 4096, 99_999] {
+                assert_eq!(files.read(large, at, 5000).unwrap(), whole[at as usize..][..5000], "{make}: {at}");
+            }
+            assert_eq!(files.read(large, whole.len() as u64 + 1, 1), Some(Vec::new()));
             assert_eq!(files.list("EFI/other"), None);
         }
     }
@@ -286,6 +328,11 @@ mod tests {
             // Clusters of a file system of this size, from which each of three folders is read with its table entry.
             assert!(found.len() <= MAX_FOLDER / ENTRY + 128 && reads <= 3 * 2 * MAX_FOLDER / 512 + 2 + found.len());
             assert!(found.iter().all(|found| found.name.chars().count() <= LONGEST_NAME));
+            let mut read = |at, len| part(&volume, at, len);
+            let Some(mut files) = Files::open(&mut read) else { continue };
+            for file in files.list("").unwrap_or_default() {
+                assert!(files.read(&file, 0, 100_000).is_none_or(|read| read.len() <= 100_000));
+            }
         }
     }
 
@@ -300,6 +347,16 @@ mod tests {
             let folder = [part.repeat(parts), short.to_vec()].concat();
             let found = entries(&folder);
             assert_eq!((found.len(), found[0].name.chars().count()), (1, expect), "{parts}");
+        }
+    }
+
+    #[test]
+    fn a_short_name_has_its_cases() {
+        let mut entry = *b"GRUBX64 EFI\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        for (cases, expect) in [(0, "GRUBX64.EFI"), (0x08, "grubx64.EFI"), (0x10, "GRUBX64.efi"), (0x18, "grubx64.efi")]
+        {
+            entry[12] = cases;
+            assert_eq!(entries(&entry)[0].name, expect);
         }
     }
 }

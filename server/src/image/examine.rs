@@ -10,7 +10,7 @@ use slipway_protocol::Digest;
 
 use super::{CHUNK_BYTES, raw, sha256};
 use crate::error::Error;
-use crate::store::findings::{self, Content, Finding, Stamp};
+use crate::store::findings::{self, Content, Finding, Inside, Stamp};
 use crate::store::images::{self, Image};
 use crate::store::{self, Store};
 
@@ -46,24 +46,31 @@ fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<F
         return Ok(None);
     };
     let stamp = Stamp::of(&file);
-    if before.is_some_and(|before| before.file == stamp) || stamp.size != image.size {
+    // An earlier version did not look into the file systems.
+    let is_whole = |before: &Finding| before.inside.is_some() || !matches!(before.content, Content::MadeFor(_));
+    if before.is_some_and(|before| before.file == stamp && is_whole(before)) || stamp.size != image.size {
         return Ok(None);
     }
     // What was never examined is as it was added if nothing changed it later.
-    let is_as_added = before.is_none() && stamp.changed / 1_000_000 <= image.added_at.cast_signed();
-    if !is_as_added && digest_of(path).map_err(reading(path))? != image.digest {
-        return Ok(Some(Finding { file: stamp, content: Content::Changed }));
-    }
-    let content = match before.map(|before| &before.content) {
-        // These bytes were examined, all of them if they were added as an image.
-        Some(known @ (Content::MadeFor(_) | Content::Unusable(_))) => known.clone(),
-        _ => match raw::look(path, Path::new(&image.file_name)) {
-            Ok(made_for) => Content::MadeFor(made_for),
-            Err(Error::Refused { message, .. }) => Content::Unusable(message),
-            Err(error) => return Err(error),
-        },
+    let is_as_added = match before {
+        None => stamp.changed / 1_000_000 <= image.added_at.cast_signed(),
+        Some(before) => before.file == stamp,
     };
-    Ok(Some(Finding { file: stamp, content }))
+    if !is_as_added && digest_of(path).map_err(reading(path))? != image.digest {
+        return Ok(Some(Finding { file: stamp, content: Content::Changed, inside: None }));
+    }
+    let known = before.filter(|before| before.content != Content::Changed);
+    if let Some(known) = known.filter(|known| is_whole(known)) {
+        // These bytes were examined, all of them if they were added as an image.
+        return Ok(Some(Finding { file: stamp, ..known.clone() }));
+    }
+    let (content, inside) = match raw::look(path, Path::new(&image.file_name)) {
+        Ok((made_for, inside)) => (Content::MadeFor(made_for), inside),
+        Err(Error::Refused { message, .. }) => (Content::Unusable(message), Inside::default()),
+        Err(error) => return Err(error),
+    };
+    let content = known.map_or(content, |known| known.content.clone());
+    Ok(Some(Finding { file: stamp, content, inside: Some(inside) }))
 }
 
 fn reading(path: &Path) -> impl Fn(io::Error) -> Error {

@@ -1,15 +1,16 @@
 //! Examines qcow2 images.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use slipway_formats::qcow2::{BUFFER, BUFFERS, Block, Error as Qcow2Error, FileOrder, HEADER_LEN, Header, Image};
 
 use super::raw::{Raw, refused};
-use super::table;
+use super::{inside, table};
 use crate::error::Error;
+use crate::store::findings::Inside;
 
 /// Reads the header, and the clusters that the partition table needs.
 pub(super) fn look(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
@@ -31,8 +32,20 @@ pub(super) fn look(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Ra
     if let Some(error) = failure {
         return Err(refused(&error.to_string()));
     }
-    let (made_for, warnings) = judged?;
-    Ok(Raw { size: header.size, digest: None, warnings, made_for })
+    let (made_for, table, warnings) = judged?;
+    let inside = match file.try_clone() {
+        Ok(file) => inside::look(&table, header.size, Box::new(move |at, buffer| piece(&image, &file, at, buffer))),
+        Err(_) => Inside::default(),
+    };
+    Ok(Raw { size: header.size, digest: None, warnings, made_for, inside })
+}
+
+/// Reads a piece of the raw image.
+fn piece(image: &Image, file: &File, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let mut read_at = |at, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    let bytes = image.bytes(at..at + buffer.len() as u64, &mut read_at).map_err(io::Error::other)?;
+    buffer.copy_from_slice(&bytes);
+    Ok(())
 }
 
 /// Whether machines can read the image once, from its beginning to its end, as they do to check its digest. Reads and

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use liblzma::stream::{CONCATENATED, Stream};
@@ -10,12 +11,14 @@ use sha2::{Digest as _, Sha256};
 use slipway_formats::gzip::Members;
 use slipway_formats::image::made_for::{HEAD, MadeFor};
 use slipway_formats::image::{Format, check_raw};
+use slipway_formats::partition_table::Table;
 use slipway_formats::zstd::FrameHeader;
 use slipway_protocol::{Digest, ErrorCode};
 
 use super::table::{self, Ends};
-use super::{CHUNK_BYTES, qcow2, sha256};
+use super::{CHUNK_BYTES, inside, qcow2, sha256};
 use crate::error::Error;
+use crate::store::findings::Inside;
 
 /// Memory limit of the xz decoder, in bytes. A machine has no more for it either.
 const XZ_MEMORY: u64 = 80 << 20;
@@ -37,6 +40,8 @@ pub(super) struct Raw {
     pub(super) warnings: Vec<String>,
     /// What it is made for.
     pub(super) made_for: MadeFor,
+    /// What is in its file systems.
+    pub(super) inside: Inside,
 }
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
@@ -48,20 +53,21 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
         return of_qcow2(&random, len, input, name);
     }
     let (size, digest, ends) = read(decoder(format, input).map_err(decoding(name))?, format, name)?;
-    let (made_for, warnings) = table::judge(name, Some(size), &mut |offset, len| match format {
+    let (made_for, table, warnings) = table::judge(name, Some(size), &mut |offset, len| match format {
         Format::Raw => table::of_file(&random, offset, len),
         _ => ends.read(offset, len),
     })?;
-    Ok(Raw { size, digest: Some(digest), warnings, made_for })
+    let inside = look_inside(&table, size, (format == Format::Raw).then_some(random));
+    Ok(Raw { size, digest: Some(digest), warnings, made_for, inside })
 }
 
 /// Looks at the beginning of a file alone, which shows nearly as much and takes a moment. A qcow2 image is read to its
 /// end, as only that shows the order of its blocks. Fails as [`decode`] does.
-pub(super) fn look(file: &Path, name: &Path) -> Result<MadeFor, Error> {
+pub(super) fn look(file: &Path, name: &Path) -> Result<(MadeFor, Inside), Error> {
     let mut no_progress = |_| {};
     let Opened { format, random, len, input } = open(file, name, "", &mut no_progress)?;
     if format == Format::Qcow2 {
-        return of_qcow2(&random, len, input, name).map(|raw| raw.made_for);
+        return of_qcow2(&random, len, input, name).map(|raw| (raw.made_for, raw.inside));
     }
     let mut head = Vec::new();
     // What is damaged behind the beginning is not looked for.
@@ -73,11 +79,17 @@ pub(super) fn look(file: &Path, name: &Path) -> Result<MadeFor, Error> {
         _ => {}
     }
     let size = (format == Format::Raw).then_some(len);
-    let (made_for, _) = table::judge(name, size, &mut |offset, len| match format {
+    let (made_for, table, _) = table::judge(name, size, &mut |offset, len| match format {
         Format::Raw => table::of_file(&random, offset, len),
         _ => head.get(usize::try_from(offset).ok()?..)?.get(..len).map(<[u8]>::to_vec),
     })?;
-    Ok(made_for)
+    Ok((made_for, look_inside(&table, len, size.map(|_| random))))
+}
+
+/// Looks into the file systems of a raw image. Those of none are not known.
+fn look_inside(table: &Table, len: u64, raw: Option<File>) -> Inside {
+    let read = |raw: File| Box::new(move |at: u64, buffer: &mut [u8]| raw.read_exact_at(buffer, at));
+    raw.map(|raw| inside::look(table, len, read(raw))).unwrap_or_default()
 }
 
 /// A file that may be an image.

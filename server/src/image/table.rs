@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use slipway_formats::image::made_for::{HEAD, MadeFor};
-use slipway_formats::partition_table::Kind;
+use slipway_formats::partition_table::{Kind, Table};
 use slipway_protocol::ErrorCode;
 
 use super::CHUNK_BYTES;
@@ -15,9 +15,13 @@ use crate::error::Error;
 /// Reads a part of a raw image. None if it is not known.
 pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// Judges the table of a raw image, whose size in bytes may be known. Returns what the image is made for, and what the
-/// operator should know of its table. Fails if no machine can use it.
-pub(super) fn judge(name: &Path, size: Option<u64>, read: &mut Read<'_>) -> Result<(MadeFor, Vec<String>), Error> {
+/// Judges the table of a raw image, whose size in bytes may be known. Returns what the image is made for, the table,
+/// and what the operator should know of it. Fails if no machine can use it.
+pub(super) fn judge(
+    name: &Path,
+    size: Option<u64>,
+    read: &mut Read<'_>,
+) -> Result<(MadeFor, Table, Vec<String>), Error> {
     let (made_for, table) = MadeFor::of(size, read).map_err(|fault| {
         let message = format!("the image {name:?} cannot be installed: {fault}");
         Error::refused(ErrorCode::InvalidRequest, message)
@@ -33,7 +37,7 @@ pub(super) fn judge(name: &Path, size: Option<u64>, read: &mut Read<'_>) -> Resu
         let partition = partition.describe();
         format!("{partition} of the image {name:?} ends after the end of the image, which may be truncated")
     }));
-    Ok((made_for, warnings))
+    Ok((made_for, table, warnings))
 }
 
 /// The first and the last bytes of a stream: [`HEAD`] and at least [`CHUNK_BYTES`], if there are so many.

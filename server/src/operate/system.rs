@@ -1,9 +1,10 @@
 //! Operating systems.
 
-use slipway_protocol::{ErrorCode, PhoneHome, SeedCloudInit, StreamImage, workflow};
+use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, StreamImage, workflow};
 use slipway_user_data::seed;
 
 use super::{check_disk, check_keys, check_name};
+use crate::compose;
 use crate::error::Error;
 use crate::foresee;
 use crate::image::examine::examine;
@@ -59,10 +60,20 @@ async fn check_image(store: &Store, connection: &mut Connection, system: &System
     } else {
         let (digest, raw_size, raw_digest) = (Some(image.digest.clone()), system.raw_size, system.raw_digest.clone());
         let step = StreamImage { digest, raw_size, raw_digest, ..StreamImage::default() };
-        let unusable = finding.and_then(|finding| foresee::unusable(&step, &finding.content));
-        unusable.or_else(|| foresee::contradiction(&step, image))
+        let unusable = finding.as_ref().and_then(|finding| foresee::unusable(&step, &finding.content));
+        let unmet = || foresee::unmet(image.clone(), finding.clone(), &steps_of(system));
+        unusable.or_else(|| foresee::contradiction(&step, image)).or_else(unmet)
     };
     problem.map_or(Ok(()), |problem| Err(Error::refused(ErrorCode::InvalidRequest, problem)))
+}
+
+/// The steps that install a system. Without its own user-data, a run may bring some for Ignition, and no seed at all.
+fn steps_of(system: &System) -> Vec<Step> {
+    let mut steps = compose::install(system, "https://localhost", None);
+    if system.user_data.is_none() && system.allow_override {
+        steps.retain(|step| !matches!(step.action, Action::SeedCloudInit(_)));
+    }
+    steps
 }
 
 /// Refuses data for the first boot that the installed system would not understand, or that it could not report with.

@@ -18,6 +18,18 @@ pub struct Finding {
     pub file: Stamp,
     /// What was found.
     pub content: Content,
+    /// What is in its file systems. None if nobody looked into them, as in earlier versions.
+    #[serde(default)]
+    pub inside: Option<Inside>,
+}
+
+/// What is in the file systems of an image, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inside {
+    /// Whether a boot loader is there whose configuration `kernel-args` can change, or make.
+    pub has_boot_loader: Option<bool>,
+    /// What cloud-init and ds-identify read in the root file system. Of boot texts, the lines that matter.
+    pub cloud_init: Option<slipway_user_data::image::Image>,
 }
 
 /// What is in the file of an image.

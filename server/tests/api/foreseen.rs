@@ -222,7 +222,7 @@ async fn an_image_is_examined_once_however_many_ask() {
 const MIB: u64 = 1 << 20;
 
 /// A file of a server that a program made, in a folder of its own; none without the program.
-fn made(server: &TestServer, name: &str, mib: u64, script: &str) -> Option<PathBuf> {
+pub fn made(server: &TestServer, name: &str, mib: u64, script: &str) -> Option<PathBuf> {
     let image = server.folder.path().join(name);
     fs::File::create(&image).unwrap().set_len(mib * MIB).unwrap();
     let done = Command::new("sh").args(["-ec", script]).arg(&image).output().unwrap();
@@ -240,7 +240,7 @@ fn erase_and(step: &str) -> String {
 }
 
 /// Adds an image and an operating system of it, by the command line. Returns the digest.
-fn install(server: &TestServer, image: &Path) -> String {
+pub fn install(server: &TestServer, image: &Path) -> String {
     let data = server.data_path();
     let digest = succeed(&data, &["image", "add", image.to_str().unwrap()]).trim().to_owned();
     succeed(&data, &["os", "add", "debian", "--image", &digest]);

@@ -22,6 +22,7 @@ mod foreseen;
 #[path = "../../../media/tests/common/image.rs"]
 mod image;
 mod images;
+mod insides;
 mod installing;
 mod keys_in_tokens;
 mod log_lines;

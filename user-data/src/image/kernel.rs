@@ -3,6 +3,18 @@
 use super::ds_identify::Arguments;
 use super::{File, NO_CLOUD, Obstacle, Seed, obstacle, pinned};
 
+/// The arguments that are judged here and by ds-identify, but for those that begin with `cc:`.
+const KEYS: &[&str] = &[
+    "ci.ds",
+    "ci.datasource",
+    "ci.di.policy",
+    "cloud-init",
+    "systemd.volatile",
+    "systemd.mask",
+    "ds",
+    "network-config",
+];
+
 /// Finds what keeps a seed from being taken, and what only ds-identify understands.
 pub(super) fn read<'a>(boot: &'a [File], seed: Seed, obstacles: &mut Vec<Obstacle>) -> Arguments<'a> {
     let mut arguments = Arguments::default();
@@ -27,6 +39,19 @@ pub(super) fn read<'a>(boot: &'a [File], seed: Seed, obstacles: &mut Vec<Obstacl
         }
     }
     arguments
+}
+
+/// A boot text with nothing but the lines that matter here, each where it was. None if there are none.
+pub fn telling(file: File) -> Option<File> {
+    let matters = |line: &&str| line.split_whitespace().any(|word| is_telling(word.trim_matches(['"', '\''])));
+    let lines: Vec<&str> = file.text.lines().map(|line| Some(line).filter(matters).unwrap_or_default()).collect();
+    let last = lines.iter().rposition(|line| !line.is_empty())?;
+    Some(File { text: lines.get(..=last)?.join("\n"), ..file })
+}
+
+/// Whether a kernel argument may matter to whether cloud-init takes a seed.
+pub fn is_telling(argument: &str) -> bool {
+    argument.starts_with("cc:") || KEYS.contains(&argument.split_once('=').map_or(argument, |(key, _)| key))
 }
 
 fn judged(word: &str, line: &str, seed: Seed) -> Option<String> {

@@ -134,3 +134,16 @@ fn ds_identify_obeys_its_own_file_and_the_kernel() {
     linux("systemd.volatile=yes", "");
     linux("systemd.mask=cloud-init.service", "gives the kernel systemd.mask=");
 }
+
+#[test]
+fn of_a_boot_text_what_matters_is_kept_with_its_lines() {
+    let text = "set timeout=5\n# ds=Ec2\n  linux /v root=x 'cloud-init=disabled' ro\n  linux /w ro ds\ninitrd /i\n";
+    let kept = telling(file("/boot/grub/grub.cfg", text)).unwrap();
+    assert_eq!(kept.text, "\n# ds=Ec2\n  linux /v root=x 'cloud-init=disabled' ro\n  linux /w ro ds");
+    let judged = |file: File| found(&Image { boot: vec![file], ..Image::default() }, ALL);
+    assert_eq!(judged(kept), judged(file("/boot/grub/grub.cfg", text)));
+    assert_eq!(telling(file("/x", "linux /v root=/dev/sdads=1 quiet\n")), None);
+    for argument in ["ds=x", "ds", "cc:{}", "ci.ds=a", "ci.di.policy=a", "systemd.mask=a", "network-config=a"] {
+        assert!(is_telling(argument), "{argument}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The configuration of cloud-init in the installed system: judged, and changed so that a seed is taken.
 
-use slipway_user_data::image::{self, File, Image, MARK, Obstacle, Seed};
+use slipway_user_data::image::{self, ADVICE, File, Image, MARK, Obstacle, Seed};
 
 use super::root::Etc;
 use crate::error::{Error, TargetError};
@@ -63,8 +63,7 @@ pub(super) fn plan(etc: &Etc, seed: Seed, boot: &[File], disk: &str) -> Result<(
     }
     let reasons: Vec<String> = obstacles.iter().map(Obstacle::to_string).collect();
     let closed = etc.closed.iter().map(|reason| format!(", which slipway cannot override, because {reason}"));
-    let advice = "change that in the image, or in a step before this one";
-    let reason = format!("{}{}; {advice}", reasons.join("; "), closed.collect::<String>());
+    let reason = format!("{}{}; {ADVICE}", reasons.join("; "), closed.collect::<String>());
     Err(TargetError::Seed { disk: disk.to_owned(), reason }.into())
 }
 
