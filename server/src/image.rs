@@ -4,6 +4,7 @@ pub mod examine;
 mod inside;
 mod qcow2;
 mod raw;
+mod spool;
 pub mod stored;
 mod table;
 

@@ -15,6 +15,7 @@ use slipway_formats::partition_table::Table;
 use slipway_formats::zstd::FrameHeader;
 use slipway_protocol::{Digest, ErrorCode};
 
+use super::spool::Spool;
 use super::table::{self, Ends};
 use super::{CHUNK_BYTES, inside, qcow2, sha256};
 use crate::error::Error;
@@ -52,12 +53,16 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
     if format == Format::Qcow2 {
         return of_qcow2(&random, len, input, name);
     }
-    let (size, digest, ends) = read(decoder(format, input).map_err(decoding(name))?, format, name)?;
+    let mut spool = match format {
+        Format::Raw => Spool::default(),
+        _ => file.parent().map(Spool::begin).unwrap_or_default(),
+    };
+    let (size, digest, ends) = read(decoder(format, input).map_err(decoding(name))?, format, name, &mut spool)?;
     let (made_for, table, warnings) = table::judge(name, Some(size), &mut |offset, len| match format {
         Format::Raw => table::of_file(&random, offset, len),
         _ => ends.read(offset, len),
     })?;
-    let inside = look_inside(&table, size, (format == Format::Raw).then_some(random));
+    let inside = look_inside(&table, size, if format == Format::Raw { Some(random) } else { spool.finish() });
     Ok(Raw { size, digest: Some(digest), warnings, made_for, inside })
 }
 
@@ -158,7 +163,12 @@ pub(super) fn refused(name: &Path, reason: &str) -> Error {
 }
 
 /// Decodes to the end. Returns size, digest and ends of the raw image.
-fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<(u64, Digest, Ends), Error> {
+fn read(
+    mut decoder: Box<dyn Read + '_>,
+    format: Format,
+    name: &Path,
+    spool: &mut Spool,
+) -> Result<(u64, Digest, Ends), Error> {
     let (mut hash, mut size, mut ends) = (Sha256::new(), 0, Ends::default());
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     loop {
@@ -191,6 +201,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         }
         hash.update(&chunk);
         ends.push(&chunk);
+        spool.push(&chunk);
         size += chunk.len() as u64;
     }
     if size == 0 {

@@ -58,6 +58,7 @@ async fn an_image_without_a_boot_loader_is_not_given_kernel_arguments() {
     let xfs = "mkfs.xfs -V >/dev/null || exit 127; truncate -s 320M $0.xfs; mkfs.xfs -q $0.xfs
         dd if=$0.xfs of=$0 bs=1M seek=1 count=16 conv=notrunc status=none";
     let convert = "qemu-img convert -O qcow2 $0 $0.qcow2; mv $0.qcow2 $0";
+    let compress = "gzip $0; mv $0.gz $0";
     let mbr = "sgdisk --zap-all $0 >$0.out; printf 'label: dos\nstart=2048, type=83\n' | sfdisk -q $0";
     let mkconfig = "touch $root/usr/bin/grub-mkconfig; mkdir -p $root/boot/grub/i386-pc\n";
     let image = "mmd -i $0@@17M ::EFI ::EFI/Linux; printf 'MZ' >$0.efi; mcopy -i $0@@17M $0.efi ::EFI/Linux/x.efi\n";
@@ -65,6 +66,8 @@ async fn an_image_without_a_boot_loader_is_not_given_kernel_arguments() {
         ("none", "$ext; $esp".to_owned(), true),
         ("blank-esp", "$ext".to_owned(), true),
         ("qcow2", format!("$ext; $esp; {convert}"), true),
+        ("compressed", format!("$ext; $esp; {compress}"), true),
+        ("grub-compressed", format!("{GRUB} $ext; $esp; {compress}"), false),
         ("no-image", format!("$ext; $esp; {image}"), true),
         ("grub", format!("{GRUB} $ext; $esp"), false),
         ("grub-qcow2", format!("{GRUB} $ext; $esp; {convert}"), false),
