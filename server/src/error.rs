@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use slipway_protocol::{ErrorBody, ErrorCode};
 
+use crate::store::Fault;
+
 /// An operation of the server that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -45,16 +47,18 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
         /// Why it failed.
-        source: sqlx::Error,
+        source: Fault,
     },
-    /// The database has a schema that cannot be brought up to date.
-    #[error("migrating the database")]
-    Migrate {
+    /// The database could not be opened, or its schema could not be brought up to date.
+    #[error("opening the database {file:?}")]
+    OpenDatabase {
+        /// Which one.
+        file: PathBuf,
         /// Why it failed.
-        source: sqlx::migrate::MigrateError,
+        source: Fault,
     },
     /// SQLite finds the database damaged.
-    #[error("the database is damaged: {found}")]
+    #[error("the database is damaged: {found}; restore a backup with `slipway-server restore`")]
     Damaged {
         /// What SQLite found.
         found: String,

@@ -15,6 +15,7 @@ pub mod boot_reports;
 pub mod claimants;
 pub mod events;
 pub mod external_steps;
+mod fault;
 pub mod findings;
 pub mod images;
 pub mod logs;
@@ -41,6 +42,7 @@ use serde::de::DeserializeOwned;
 
 use slipway_protocol::Digest;
 
+pub use self::fault::Fault;
 use crate::data::image_in;
 use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -105,8 +107,9 @@ impl Store {
         // SQLite ends a transaction by itself if the disk is full ("Response To Errors Within A Transaction"). The
         // connection then counts one that it can neither end nor begin anew, and makes way for another.
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
-        let writer = one.connect_with(options.clone()).await.map_err(database("opening the database"))?;
-        migrations().run(&writer).await.map_err(|source| Error::Migrate { source })?;
+        let failed = |source| Error::OpenDatabase { file: file.to_owned(), source };
+        let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;
+        migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
         drop(lock);
         let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
@@ -239,7 +242,7 @@ fn migrations() -> Migrator {
 }
 
 fn database(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |source| Error::Database { doing, source }
+    move |source| Error::Database { doing, source: source.into() }
 }
 
 fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(

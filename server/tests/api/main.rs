@@ -26,6 +26,7 @@ mod insides;
 mod installing;
 mod keys_in_tokens;
 mod log_lines;
+mod lost_database;
 mod measured_boot;
 mod media;
 mod media_over_https;

@@ -1,0 +1,60 @@
+//! A data folder whose database is gone, damaged or of another version: the server says so, and begins no other.
+
+use std::fs;
+
+use slipway_server::store::Store;
+
+use crate::program::{fail, made};
+
+const SERVE: [&str; 5] = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+
+/// A data folder of a server that was killed, so that its database has a log beside it.
+fn killed() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    made(folder.path());
+    assert!(fs::metadata(folder.path().join("slipway.db-wal")).unwrap().len() > 0);
+    folder
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
+    let folder = killed();
+    let data = folder.path();
+    let database = data.join("slipway.db");
+    let said = |what: &str| format!("slipway-server: opening the database {database:?}: {what}");
+
+    let store = Store::open(&database).await.unwrap();
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+                 VALUES (9999, 'later', TRUE, x'', 0)";
+    let mut transaction = store.write().await.unwrap();
+    sqlx::query(newer).execute(&mut *transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+    let another = "it was used with another version of slipway-server, which changed its schema (change 9999): install \
+                   that version or a newer one, or restore a backup that this version made";
+    assert_eq!(fail(data, &["status"]), said(another));
+
+    let mut transaction = store.write().await.unwrap();
+    sqlx::query("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 9999")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    let cut_off = "an update of its schema was cut off (change 9999): move the data folder away and restore a backup of \
+                   the time before with `slipway-server restore`";
+    assert_eq!(fail(data, &["status"]), said(cut_off));
+    store.close().await;
+
+    let whole = fs::read(&database).unwrap();
+    for (from, reason) in [(0, "file is not a database"), (100, "database disk image is malformed")] {
+        let mut torn = whole.clone();
+        torn[from..].fill(0xA5);
+        fs::write(&database, torn).unwrap();
+        for arguments in [&SERVE as &[&str], &["status"]] {
+            let damaged = format!(
+                "it is damaged (SQLite: {reason}); stop the server, move the data folder away and restore a backup with \
+                 `slipway-server restore`"
+            );
+            assert_eq!(fail(data, arguments), said(&damaged));
+        }
+    }
+}
