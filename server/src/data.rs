@@ -32,7 +32,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use slipway_protocol::{Digest, ErrorCode};
 
 pub use self::aside::Aside;
-pub use self::custody::check_apart;
+pub use self::custody::{check_apart, check_never_served};
 use crate::error::Error;
 use crate::random;
 use crate::time::{Millis, now, utc};
@@ -64,6 +64,7 @@ impl DataDir {
     pub fn open(root: &Path) -> Result<Self, Error> {
         let there = root.join(DATABASE).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
+            check_never_served(&root.join(DATABASE), "missing")?;
             let message = format!(
                 "there is no slipway data in {root:?}: `slipway-server serve` creates it; \
                  to use another folder, give --data or SLIPWAY_DATA"

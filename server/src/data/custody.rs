@@ -29,6 +29,8 @@ const SECRET: [&str; 13] = [
     "slipway.db-wal",
     "slipway.db-shm",
 ];
+/// The last file that a first start makes. Without it, the folder may have neither key nor database yet.
+const LAST: &str = "server.pem";
 /// Fewer bytes than a key that cannot be guessed has.
 const SHORTEST_KEY: usize = 32;
 
@@ -68,12 +70,11 @@ impl DataDir {
         self.check_jwt_key()
     }
 
-    /// The last file that a first start makes is the server's certificate. Without it, there may be no key yet.
     fn check_jwt_key(&self) -> Result<(), Error> {
         let key = self.read("jwt.key")?;
         let is_good = match &key {
             Some(key) => key.trim().len() >= SHORTEST_KEY,
-            None => !self.path("server.pem").exists(),
+            None => !self.path(LAST).exists(),
         };
         if is_good {
             return Ok(());
@@ -110,6 +111,24 @@ impl DataDir {
             _ => true,
         }
     }
+}
+
+/// Refuses to begin a database, because there is none, in the folder of a server that has run: it had one. `state` says
+/// what is wrong with the file.
+pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
+    let root = database.parent().unwrap_or(Path::new(""));
+    let last = root.join(LAST);
+    if !last.exists() {
+        return Ok(());
+    }
+    let message = format!(
+        "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder away \
+         and restore a backup with `slipway-server --data {} restore FILE`; only to begin anew, without the machines, \
+         images, runs and operators of before, run `mv {last} {last}.old`",
+        root.display(),
+        last = last.display()
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// Refuses a folder of boot files, which anybody can fetch, that is the data folder, in it, or around it.

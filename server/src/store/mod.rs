@@ -32,6 +32,7 @@ pub mod tokens;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +44,7 @@ use serde::de::DeserializeOwned;
 use slipway_protocol::Digest;
 
 pub use self::fault::Fault;
-use crate::data::image_in;
+use crate::data::{check_never_served, image_in};
 use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
@@ -82,7 +83,8 @@ pub struct Store {
 type Turn = tokio::sync::Mutex<()>;
 
 impl Store {
-    /// Opens the database file, creates it if it is missing, and brings its schema up to date.
+    /// Opens the database file and brings its schema up to date. Creates it if it is missing, but not where a server has
+    /// run before.
     pub async fn open(file: &Path) -> Result<Self, Error> {
         // Full synchronisation: what a node was told is stored must survive a power cut.
         let options = SqliteConnectOptions::new()
@@ -99,6 +101,12 @@ impl Store {
         // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
         // while another changes the journal mode.
         let lock = lock(file.with_extension("lock")).await?;
+        // SQLite removes the log beside an empty file, and the log may have what is missing.
+        match std::fs::metadata(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => check_never_served(file, "missing")?,
+            Ok(found) if found.len() == 0 => check_never_served(file, "empty")?,
+            _ => {}
+        }
         // SQLite gives its other files the mode of this one.
         let made = File::options().write(true).create(true).truncate(false).mode(0o600).open(file);
         made.map_err(|source| Error::File { doing: "opening", path: file.to_owned(), source })?;
@@ -109,6 +117,11 @@ impl Store {
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
         let failed = |source| Error::OpenDatabase { file: file.to_owned(), source };
         let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;
+        let tables = sqlx::query("SELECT name FROM sqlite_schema").fetch_optional(&writer).await;
+        // A copy of the file of a server that runs has no tables yet: they are in the log.
+        if tables.map_err(|error| failed(error.into()))?.is_none() {
+            check_never_served(file, "without content")?;
+        }
         migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
         drop(lock);
         let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);

@@ -1,10 +1,11 @@
 //! A data folder whose database is gone, damaged or of another version: the server says so, and begins no other.
 
 use std::fs;
+use std::path::Path;
 
 use slipway_server::store::Store;
 
-use crate::program::{fail, made};
+use crate::program::{command, fail, made, started, succeed};
 
 const SERVE: [&str; 5] = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
 
@@ -14,6 +15,55 @@ fn killed() -> tempfile::TempDir {
     made(folder.path());
     assert!(fs::metadata(folder.path().join("slipway.db-wal")).unwrap().len() > 0);
     folder
+}
+
+fn remove(data: &Path, names: &[&str]) {
+    names.iter().for_each(|name| fs::remove_file(data.join(name)).unwrap());
+}
+
+#[test]
+fn a_server_that_lost_its_database_does_not_begin_another() {
+    type Harm = fn(&Path);
+    let table: [(Harm, &str); 3] = [
+        (|data| remove(data, &["slipway.db"]), "missing"),
+        (|data| fs::write(data.join("slipway.db"), "").unwrap(), "empty"),
+        // As after `cp` of the file alone, while a server ran.
+        (|data| remove(data, &["slipway.db-wal", "slipway.db-shm"]), "without content"),
+    ];
+    for (harm, state) in table {
+        let folder = killed();
+        let data = folder.path();
+        harm(data);
+        let log = fs::read(data.join("slipway.db-wal")).ok();
+        let (database, shown) = (data.join("slipway.db"), data.display());
+        let expect = format!(
+            "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, or \
+             move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; only to begin \
+             anew, without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
+             {shown}/server.pem.old`"
+        );
+        for arguments in [&SERVE as &[&str], &["status"], &["operator-token"]] {
+            assert_eq!(fail(data, arguments), expect, "{arguments:?}");
+        }
+        assert_eq!(database.exists(), state != "missing");
+        if log.is_some() {
+            assert!(fs::read(data.join("slipway.db-wal")).ok() == log, "{state}: the log is as it was");
+        }
+        fs::rename(data.join("server.pem"), data.join("server.pem.old")).unwrap();
+        drop(started(command(data, &SERVE)));
+        succeed(data, &["status"]);
+    }
+}
+
+#[test]
+fn a_first_start_that_was_cut_off_goes_on() {
+    let folder = killed();
+    let data = folder.path();
+    // The first files of a start, with a database that nothing was written to yet.
+    remove(data, &["server.pem", "server.key", "jwt.key", "operator-token", "slipway.db-wal", "slipway.db-shm"]);
+    fs::write(data.join("slipway.db"), "").unwrap();
+    drop(started(command(data, &SERVE)));
+    succeed(data, &["status"]);
 }
 
 #[tokio::test]
