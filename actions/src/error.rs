@@ -3,6 +3,7 @@
 mod advice;
 mod boot;
 mod capture;
+mod certificate;
 mod encrypt;
 mod erase;
 mod fetch;
@@ -14,9 +15,10 @@ mod target;
 use std::io;
 
 pub(crate) use self::advice::{Tried, advised};
-pub(crate) use self::fetch::{is_cut_off, refused_certificate};
+pub(crate) use self::fetch::is_cut_off;
 pub use boot::BootError;
 pub use capture::CaptureError;
+pub use certificate::certificate_verdict;
 pub use encrypt::EncryptError;
 pub use erase::EraseError;
 pub use fetch::{FetchError, Refusal};

@@ -37,7 +37,7 @@ pub use disk::previous_install::FormerPartitions;
 pub use disk::probe::{Place, probe};
 pub use error::{
     BootError, CaptureError, EncryptError, EraseError, Error, FetchError, ImageError, PartitionError, Refusal,
-    SourceError, TargetError, is_transient,
+    SourceError, TargetError, certificate_verdict, is_transient,
 };
 pub use fetch::http_proxy;
 pub use host::{Host, HostOptions};

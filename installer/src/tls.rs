@@ -127,37 +127,9 @@ impl ServerCertVerifier for IgnoreExpiry {
 
 /// The result of the certificate check, if that is why a request failed.
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(Error::InvalidCertificate(reason)) = error.downcast_ref::<Error>() {
-            return Some(explain(reason));
-        }
-        // `source` of an io::Error skips the error it wraps.
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        next = match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        };
-    }
-    None
-}
-
-fn explain(reason: &CertificateError) -> String {
-    match reason {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is not signed by the CA that this machine trusts; build the boot image again with this \
-             server's CA (or pass the CA with --ca), or check which server answers at this address"
-                .to_owned()
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("its certificate is for another name ({reason}); start the server with --san or change the URL")
-        }
-        CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. }
-        | CertificateError::Expired
-        | CertificateError::ExpiredContext { .. } => {
-            format!("its certificate is not valid at this machine's time ({reason}); check both clocks")
-        }
-        other => format!("its certificate was rejected: {other}"),
-    }
+    slipway_actions::certificate_verdict(error, || {
+        "its certificate is not signed by the CA that this machine trusts; build the boot image again with this server's \
+         CA (or pass the CA with --ca), or check which server answers at this address"
+            .to_owned()
+    })
 }

@@ -1,12 +1,12 @@
 //! Why a source could not be opened or read, and whether the failure is transient.
 
-use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
 use reqwest::StatusCode;
-use rustls::CertificateError;
 use slipway_formats::http::challenge::Challenge;
+
+use super::certificate::causes;
 
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -20,28 +20,11 @@ pub enum FetchError {
         /// What is wrong with them.
         reason: String,
     },
-    /// The server's certificate is from a CA that this machine does not trust.
-    #[error(
-        "verifying the server's certificate: its CA is not trusted (trusted: {trusted}); if this is the right server, \
-         give its CA as `ca` of the step, or by hand with --ca FILE"
-    )]
-    UntrustedCa {
-        /// The trusted CA certificates, in words.
-        trusted: String,
-        /// The cause.
-        #[source]
-        source: reqwest::Error,
-    },
-    /// The server's certificate is not valid at the time of this machine's clock.
-    #[error(
-        "verifying the server's certificate: it is valid {validity}, but this machine's clock says {now}; if the clock \
-         is wrong, set it, otherwise renew the certificate"
-    )]
-    OutOfDate {
-        /// From or until when it is valid.
-        validity: String,
-        /// The time of the clock.
-        now: String,
+    /// The server's certificate was refused.
+    #[error("the server is not trusted, so nothing was sent: {verdict}")]
+    Untrusted {
+        /// What is wrong with the certificate, and what to do.
+        verdict: String,
     },
     /// A local file could not be read completely.
     #[error("reading the file")]
@@ -164,7 +147,7 @@ impl FetchError {
     /// statuses 408, 429 and 5xx. False for other statuses, for certificates that do not verify, and for local files.
     pub fn is_transient(&self) -> bool {
         match self {
-            FetchError::Send { source } => !source.is_builder() && !source.is_redirect() && !is_untrusted(source),
+            FetchError::Send { source } => !source.is_builder() && !source.is_redirect(),
             FetchError::Status { status, .. } => {
                 status.is_server_error()
                     || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
@@ -178,34 +161,10 @@ impl FetchError {
     }
 }
 
-/// Whether the root cause of an error is a certificate that does not verify.
-fn is_untrusted(error: &reqwest::Error) -> bool {
-    refused_certificate(error).is_some()
-}
-
-/// Why a certificate did not verify, if that is the root cause of an error.
-pub(crate) fn refused_certificate(error: &reqwest::Error) -> Option<&CertificateError> {
-    let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |error| cause(*error)).find_map(|error| match error.downcast_ref() {
-        Some(rustls::Error::InvalidCertificate(refused)) => Some(refused),
-        _ => None,
-    })
-}
-
 /// Whether the other side ended the connection too early, which is the root cause of an error: amid TLS, the head of an
 /// answer or a body.
 pub(crate) fn is_cut_off(error: &reqwest::Error) -> bool {
-    let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |error| cause(*error))
+    causes(error)
         .filter_map(|error| error.downcast_ref::<io::Error>())
         .any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
-}
-
-/// The cause of an error. The source of an [`io::Error`] is the source of the error it wraps, which would skip the
-/// wrapped error.
-fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
-    match error.downcast_ref::<io::Error>().and_then(|error| error.get_ref()) {
-        Some(wrapped) => Some(wrapped),
-        None => error.source(),
-    }
 }

@@ -1,7 +1,7 @@
 //! Sources on HTTP servers.
 
 use std::io::{self, Read};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::StatusCode;
@@ -9,8 +9,6 @@ use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER,
     TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
-use rustls::CertificateError;
-use rustls::pki_types::UnixTime;
 use serde_json::Value;
 use slipway_formats::http::{challenge, codings, resumed_total, retry_after, unsatisfied_total};
 use slipway_protocol::Proxy;
@@ -18,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::client::{Trust, client};
 use super::headers::{field, fields, strong_etag};
-use crate::error::{FetchError, Refusal, is_cut_off, refused_certificate};
+use crate::error::{FetchError, Refusal, certificate_verdict, is_cut_off};
 use crate::machine::{Cancel, Request, Response, STALL_TIMEOUT};
 
 /// How often a waiting read checks whether it should stop.
@@ -53,7 +51,7 @@ pub(super) fn open(
     }
     let response = runtime.block_on(async {
         tokio::select! {
-            response = builder.send() => response.map_err(|source| not_sent(source.without_url(), trusted)),
+            response = builder.send() => response.map_err(|source| not_sent(source.without_url(), &trusted)),
             () = stopped(stop) => Err(FetchError::Stopped),
         }
     })?;
@@ -98,26 +96,18 @@ pub(super) fn open(
     Ok(Response { total, etag, is_delimited, coding, content_digest, body: Box::new(body) })
 }
 
-fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
-    match refused_certificate(&source) {
-        // A renewed CA has the same name as the old one; then the signature does not match.
-        Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            FetchError::UntrustedCa { trusted, source }
-        }
-        Some(CertificateError::NotValidYetContext { time, not_before }) => {
-            FetchError::OutOfDate { validity: format!("from {}", date(*not_before)), now: date(*time) }
-        }
-        Some(CertificateError::ExpiredContext { time, not_after }) => {
-            FetchError::OutOfDate { validity: format!("until {}", date(*not_after)), now: date(*time) }
-        }
-        _ if is_cut_off(&source) => FetchError::HungUp,
-        _ => FetchError::Send { source },
+fn not_sent(source: reqwest::Error, trusted: &str) -> FetchError {
+    let untrusted = || {
+        format!(
+            "its certificate is not signed by a CA that is trusted here (trusted: {trusted}); if this is the right server, \
+             give its CA as `ca` of the step, or by hand with --ca FILE"
+        )
+    };
+    match certificate_verdict(&source, untrusted) {
+        Some(verdict) => FetchError::Untrusted { verdict },
+        None if is_cut_off(&source) => FetchError::HungUp,
+        None => FetchError::Send { source },
     }
-}
-
-/// A time as it stands in HTTP dates.
-fn date(time: UnixTime) -> String {
-    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
 }
 
 /// The `message` of an error response whose body is a small JSON object, as sent by slipway's server and others.

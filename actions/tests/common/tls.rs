@@ -1,10 +1,9 @@
 //! Certificate authorities, and servers with certificates from them.
 
 use std::net::TcpStream;
-use std::ops::Range;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -21,27 +20,42 @@ pub fn authority_named(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
+fn usual() -> CertificateParams {
+    CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
+}
+
 /// Accepts TLS connections as localhost and 127.0.0.1.
 pub struct Acceptor(Arc<ServerConfig>);
 
 impl Acceptor {
     pub fn new(issuer: &Authority) -> Self {
-        Self::valid(issuer, 1975..4096)
+        Self::with(issuer, |_| {})
     }
 
-    /// With a certificate that is valid from the beginning of a year to that of another.
-    pub fn valid(issuer: &Authority, years: Range<i32>) -> Self {
+    /// With a certificate that is changed so.
+    pub fn with(issuer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let key = KeyPair::generate().unwrap();
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let mut params = CertificateParams::new(names).unwrap();
-        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
-        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        let mut params = usual();
+        change(&mut params);
         let leaf = params.signed_by(&key, issuer).unwrap();
+        Self::of(&leaf, &key)
+    }
+
+    /// With a certificate that nobody else has signed, and that certificate in PEM.
+    pub fn self_signed(is_ca: IsCa) -> (Self, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = usual();
+        params.is_ca = is_ca;
+        let certificate = params.self_signed(&key).unwrap();
+        (Self::of(&certificate, &key), certificate.pem())
+    }
+
+    fn of(certificate: &Certificate, key: &KeyPair) -> Self {
         let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![leaf.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
             .unwrap();
         Self(Arc::new(config))
     }
