@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_protocol::identity::IdentifierKind;
 use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
@@ -234,7 +234,15 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
 
 fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     let network = match &set.network {
-        Some(file) => Some(operate::parse_network(&read(file)?).with_context(|| format!("reading {file:?}"))?),
+        Some(file) => {
+            let network = operate::parse_network(&read(file)?).with_context(|| format!("reading {file:?}"))?;
+            // An empty one removes what was set, which a file must not do that lost its interfaces.
+            ensure!(
+                network != Network::default(),
+                "reading {file:?}: the network has no interfaces; to remove the network of a node, use --no-network"
+            );
+            Some(network)
+        }
         None => set.no_network.then(Network::default),
     };
     let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);

@@ -204,6 +204,9 @@ fn options_and_files_have_values() {
     let network = write("network.yaml", "interfaces:\n- {name: lan0, mac: \"52:54:00:12:34:56\", dhcp4: }\n");
     let message = fail(data, &["node", "set", "web1", "--network", &network]);
     assert!(message.contains("interfaces[0].dhcp4 has no value"), "{message}");
+    let network = write("empty.yaml", "interfaces: []\n");
+    let message = fail(data, &["node", "set", "web1", "--network", &network]);
+    assert!(message.ends_with("the network has no interfaces; to remove the network of a node, use --no-network"));
 }
 
 #[test]
