@@ -3,6 +3,7 @@
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
+use std::net::AddrParseError;
 use std::num::ParseIntError;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -14,8 +15,9 @@ use super::{is_blank, may_be_blank};
 /// Reads the arguments of a program, the first of which is its name.
 pub fn read<T: CommandFactory + FromArgMatches>(words: impl IntoIterator<Item = OsString>) -> Result<T, Error> {
     let mut command = T::command();
-    let matches = command.try_get_matches_from_mut(words);
-    let matches = matches.map_err(|error| in_plain_words(&mut command, error))?;
+    let words: Vec<OsString> = words.into_iter().collect();
+    let matches = command.try_get_matches_from_mut(&words);
+    let matches = matches.map_err(|error| in_plain_words(&mut command, &words, error))?;
     if let Some(reason) = problem(&command, &matches) {
         return Err(command.error(ErrorKind::InvalidValue, reason));
     }
@@ -47,9 +49,7 @@ fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
     let variable = argument.get_env().and_then(OsStr::to_str);
     Some(match (matches.value_source(id)?, variable, argument.get_long()) {
         (ValueSource::DefaultValue, ..) => return None,
-        (ValueSource::EnvVariable, Some(name), _) => {
-            format!("{name} is set but has no value: unset it, or give it one")
-        }
+        (ValueSource::EnvVariable, Some(name), _) => variable_without_value(name),
         (_, _, Some(name)) => without_value(&format!("--{name}")),
         _ => without_value(&format!("<{}>", name_of(argument))),
     })
@@ -61,8 +61,46 @@ fn without_value(name: &str) -> String {
     format!("{name} has no value{advice}")
 }
 
+fn variable_without_value(name: &str) -> String {
+    format!("{name} is set but has no value: unset it, or give it one")
+}
+
+/// The variable of the environment that gave an option its value. An error does not say where a value came from; the
+/// words of the command line come first.
+fn variable_of(command: &Command, option: &str, words: &[OsString]) -> Option<String> {
+    let is_word = |word: &OsString| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    if words.iter().any(is_word) {
+        return None;
+    }
+    let argument = command.get_arguments().find(|argument| argument.get_long() == option.strip_prefix("--"));
+    let own = argument.and_then(|argument| argument.get_env()?.to_str().map(str::to_owned));
+    own.or_else(|| command.get_subcommands().find_map(|below| variable_of(below, option, words)))
+}
+
+/// What a value must be that was not taken, where a library says so in its own words.
+fn needed(error: &Error) -> Option<String> {
+    let reason = error.source()?;
+    if reason.is::<ParseIntError>() {
+        return Some("a whole number is needed, in decimal digits".to_owned());
+    }
+    let text = reason.to_string();
+    if reason.is::<AddrParseError>() {
+        // The type does not say which kind of address was asked for.
+        let needed = match text.contains("socket") {
+            true => "an IP address and a port are needed, such as 192.0.2.1:8443 or [2001:db8::1]:8443",
+            false => "an IP address is needed",
+        };
+        return Some(needed.to_owned());
+    }
+    let (least, most) = text.split_once(" is not in ")?.1.split_once("..=")?;
+    Some(format!("a number from {least} to {most} is needed"))
+}
+
 /// The error for a value that was not taken, without the words of a library.
-fn in_plain_words(command: &mut Command, error: Error) -> Error {
+fn in_plain_words(command: &mut Command, words: &[OsString], error: Error) -> Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -71,13 +109,20 @@ fn in_plain_words(command: &mut Command, error: Error) -> Error {
         return error;
     };
     if is_blank(value) {
-        return command.error(ErrorKind::InvalidValue, without_value(argument.split(' ').next().unwrap_or(argument)));
+        let name = argument.split(' ').next().unwrap_or(argument);
+        let reason = match variable_of(command, name, words) {
+            Some(variable) => variable_without_value(&variable),
+            None => without_value(name),
+        };
+        return command.error(ErrorKind::InvalidValue, reason);
     }
-    if error.source().is_some_and(<dyn std::error::Error>::is::<ParseIntError>) {
-        let reason = format!("invalid value '{value}' for '{argument}': a whole number is needed, in decimal digits");
-        return command.error(ErrorKind::ValueValidation, reason);
+    match needed(&error) {
+        Some(needed) => {
+            let reason = format!("invalid value '{value}' for '{argument}': {needed}");
+            command.error(ErrorKind::ValueValidation, reason)
+        }
+        None => error,
     }
-    error
 }
 
 #[cfg(test)]
@@ -96,6 +141,10 @@ mod tests {
         at: Option<std::net::IpAddr>,
         #[arg(long)]
         content: Option<String>,
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        tries: Option<u32>,
+        #[arg(long)]
+        listen: Option<std::net::SocketAddr>,
         name: Option<String>,
     }
 
@@ -113,7 +162,15 @@ mod tests {
                 "--size 5GiB",
                 Some("invalid value '5GiB' for '--size <SIZE>': a whole number is needed, in decimal digits"),
             ),
-            ("--at here", Some("invalid value 'here' for '--at <AT>': invalid IP address syntax")),
+            ("--at here", Some("invalid value 'here' for '--at <AT>': an IP address is needed")),
+            ("--tries 0", Some("invalid value '0' for '--tries <TRIES>': a number from 1 to 4294967295 is needed")),
+            (
+                "--listen localhost:8443",
+                Some(
+                    "invalid value 'localhost:8443' for '--listen <LISTEN>': an IP address and a port are needed, such \
+                     as 192.0.2.1:8443 or [2001:db8::1]:8443",
+                ),
+            ),
         ] {
             let given = ["program"].into_iter().chain(words.split(' ').filter(|word| !word.is_empty()));
             let found = read::<Arguments>(given.map(OsString::from)).map_err(|error| error.to_string());

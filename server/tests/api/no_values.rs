@@ -230,6 +230,10 @@ fn variables_of_the_environment_have_values() {
         let data = said(("SLIPWAY_DATA", none), &["status"], None);
         assert!(data.contains("SLIPWAY_DATA is set but has no value"), "{data}");
         let parts = said(("SLIPWAY_PARTS", none), &["media", "build"], Some(folder.path()));
-        assert!(parts.contains("value"), "{parts}");
+        assert!(parts.contains("SLIPWAY_PARTS is set but has no value: unset it, or give it one"), "{parts}");
+        let url = said(("SLIPWAY_URL", none), &["serve"], Some(folder.path()));
+        assert!(url.contains("SLIPWAY_URL is set but has no value: unset it, or give it one"), "{url}");
+        let url = said(("SLIPWAY_URL", none), &["serve", "--url", none], Some(folder.path()));
+        assert!(url.contains("--url has no value: leave the option out, or give it one"), "{url}");
     }
 }
