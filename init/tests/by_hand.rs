@@ -259,6 +259,18 @@ fn shell(folder: &Path, line: &str) -> (Option<i32>, String) {
 }
 
 #[test]
+fn a_result_that_cannot_be_printed_is_no_success() {
+    let folder = folder();
+    fs::write(folder.path().join("image.raw"), vec![0xAA; 1 << 20]).unwrap();
+    for (url, json) in [("image.raw", ""), ("image.raw", "--json"), ("none.raw", "--json")] {
+        let line = format!("\"$slipway\" action stream-image --url {url} --disk disk --yes {json} > /dev/full");
+        let (status, err) = shell(folder.path(), &line);
+        assert_eq!(status, Some(1), "{line}");
+        assert!(err.contains("writing to standard output: No space left on device"), "{line}: {err}");
+    }
+}
+
+#[test]
 fn an_image_comes_from_standard_input_and_is_judged_as_a_file() {
     let folder = folder();
     let disk = || fs::read(folder.path().join("disk")).unwrap();

@@ -25,7 +25,7 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
         Err(error) if json => {
             let mut failure = Failure::of(&*error);
             failure.causes.extend(super::log::advice(&error).map(str::to_owned));
-            display::print_json(&serde_json::json!({ "failed": failure }));
+            super::print_json(&serde_json::json!({ "failed": failure }).to_string())?;
             Ok(ExitCode::FAILURE)
         }
         result => result,
@@ -55,7 +55,7 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option
         }
     };
     if json {
-        display::print_json(&serde_json::json!({ "succeeded": outcome }));
+        super::print_json(&serde_json::json!({ "succeeded": outcome }).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     for warning in &outcome.warnings {

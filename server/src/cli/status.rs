@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use slipway_protocol::printable::{self, line, size as bytes};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
@@ -47,6 +48,9 @@ pub struct Options {
     watch: bool,
 }
 
+/// What fails where standard output cannot be written to.
+const WRITING: &str = "writing to standard output";
+
 pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
     let own_key = SecureBoot::open(data)?.map(|keys| keys.platform_key());
     let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>)> = None;
@@ -72,7 +76,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         let before = shown.as_ref().map(|(nodes, _)| nodes.as_slice()).unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
-                writeln!(output, "{}", printable::json(&serde_json::to_string(&dated(node)?)?))?;
+                writeln!(output, "{}", printable::json(&serde_json::to_string(&dated(node)?)?)).context(WRITING)?;
             }
         } else if redraws || shown.as_ref() != Some(&current) {
             let table = match (&options.node, nodes.as_slice()) {
@@ -82,11 +86,11 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
             let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
             if !redraws || text != written {
-                write!(output, "{}{}", if redraws { CLEAR } else { "" }, printable::lines(&text))?;
+                write!(output, "{}{}", if redraws { CLEAR } else { "" }, printable::lines(&text)).context(WRITING)?;
             }
             written = text;
         }
-        output.flush()?;
+        output.flush().context(WRITING)?;
         if !options.watch {
             return Ok(());
         }

@@ -228,3 +228,18 @@ async fn the_journal_gets_the_fields_natively() {
     assert!(!refused.contains("FORGED"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(log).unwrap(), "", "nothing is logged twice");
 }
+
+#[test]
+fn what_cannot_be_printed_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    crate::program::made(data);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    for arguments in [&["status"] as &[&str], &["status", "--json"], &["node", "list"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = command(data, arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let expect = "slipway-server: writing to standard output: No space left on device (os error 28)\n";
+        assert_eq!((output.status.code(), &*said), (Some(1), expect), "{arguments:?}");
+    }
+}
