@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
 
 use super::check_name;
+use super::token::check_lifetime;
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::random::{self, token_hash};
@@ -166,6 +167,7 @@ pub async fn add_operator(
     lifetime: Option<Millis>,
 ) -> Result<IssuedOperator, Error> {
     check_name("operator", name)?;
+    check_lifetime(lifetime)?;
     let mut transaction = store.write().await?;
     if operators::get_by_name(&mut transaction, name).await?.is_some() {
         let message = format!(

@@ -58,9 +58,20 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     Ok((token, url))
 }
 
+/// Refuses a token that would never be valid.
+pub(super) fn check_lifetime(lifetime: Option<Millis>) -> Result<(), Error> {
+    if lifetime != Some(0) {
+        return Ok(());
+    }
+    let message =
+        "a token that expires after no time lets nobody in: give a longer time, or none for a token that stays";
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
+}
+
 /// Issues a bootstrap token: for one unknown machine, or as the proof of a node, whose machine shows it at each boot.
 /// `lifetime` is in milliseconds.
 pub async fn add_token(store: &Store, node: Option<&str>, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
+    check_lifetime(lifetime)?;
     let now = now();
     let issued = IssuedToken {
         token: random::token(),

@@ -165,7 +165,8 @@ async fn a_bootstrap_token_lets_one_machine_in() {
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown, "used before");
     second.token = Some("nonsense".to_owned());
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown);
-    second.token = Some(operate::add_token(&store, None, Some(0)).await.unwrap().token);
+    second.token = Some(operate::add_token(&store, None, Some(1)).await.unwrap().token);
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenExpired);
     let database = std::fs::read(server.data().database()).unwrap();
     let token = second.token.unwrap();

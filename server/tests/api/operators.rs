@@ -1,6 +1,7 @@
 //! Operators have names and tokens of their own.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -32,6 +33,13 @@ async fn add(server: &TestServer, name: &str, lifetime: Option<u64>) -> String {
     operate::add_operator(&server.store().await, &server.data(), name, lifetime).await.unwrap().token
 }
 
+/// Adds an operator whose token has expired.
+async fn add_expired(server: &TestServer, name: &str) -> String {
+    let token = add(server, name, Some(1)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    token
+}
+
 async fn rotate(server: &TestServer, name: &str, keep: u64) -> String {
     operate::rotate_operator(&server.store().await, &server.data(), name, keep).await.unwrap().token
 }
@@ -40,7 +48,7 @@ async fn rotate(server: &TestServer, name: &str, keep: u64) -> String {
 async fn an_expired_token_is_refused_with_what_to_do() {
     let server = TestServer::start().await;
     let fresh = add(&server, "alice", Some(HOUR)).await;
-    let expired = add(&server, "bob", Some(0)).await;
+    let expired = add_expired(&server, "bob").await;
     assert_eq!(refused(&server, &fresh).await, None);
     let message = refused(&server, &expired).await.unwrap();
     assert!(message.starts_with("the token of operator bob expired at 20"), "{message}");
@@ -75,7 +83,7 @@ async fn a_rotated_token_ends_at_once_or_is_kept_as_long_as_asked() {
     assert_eq!((refused(&server, &three).await, refused(&server, &four).await), (None, None));
 
     // A new token is valid for as long as the old one was, and the old one not for longer.
-    let expired = add(&server, "bob", Some(0)).await;
+    let expired = add_expired(&server, "bob").await;
     let new = rotate(&server, "bob", HOUR).await;
     assert!(refused(&server, &expired).await.unwrap().contains("was replaced"));
     assert!(refused(&server, &new).await.unwrap().contains("expired"));
@@ -283,7 +291,13 @@ async fn the_log_says_which_operator_changed_what() {
     let (data, log) = (folder.path().join("data"), folder.path().join("log"));
     let server = logged(&data, &log, &["--log-format", "json"]);
     let add = |arguments: &[&str]| succeed(&data, &[&["operator", "add"], arguments].concat()).trim().to_owned();
-    let (alice, bob) = (add(&["alice"]), add(&["bob", "--expires", "0s"]));
+    let (alice, bob) = (add(&["alice"]), add(&["bob", "--expires", "1s"]));
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    for arguments in [&["operator", "add", "carol", "--expires", "0s"] as &[&str], &["token", "add", "--expires", "0"]]
+    {
+        let refused = fail(&data, arguments);
+        assert!(refused.contains("a token that expires after no time lets nobody in: give a longer time"), "{refused}");
+    }
     let send = async |method: Method, path: &str, token: &str, body: Value| {
         let request = server.client.request(method, format!("{}/v1/operator{path}", server.https));
         request.bearer_auth(token).json(&body).send().await.unwrap().status().as_u16()
