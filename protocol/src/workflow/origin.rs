@@ -1,6 +1,7 @@
 //! The source of a download, and the proof that it is the right one.
 
 use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,10 @@ fn server_problem(url: &str) -> Option<&'static str> {
     if !matches!(Location::of(url), Some(Location::Https | Location::Http)) {
         return None;
     }
+    // HTTP clients leave them out without a word (WHATWG URL, section 4.4), and would fetch another file.
+    if url.contains(char::is_control) || url.trim() != url {
+        return Some("which has a line break or another control character, or blanks at its end");
+    }
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
@@ -112,8 +117,8 @@ fn server_problem(url: &str) -> Option<&'static str> {
     if host.is_empty() {
         return Some("which names no server");
     }
-    (!port.is_empty() && port.parse::<u16>().is_err())
-        .then_some("whose port is not a number up to 65535; an IPv6 address stands in brackets")
+    (!port.is_empty() && port.parse::<NonZeroU16>().is_err())
+        .then_some("whose port is not a number from 1 to 65535; an IPv6 address stands in brackets")
 }
 
 /// Where a URL leads. Every decision that depends on the scheme of a URL is made with this.
@@ -246,7 +251,8 @@ mod tests {
             check(Action::StreamImage(image(url)), &[]);
         }
         let zone = "whose IPv6 address has a zone: give an address that needs none, or a name";
-        let port = "whose port is not a number up to 65535; an IPv6 address stands in brackets";
+        let port = "whose port is not a number from 1 to 65535; an IPv6 address stands in brackets";
+        let control = "which has a line break or another control character, or blanks at its end";
         for (url, problem) in [
             ("https://[fe80::1%25eth0]:8443/x", zone),
             ("https://[fe80::1%eth0]/x", zone),
@@ -254,6 +260,10 @@ mod tests {
             ("https://[s]/x", "whose address in brackets is not an IPv6 address"),
             ("https://2001:db8::5/x", port),
             ("https://s:65536/x", port),
+            ("https://s:0/x", port),
+            ("https://s/x\n", control),
+            ("https://s/a\tb", control),
+            ("https://s/x ", control),
             ("https://s:https/x", port),
             ("https:///x", "which names no server"),
             ("https://:8443/x", "which names no server"),
