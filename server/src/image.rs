@@ -77,10 +77,15 @@ pub async fn add(
     let (size, added_at) = (stamp.size, now());
     let image = Image { digest, file_name, size, raw_size, raw_digest, added_at, captured: false };
     let mut transaction = store.write().await?;
+    let before = images::get_by_digest(&mut transaction, &image.digest).await?;
     images::save(&mut transaction, &image).await?;
     let mut warnings = Vec::new();
+    if let Some(before) = before.filter(|before| before.file_name != image.file_name) {
+        warnings
+            .push(format!("the image was here as {:?}, and has the name {:?} now", before.file_name, image.file_name));
+    }
     if let Some(raw) = raw {
-        warnings = raw.warnings;
+        warnings.extend(raw.warnings);
         let content = Content::MadeFor(raw.made_for);
         let finding = Finding { file: stamp, content, inside: Some(raw.inside) };
         findings::save(&mut transaction, &image.digest, &finding).await?;

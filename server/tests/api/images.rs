@@ -263,6 +263,12 @@ async fn a_file_for_other_actions_is_taken_as_it_is() {
     let other = Known { is_other: true, ..Known::default() };
     let Added { image, warnings } = add(&server, b"<bmap/>", other).await.unwrap();
     assert_eq!((image.digest, image.raw_size, warnings), (sha256(b"<bmap/>"), None, Vec::new()));
+    let other = Known { is_other: true, ..Known::default() };
+    assert_eq!(add(&server, b"<bmap/>", other.clone()).await.unwrap().warnings, [""; 0]);
+    let file = server.folder.path().join("disk.bmap");
+    std::fs::write(&file, b"<bmap/>").unwrap();
+    let renamed = image::add(&server.store().await, &server.data(), &file, other, |_| {}).await.unwrap();
+    assert_eq!(renamed.warnings, [r#"the image was here as "disk.img", and has the name "disk.bmap" now"#]);
 }
 
 #[tokio::test]
