@@ -45,9 +45,9 @@ fn another_authority_is_refused_at_once_even_under_the_same_name() {
     for name in ["CA", "another CA"] {
         let server = serve(&authority(), ok(b"never sent"));
         let bench = trusting(&authority_named(name));
-        let expect = "the server is not trusted, so nothing was sent: its certificate is not signed by a CA that is trusted \
-                      here (trusted: the certificate of the CA given to this machine or by hand); if this is the right \
-                      server, give its CA as `ca` of the step, or by hand with --ca FILE";
+        let expect = "the server is not trusted, so nothing was sent: its certificate is not signed by a CA that is \
+                      trusted here (trusted: the certificate of the CA given to this machine or by hand); if this is \
+                      the right server, give its CA as `ca` of the step, or by hand with --ca FILE";
         let error = fails_for(&bench, stream(&server.url), expect);
         assert!(chain(&error).ends_with(expect), "{}", chain(&error));
         assert_eq!(server.connections(), 1);
@@ -115,10 +115,10 @@ fn a_certificate_that_signs_itself_is_taken_if_it_is_no_ca() {
     bench.streams(stream(&server.url));
     assert!(bench.disk()[..MIB] == raw);
     let (server, bench) = start(IsCa::Ca(BasicConstraints::Unconstrained));
-    let expect = "the server is not trusted, so nothing was sent: its certificate is that of a CA, as `openssl req -x509` \
-                  makes it, which slipway takes from no server: make one with `openssl req -x509 -addext \
-                  basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:NAME ...`, and give it as the CA, or sign \
-                  one with a CA";
+    let expect = "the server is not trusted, so nothing was sent: its certificate is that of a CA, as `openssl req \
+                  -x509` makes it, which slipway takes from no server: make one with `openssl req -x509 -addext \
+                  basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:NAME ...`, and give it as the CA, or \
+                  sign one with a CA";
     let error = fails_for(&bench, stream(&server.url), expect);
     assert!(chain(&error).ends_with(expect), "{}", chain(&error));
     assert_eq!(server.connections(), 1);

@@ -55,10 +55,10 @@ pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 #[non_exhaustive]
 pub enum RootsError {
     /// There is none.
-    #[error("reading the certificates of TPM manufacturers: the text has none in PEM (-----BEGIN CERTIFICATE-----)")]
+    #[error("it has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Empty,
     /// One cannot be read.
-    #[error("reading certificate {number} of TPM manufacturers: it is not a certificate in PEM")]
+    #[error("certificate {number} in it is not a certificate in PEM")]
     Unreadable {
         /// Which one of the text, from 1.
         number: usize,

@@ -128,8 +128,8 @@ impl ServerCertVerifier for IgnoreExpiry {
 /// The result of the certificate check, if that is why a request failed.
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     slipway_actions::certificate_verdict(error, || {
-        "its certificate is not signed by the CA that this machine trusts; build the boot image again with this server's \
-         CA (or pass the CA with --ca), or check which server answers at this address"
+        "its certificate is not signed by the CA that this machine trusts; build the boot image again with this \
+         server's CA (or pass the CA with --ca), or check which server answers at this address"
             .to_owned()
     })
 }

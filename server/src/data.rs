@@ -87,6 +87,7 @@ impl DataDir {
         let data = Self { root: root.to_owned() };
         for folder in ["images", "images/sha256"].map(|folder| root.join(folder)) {
             if !folder.exists() {
+                check_not_dangling(&folder)?;
                 make(folder.clone())?;
                 data.give_to_owner(&folder)?;
             }
@@ -273,6 +274,15 @@ impl DataDir {
         aside.give_to_owner_of(&self.root)?;
         Ok(aside)
     }
+}
+
+/// Refuses a link to a folder that is not there.
+fn check_not_dangling(link: &Path) -> Result<(), Error> {
+    let Ok(to) = fs::read_link(link) else { return Ok(()) };
+    let message = format!(
+        "{link:?} is a link to {to:?}, which is missing: mount the file system that has it, or correct the link"
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// Refuses a folder that has files, but no data of a server.

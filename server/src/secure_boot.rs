@@ -59,7 +59,17 @@ impl SecureBoot {
     /// The keys of this data folder, if it has any.
     pub fn open(data: &DataDir) -> Result<Option<Self>, Error> {
         let Some(text) = data.read(FILE)? else { return Ok(None) };
-        let stored: Stored = serde_json::from_str(&text).map_err(failed("reading"))?;
+        // Not in the words of the library: they may repeat a part of a key.
+        let stored: Stored = serde_json::from_str(&text).map_err(|error| {
+            let message = format!(
+                "{:?} does not have the keys for Secure Boot as slipway writes them (line {}, column {}): restore it \
+                 from a backup",
+                data.path(FILE),
+                error.line(),
+                error.column()
+            );
+            Error::refused(ErrorCode::Conflict, message)
+        })?;
         Self::new(stored).map(Some)
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustls::CertificateError;
 use rustls::pki_types::UnixTime;
 
-/// What is wrong with the certificate of a server and what to do, if that is the root cause of an error: a sentence about
-/// "its certificate". `untrusted` is the sentence for a certificate whose CA is not trusted.
+/// What is wrong with the certificate of a server and what to do, if that is the root cause of an error: a sentence
+/// about "its certificate". `untrusted` is the sentence for a certificate whose CA is not trusted.
 pub fn certificate_verdict(error: &(dyn StdError + 'static), untrusted: impl FnOnce() -> String) -> Option<String> {
     let refused = causes(error).find_map(|error| match error.downcast_ref() {
         Some(rustls::Error::InvalidCertificate(refused)) => Some(refused),
@@ -22,9 +22,9 @@ pub fn certificate_verdict(error: &(dyn StdError + 'static), untrusted: impl FnO
         CertificateError::NotValidForNameContext { expected, presented } => wrong_name(&expected.to_str(), presented),
         // The verifier's own error, which has no type that is public here.
         CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
-            "its certificate is that of a CA, as `openssl req -x509` makes it, which slipway takes from no server: make \
-             one with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:NAME ...`, \
-             and give it as the CA, or sign one with a CA"
+            "its certificate is that of a CA, as `openssl req -x509` makes it, which slipway takes from no server: \
+             make one with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext \
+             subjectAltName=DNS:NAME ...`, and give it as the CA, or sign one with a CA"
                 .to_owned()
         }
         CertificateError::Other(other) => format!("its certificate was rejected: {other}"),
@@ -60,8 +60,8 @@ fn wrong_name(expected: &str, presented: &[String]) -> String {
     };
     let names: Vec<String> = presented.iter().map(bare).collect();
     format!(
-        "its certificate is for another name ({}), not for {expected}; change the URL, or make a certificate for this name \
-         (slipway-server: `serve --san {expected}`)",
+        "its certificate is for another name ({}), not for {expected}; change the URL, or make a certificate for this \
+         name (slipway-server: `serve --san {expected}`)",
         names.join(", ")
     )
 }

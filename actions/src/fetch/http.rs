@@ -99,8 +99,8 @@ pub(super) fn open(
 fn not_sent(source: reqwest::Error, trusted: &str) -> FetchError {
     let untrusted = || {
         format!(
-            "its certificate is not signed by a CA that is trusted here (trusted: {trusted}); if this is the right server, \
-             give its CA as `ca` of the step, or by hand with --ca FILE"
+            "its certificate is not signed by a CA that is trusted here (trusted: {trusted}); if this is the right \
+             server, give its CA as `ca` of the step, or by hand with --ca FILE"
         )
     };
     match certificate_verdict(&source, untrusted) {

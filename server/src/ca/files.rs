@@ -131,7 +131,7 @@ pub fn certificate(data: &DataDir, name: &str) -> Result<Option<Certificate>, Er
 /// A key of the folder, if it is there.
 pub fn key_pair(data: &DataDir, name: &str) -> Result<Option<KeyPair>, Error> {
     let pem = data.read(name)?;
-    pem.map(|pem| KeyPair::from_pem(&pem).map_err(certificate_error("reading a private key"))).transpose()
+    pem.map(|pem| KeyPair::from_pem(&pem).map_err(|_| unreadable(data, name, "a private key"))).transpose()
 }
 
 /// A new key, which is nowhere yet.

@@ -122,9 +122,9 @@ pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder away \
-         and restore a backup with `slipway-server --data {} restore FILE`; only to begin anew, without the machines, \
-         images, runs and operators of before, run `mv {last} {last}.old`",
+        "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder \
+         away and restore a backup with `slipway-server --data {} restore FILE`; only to begin anew, without the \
+         machines, images, runs and operators of before, run `mv {last} {last}.old`",
         root.display(),
         last = last.display()
     );

@@ -38,8 +38,8 @@ impl From<MigrateError> for Fault {
                  install that version or a newer one, or restore a backup that this version made"
             )),
             MigrateError::Dirty(version) => Self(format!(
-                "an update of its schema was cut off (change {version}): move the data folder away and restore a backup \
-                 of the time before with `slipway-server restore`"
+                "an update of its schema was cut off (change {version}): move the data folder away and restore a \
+                 backup of the time before with `slipway-server restore`"
             )),
             other => Self(other.to_string()),
         }

@@ -83,8 +83,8 @@ pub struct Store {
 type Turn = tokio::sync::Mutex<()>;
 
 impl Store {
-    /// Opens the database file and brings its schema up to date. Creates it if it is missing, but not where a server has
-    /// run before.
+    /// Opens the database file and brings its schema up to date. Creates it if it is missing, but not where a server
+    /// has run before.
     pub async fn open(file: &Path) -> Result<Self, Error> {
         // Full synchronisation: what a node was told is stored must survive a power cut.
         let options = SqliteConnectOptions::new()

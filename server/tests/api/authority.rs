@@ -229,6 +229,22 @@ fn a_server_does_not_start_with_keys_that_are_wrong() {
 }
 
 #[test]
+fn a_damaged_key_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    made(data);
+    for name in ["server.key", "intermediate.key", "ca.key"] {
+        let whole = fs::read(data.join(name)).unwrap();
+        fs::write(data.join(name), "junk").unwrap();
+        let message = fail(data, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]);
+        let path = data.join(name);
+        let expect = format!("slipway-server: {path:?} is not a private key in PEM; restore it from a backup");
+        assert_eq!(message, expect);
+        fs::write(path, whole).unwrap();
+    }
+}
+
+#[test]
 fn what_machines_trust_is_never_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();

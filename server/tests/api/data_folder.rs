@@ -72,7 +72,15 @@ fn a_start_that_fails_changes_nothing() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = &other.local_addr().unwrap().to_string();
     let (file, free) = (file.to_str().unwrap(), "127.0.0.1:0");
-    let table: [(&str, &[&str], String); 5] = [
+    let table: [(&str, &[&str], String); 6] = [
+        (
+            free,
+            &["--ek-ca", file],
+            format!(
+                "reading the certificates of TPM manufacturers in {file:?}: it has no certificate in PEM (-----BEGIN \
+                 CERTIFICATE-----)"
+            ),
+        ),
         (address, &[], format!("listening on {address}: ")),
         (free, &["--boot-listen", address], format!("listening on {address}: ")),
         (free, &["--boot", "/proc/none"], "creating the boot folder \"/proc/none\": ".to_owned()),
@@ -89,6 +97,23 @@ fn a_start_that_fails_changes_nothing() {
         assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
         assert!(settings(data) == before, "{further:?}");
     }
+}
+
+#[test]
+fn images_on_a_file_system_that_is_not_mounted_are_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, images) = (folder.path().join("data"), folder.path().join("disk/images"));
+    made(&data);
+    std::fs::remove_dir_all(data.join("images")).unwrap();
+    std::os::unix::fs::symlink(&images, data.join("images")).unwrap();
+    let link = data.join("images");
+    let expect = format!(
+        "slipway-server: {link:?} is a link to {images:?}, which is missing: mount the file system that has it, or \
+         correct the link"
+    );
+    assert_eq!(fail(&data, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]), expect);
+    std::fs::create_dir_all(&images).unwrap();
+    made(&data);
 }
 
 #[test]

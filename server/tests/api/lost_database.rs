@@ -37,9 +37,9 @@ fn a_server_that_lost_its_database_does_not_begin_another() {
         let log = fs::read(data.join("slipway.db-wal")).ok();
         let (database, shown) = (data.join("slipway.db"), data.display());
         let expect = format!(
-            "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, or \
-             move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; only to begin \
-             anew, without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
+            "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, \
+             or move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; only to \
+             begin anew, without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
              {shown}/server.pem.old`"
         );
         for arguments in [&SERVE as &[&str], &["status"], &["operator-token"]] {
@@ -89,8 +89,8 @@ async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
         .await
         .unwrap();
     transaction.commit().await.unwrap();
-    let cut_off = "an update of its schema was cut off (change 9999): move the data folder away and restore a backup of \
-                   the time before with `slipway-server restore`";
+    let cut_off = "an update of its schema was cut off (change 9999): move the data folder away and restore a backup \
+                   of the time before with `slipway-server restore`";
     assert_eq!(fail(data, &["status"]), said(cut_off));
     store.close().await;
 
@@ -101,8 +101,8 @@ async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
         fs::write(&database, torn).unwrap();
         for arguments in [&SERVE as &[&str], &["status"]] {
             let damaged = format!(
-                "it is damaged (SQLite: {reason}); stop the server, move the data folder away and restore a backup with \
-                 `slipway-server restore`"
+                "it is damaged (SQLite: {reason}); stop the server, move the data folder away and restore a backup \
+                 with `slipway-server restore`"
             );
             assert_eq!(fail(data, arguments), said(&damaged));
         }

@@ -241,7 +241,10 @@ fn what_is_wrong_is_named() {
     check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
     check(&["--proxy", "https://p"], "proxy \"https://p\" does not begin with http://");
     check(&["--proxy", "http://u:pw@p:1"], "proxy \"p:1\" must be a host without user name and password");
-    check(&["--proxy", "http://p:1", "--no-proxy", "a/b"], "no_proxy \"a/b\" has an entry, number 1, that is no name");
+    check(
+        &["--proxy", "http://p:1", "--no-proxy", "a/b"],
+        "no_proxy \"a/b\" has an entry, number 1, that is not a name",
+    );
     check(&["--kernel", "a/b"], "kernel \"a/b\" must be a name such as generic or cloud");
     check(&["--kernel", "cloud"], "there are none for any architecture with kernel cloud in ");
     check(&["--arch", "aarch64"], "there are none for aarch64 with kernel generic in ");
@@ -329,7 +332,7 @@ fn media_of_two_machines_differ_in_their_settings_alone() {
     assert!(fs::read(&copy).unwrap() == whole, "they can be removed again");
 
     let refused = fail(&bench.data(), &["media", "settings", &named(&token)]);
-    assert!(refused.contains("it is no medium that `slipway-server media build` made"), "{refused}");
+    assert!(refused.contains("it is not a medium that `slipway-server media build` made"), "{refused}");
     fs::write(&token, "two words\n").unwrap();
     let refused = fail(&bench.data(), &["media", "settings", &named(&copy), "--token-file", &named(&token)]);
     assert!(refused.contains("token \"(secret)\" must be one word"), "{refused}");
@@ -377,9 +380,13 @@ fn keys_are_imported_or_made_once() {
     fs::set_permissions(&keys, fs::Permissions::from_mode(0o640)).unwrap();
     let serve = fail(&data, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]);
     assert!(serve.contains("other users can read or change") && serve.contains("secure-boot.json"), "{serve}");
-    fs::write(&keys, "{}").unwrap();
+    fs::write(&keys, "{\n").unwrap();
     let damaged = fail(&data, &["keys", "show"]);
-    assert!(damaged.contains("reading: using the keys for Secure Boot in secure-boot.json"), "{damaged}");
+    let expect = format!(
+        "slipway-server: {keys:?} does not have the keys for Secure Boot as slipway writes them (line 2, column 0): \
+         restore it from a backup"
+    );
+    assert_eq!(damaged, expect);
 }
 
 fn hex(bytes: &[u8]) -> String {
