@@ -104,7 +104,7 @@ fn dropped_connections_are_resumed_at_the_byte_where_they_broke_off() {
     let cuts = [3 * MIB + 11, 3 * MIB + 12, 9 * MIB];
     let server = Server::start(move |n, _| Answer::file(&body, "\"v1\"", cuts.get(n).copied().unwrap_or(usize::MAX)));
     let (warnings, notes, ranges) = arrives(digest, &raw, &server);
-    assert_eq!(warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
+    assert_eq!(warnings, ["fetching took 4 attempts"]);
     assert_eq!(ranges, [None, Some(cuts[0] as u64), Some(cuts[1] as u64), Some(cuts[2] as u64)]);
     assert!(server.asked()[1..].iter().all(|asked| asked.if_range.as_deref() == Some("\"v1\"")));
     assert!(notes.iter().any(|note| note.starts_with("fetching again from byte 3145739, because ")), "{notes:?}");
@@ -238,7 +238,7 @@ fn a_body_in_chunks_is_resumed_when_it_is_cut() {
         Answer::Bytes([head.as_bytes(), &chunk(&body[from..until]), last].concat())
     });
     let (warnings, ..) = arrives(sha256(&raw), &raw, &server);
-    assert_eq!(warnings, ["fetching took 2 attempts, and 0 bytes were fetched again"]);
+    assert_eq!(warnings, ["fetching took 2 attempts"]);
 }
 
 #[test]

@@ -48,7 +48,9 @@ pub fn check_proxy(proxy: &Proxy) -> Result<(), (&'static str, String)> {
     let mut hosts = proxy.except.split(',').map(str::trim).filter(|_| !proxy.except.is_empty());
     match hosts.position(|host| !is_host_or_network(host)) {
         // Not repeated, because it may contain a password.
-        Some(index) => Err(wrong(format!("has an entry, number {}, that is no name, address or network", index + 1))),
+        Some(index) => {
+            Err(wrong(format!("has an entry, number {}, that is not a name, address or network", index + 1)))
+        }
         None => Ok(()),
     }
 }
@@ -163,7 +165,7 @@ mod tests {
             ("http://user:pw@proxy.example:3128", "", "proxy", "without user name and password"),
             ("http://:3128", "", "proxy", "has no host"),
             ("http://192.0.2.256:3128", "", "proxy", "has no host"),
-            (url, "a,,b", "no_proxy", "has an entry, number 2, that is no name, address or network"),
+            (url, "a,,b", "no_proxy", "has an entry, number 2, that is not a name, address or network"),
             (url, "https://a.example", "no_proxy", "number 1"),
             (url, "10.0.0.0/33", "no_proxy", "number 1"),
             (url, "a,10.0.0.0/08", "no_proxy", "number 2"),

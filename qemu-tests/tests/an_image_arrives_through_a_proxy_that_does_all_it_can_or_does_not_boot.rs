@@ -45,7 +45,7 @@ fn an_image_arrives_through_a_proxy_that_does_all_it_can_or_does_not_boot() -> R
         let arrived = ended(&bench, &machine, Some(&flipped))?;
         assert_eq!(arrived.state, RunState::Succeeded, "{arrived:#?}");
         let warnings = arrived.steps[0].outcome.as_ref().context("an outcome")?.warnings.clone();
-        let expect = format!("fetching took {} attempts, ", FAULTS.len() + 1);
+        let expect = format!("fetching took {} attempts", FAULTS.len() + 1);
         assert!(warnings.iter().any(|warning| warning.starts_with(&expect)), "{warnings:?}");
         assert_eq!(proxy.asked(), FAULTS.map(|(range, _)| range).into_iter().chain([0]).collect::<Vec<_>>());
         drop(machine);

@@ -64,7 +64,8 @@ pub enum MediaError {
     },
     /// The file has no place for the settings of a machine.
     #[error(
-        "writing the settings of a machine to {}: it is no medium that `slipway-server media build` made, or it is cut off",
+        "writing the settings of a machine to {}: it is not a medium that `slipway-server media build` made, or it is \
+         cut off",
         path.display()
     )]
     NoPlace {

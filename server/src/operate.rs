@@ -96,7 +96,7 @@ async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node
     let message = match claimant {
         Some(Claimant { code, .. }) => {
             format!(
-                "the machine with the claim code {code} is no node yet; `node release {code} --name NAME` lets it in"
+                "the machine with the claim code {code} is not a node yet; `node release {code} --name NAME` lets it in"
             )
         }
         None => format!("no node has the id, name or claim code {reference:?}"),

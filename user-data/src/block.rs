@@ -39,7 +39,11 @@ impl Post {
 
 /// A text that is neither `all` nor a list of known keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cloud-init cannot post {key:?}; give \"all\", or some of {}, separated by commas", KEYS.join(", "))]
+#[error(
+    "cloud-init cannot post {key:?}{}; give \"all\" alone, or some of {}, separated by commas",
+    if key == "all" { " beside other keys" } else { "" },
+    KEYS.join(", ")
+)]
 pub struct UnknownKey {
     /// The unknown key.
     pub key: String,

@@ -124,8 +124,11 @@ impl Mirrors {
 
     /// A warning for the operator if there was more than one attempt.
     pub(crate) fn warning(&self) -> Option<String> {
-        let (attempts, again) = (self.attempts, text::size(self.again));
-        (attempts > 1).then(|| format!("fetching took {attempts} attempts, and {again} were fetched again"))
+        let again = match self.again {
+            0 => String::new(),
+            again => format!(", and {} were fetched again", text::size(again)),
+        };
+        (self.attempts > 1).then(|| format!("fetching took {} attempts{again}", self.attempts))
     }
 
     /// URL of the current mirror.

@@ -119,7 +119,7 @@ fn unpack(input: &mut dyn Read, to: &Path, from: &Path) -> Result<(), Error> {
             };
         }
         if !is_expected(&name) || !entry.header().entry_type().is_file() {
-            return Err(damaged(&format!("{name:?} is no file of a data folder")));
+            return Err(damaged(&format!("{name:?} is not a file of a data folder")));
         }
         let path = to.join(&name);
         let written = |source| Error::File { doing: "writing", path: path.clone(), source };

@@ -27,7 +27,7 @@ impl Pin {
         let wrong = |wrong| Fault::PinText { path: path.to_owned(), wrong };
         // A pipe would keep whoever opens it waiting.
         if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(wrong("it is no file"));
+            return Err(wrong("it is not a regular file"));
         }
         let file = File::open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;

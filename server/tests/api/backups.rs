@@ -207,7 +207,7 @@ async fn a_backup_that_is_damaged_restores_nothing() {
     for (bytes, expect) in [
         (cut, ""),
         (changed, "a file is not as it was backed up"),
-        (fs::read(&foreign).unwrap(), "is no file of a data folder"),
+        (fs::read(&foreign).unwrap(), "is not a file of a data folder"),
         (b"nothing".to_vec(), ""),
         (Vec::new(), "it is cut off, or no backup of slipway"),
     ] {

@@ -121,7 +121,7 @@ async fn a_wrong_value_is_named_by_its_key_and_not_repeated() {
         (json!({ "no_proxy": "sesame" }), "no_proxy means nothing without proxy"),
         (
             json!({ "proxy": "http://p:1", "no_proxy": "open sesame" }),
-            "no_proxy has an entry, number 1, that is no name",
+            "no_proxy has an entry, number 1, that is not a name",
         ),
         (json!({ "require": "token" }), "require needs a bootstrap token in the files"),
         (json!({ "require": "sesame" }), "a name is not known, expected one of `registered`, `token`, `attested`"),
