@@ -34,7 +34,7 @@ pub use disk::choose::{Verdict, choose, named, survey};
 pub use disk::expected::{Expected, expected_disks};
 pub use disk::list::list_disks;
 pub use disk::previous_install::FormerPartitions;
-pub use disk::probe::{Place, probe};
+pub use disk::probe::{Place, probe, table_fault};
 pub use error::{
     BootError, CaptureError, EncryptError, EraseError, Error, FetchError, ImageError, PartitionError, Refusal,
     SourceError, TargetError, certificate_verdict, is_transient,

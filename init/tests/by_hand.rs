@@ -48,6 +48,33 @@ fn probe_says_what_there_is_where_it_finds_no_file_system() {
 }
 
 #[test]
+fn probe_says_where_a_table_is_damaged() {
+    let folder = folder();
+    let path = folder.path().join("image");
+    fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    let made = Command::new("sgdisk").args(["--new=1:2048:4095"]).arg(&path).output().unwrap();
+    assert!(made.status.success());
+    let sound = fs::read(&path).unwrap();
+    for (at, byte, lines, expect) in [
+        (0, 0, 1, ""),
+        (528, 0xFF, 1, "these partitions: the header of its GPT is damaged: its checksum is wrong\n"),
+        (450, 0, 1, "these partitions: its GPT has no protective record in the first block, so neither"),
+        (454, 2, 1, "these partitions: the protective record of its GPT begins at block 2"),
+    ] {
+        let mut image = sound.clone();
+        image[at] = byte;
+        fs::write(&path, image).unwrap();
+        for option in ["", "--json"] {
+            let (is_ok, out, err) = slipway(folder.path(), &format!("probe image {option}"));
+            assert_eq!((is_ok, out.lines().count()), (true, lines), "{out}");
+            let start = "image: the partition table is damaged, so Linux and firmware may not find ";
+            let is_told = err.strip_prefix(start).is_some_and(|rest| rest.starts_with(expect));
+            assert!(if expect.is_empty() { err.is_empty() } else { is_told }, "{err}");
+        }
+    }
+}
+
+#[test]
 fn a_relative_path_is_looked_for_in_the_current_directory() {
     let folder = folder();
     fs::write(folder.path().join("image.raw"), vec![0xAA; 1 << 20]).unwrap();

@@ -23,7 +23,7 @@ use crate::text;
 pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
 pub(crate) use grow::{Grown, Growth};
-pub(crate) use judged::{Content, of_first, of_image, partitions as of_table};
+pub(crate) use judged::{Content, fault, of_first, of_image, partitions as of_table};
 pub(crate) use relocate::{Backup, Moved, Relocation, fit, relocate_backup_gpt};
 
 /// A partition, or a whole disk without partitions.

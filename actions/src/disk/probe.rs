@@ -128,6 +128,13 @@ pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
     first(path, usize::MAX)
 }
 
+/// What is wrong with the partition table of a disk or an image file, so that Linux and firmware do not find the
+/// partitions that [`probe`] finds. Only reads. None for a partition.
+pub fn table_fault(path: &str) -> Result<Option<String>, Error> {
+    let disk = OpenDisk::open(path, Access::Read)?;
+    if entry_in_table(&disk).is_some() { Ok(None) } else { partitions::fault(&disk) }
+}
+
 /// The partitions in the table of a disk, without a look at their contents.
 pub(crate) fn in_table(path: &str) -> Result<Vec<Place>, Error> {
     let partitions = partitions::read(&OpenDisk::open(path, Access::Read)?)?;

@@ -34,6 +34,13 @@ pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     if let [Place { number: 0, kind: None, .. }] = places.as_slice() {
         super::print_stderr(&format!("{}: {}", arguments.path, instead(&head(&arguments.path)?)));
     }
+    if let Some(reason) = slipway_actions::table_fault(&arguments.path)? {
+        let found = if places.iter().any(|place| place.number > 0) { "these partitions" } else { "its partitions" };
+        super::print_stderr(&format!(
+            "{}: the partition table is damaged, so Linux and firmware may not find {found}: {reason}",
+            arguments.path
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -88,6 +88,15 @@ pub(super) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
     })
 }
 
+/// What is damaged of the table of a disk.
+pub(crate) fn fault(disk: &OpenDisk) -> Result<Option<String>, Error> {
+    let content = Content { head: &[], tail: (&[], 0), map: None, size: disk.size() };
+    Ok(match of_content(&content, disk)? {
+        Err(Fault::Damaged { reason, .. }) => Some(reason),
+        _ => None,
+    })
+}
+
 fn of_content(content: &Content<'_>, disk: &OpenDisk) -> Result<Result<Table, Fault>, Error> {
     let mut failure = None;
     let known = Known { image: Some(content.size), ..known(disk) };
