@@ -249,6 +249,9 @@ fn a_truncated_stream_is_an_error_without_any_digest() {
             let bench = Bench::new(DISK);
             let error = fails(&bench, file(&bench, &stream[..kept]));
             assert_error!(error, Error::Image(ImageError::Decode { .. }), "{format} without {cut}");
+            let text = chain(&error);
+            let is_told = text.ends_with(" of raw data: the data ends too early; download or create the image again");
+            assert!(is_told, "{format} without {cut}: {text}");
             assert!(!is_transient(&error));
             check_untouched_or_does_not_boot(&bench);
         }

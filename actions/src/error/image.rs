@@ -156,3 +156,22 @@ pub enum ImageError {
         found: String,
     },
 }
+
+impl ImageError {
+    /// A decoder that failed after so many bytes of raw data. The libraries say in words of their own that the data
+    /// ends too early, or begins with something else.
+    pub(crate) fn decode(format: &'static str, raw_bytes: u64, source: io::Error) -> Self {
+        let kind = source.kind();
+        let source = match kind {
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(kind, "the data ends too early; download or create the image again")
+            }
+            io::ErrorKind::InvalidInput => {
+                let advice = "it is damaged, or has other data after its end; download or create the image again";
+                io::Error::new(kind, format!("{advice} ({source})"))
+            }
+            _ => source,
+        };
+        Self::Decode { format, raw_bytes, source }
+    }
+}

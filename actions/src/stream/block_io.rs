@@ -40,7 +40,7 @@ impl Output<'_> {
             buffer.place(at);
             if let Err(source) = buffer.read_from(decoder) {
                 let raw_bytes = at + buffer.filled().len() as u64;
-                return Err(Halt::Failed(Error::Image(ImageError::Decode { format, raw_bytes, source })));
+                return Err(Halt::Failed(Error::Image(ImageError::decode(format, raw_bytes, source))));
             }
             at += buffer.filled().len() as u64;
             self.limits.check(at)?;

@@ -59,9 +59,7 @@ pub(crate) fn at_beginning(
     check_raw(&head).map_err(|format| ImageError::NotRaw { format })?;
     match failed {
         // A piece of the beginning tells as much as all of it.
-        Some(source) if head.is_empty() => {
-            Err(ImageError::Decode { format: format.name(), raw_bytes: 0, source }.into())
-        }
+        Some(source) if head.is_empty() => Err(ImageError::decode(format.name(), 0, source).into()),
         None if head.is_empty() => Err(ImageError::Empty.into()),
         _ => Ok(Some(Beginning { head, size })),
     }

@@ -101,7 +101,7 @@ impl Pieces {
     }
 
     fn failed(self, raw_bytes: u64, source: io::Error) -> Halt {
-        Halt::Failed(Error::Image(ImageError::Decode { format: self.name(), raw_bytes, source }))
+        Halt::Failed(Error::Image(ImageError::decode(self.name(), raw_bytes, source)))
     }
 
     fn decoder<'a>(self, bytes: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
