@@ -238,17 +238,27 @@ fn chain(
     remarks: &mut Vec<String>,
 ) -> Result<(), Fault> {
     let first = u64::from(extended.start);
+    let end = first + u64::from(extended.blocks);
+    let is_within = |link: u64| (first..end).contains(&link);
     let mut seen = vec![first];
     let mut next = Some(first);
     while let Some(link) = next {
         let offset = link.saturating_mul(block);
-        let found = match image.get(offset, super::BOOT_RECORD) {
-            Found::Bytes(bytes) => BootRecord::parse(&bytes),
+        let (found, is_damaged) = match image.get(offset, super::BOOT_RECORD) {
+            // sfdisk reads a record without the signature, and Linux nothing behind it.
+            Found::Bytes(bytes) => {
+                (BootRecord::parse(&bytes), link != first || lacks_signature(&bytes, block, &image.known))
+            }
+            // sfdisk names such a link, Linux ignores what is behind it, and parted refuses the table.
+            Found::Absent if !is_within(link) => {
+                let reason = format!("the chain of logical partitions in partition {number} leads to byte {offset}");
+                return Err(Fault::damaged(format!("{reason}, after the end of the image"), MAKE_AGAIN));
+            }
             // The extended partition itself ends beyond the image, which is a remark of its own.
             Found::Absent | Found::Unknown => return Ok(()),
         };
         let Some(found) = found else {
-            if link != first {
+            if is_damaged {
                 let reason =
                     format!("the chain of logical partitions in partition {number} is broken at byte {offset}");
                 return Err(Fault::damaged(reason, MAKE_AGAIN));
@@ -258,7 +268,11 @@ fn chain(
         };
         let inner = |record: &&Record| record.is_partition() && !is_extended(record.kind) && record.blocks > 0;
         if let Some(record) = found.records.iter().find(inner) {
-            logical.push(record.partition(FIRST_LOGICAL + logical.len() as u32, link, block));
+            let partition = record.partition(FIRST_LOGICAL + logical.len() as u32, link, block);
+            if !is_within(link) || partition.bytes.end > end.saturating_mul(block) {
+                remarks.push(format!("partition {} is not within partition {number}", partition.number));
+            }
+            logical.push(partition);
         }
         let is_link = |record: &&Record| is_extended(record.kind) && record.blocks > 0;
         next = found.records.iter().find(is_link).map(|record| first + u64::from(record.start));

@@ -62,7 +62,35 @@ fn an_mbr_is_judged_as_linux_reads_it() {
                 |image| (image[459], image[466]) = (16, 0),
                 "partitions 1 and 2 overlap",
             ),
-            ("logical overlap", |image| image[6144 * 512 + 459] = 32, "partitions 5 and 6 overlap"),
+            ("logical overlap", |image| image[6144 * 512 + 459] = 20, "partitions 5 and 6 overlap"),
+            (
+                "a logical partition that ends after the extended one",
+                |image| image[10240 * 512 + 459] = 13,
+                "partition 6 is not within partition 3",
+            ),
+            (
+                "a link out of the extended partition",
+                |image| {
+                    record(&mut image[6144 * 512..], 1, 0x05, 8192, 1024);
+                    record(&mut image[14336 * 512..], 0, 0x83, 100, 900);
+                },
+                "partition 6 is not within partition 3",
+            ),
+            (
+                "a link to something else",
+                |image| record(&mut image[6144 * 512..], 1, 0x05, 8192, 1024),
+                "the chain of logical partitions in partition 3 is broken at byte 7340032",
+            ),
+            (
+                "a link out of the disk",
+                |image| record(&mut image[6144 * 512..], 1, 0x05, 400_000, 4096),
+                "the chain of logical partitions in partition 3 leads to byte 207945728, after the end of the image",
+            ),
+            (
+                "the first link without its signature",
+                |image| image[6144 * 512 + 510] = 0,
+                "the chain of logical partitions in partition 3 is broken at byte 3145728",
+            ),
             (
                 "an ISO image contains the others",
                 |image| image[454..462].copy_from_slice(&[0, 0, 0, 0, 0, 60, 0, 0]),
@@ -70,7 +98,7 @@ fn an_mbr_is_judged_as_linux_reads_it() {
             ),
             (
                 "an empty extended partition",
-                |image| image[6144 * 512 + 510] = 0,
+                |image| image[6144 * 512..][..512].fill(0),
                 "partition 3 is for logical partitions",
             ),
             (
