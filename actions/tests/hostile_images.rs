@@ -166,15 +166,24 @@ fn what_is_plainly_no_disk_is_refused_though_its_digest_is_right() {
 }
 
 #[test]
-fn an_image_without_a_partition_table_is_told_before_the_disk_is_touched() {
-    let told = |raw: &[u8]| {
+fn an_image_without_partitions_is_told_before_the_disk_is_touched() {
+    let told = |raw: &[u8], expect: &str| {
         let bench = Bench::new(ROOM);
         let reports = bench.streams(file(&bench, raw)).1;
-        reports.notes.iter().filter(|note| note.starts_with("warning: the image has no partition table")).count()
+        let expect = format!("warning: the image has {expect}");
+        reports.notes.iter().filter(|note| note.starts_with(&expect)).count()
     };
-    assert_eq!((told(&vec![0; 2 * MIB]), told(&image(MIB))), (1, 1));
+    let none = "no partition table, so no machine will start from it; is it the image of a disk?";
+    assert_eq!((told(&vec![0; 2 * MIB], none), told(&image(MIB), none)), (1, 1));
     let mut bootable = image(MIB);
     bootable[510..512].copy_from_slice(&[0x55, 0xAA]);
     bootable[446..510].fill(0);
-    assert_eq!(told(&bootable), 0);
+    let empty = "a boot sector without partitions, as a bare FAT, exFAT or NTFS file system has; is it";
+    assert_eq!(told(&bootable, empty), 1);
+    for mkfs in [&["mkfs.vfat"][..], &["mkfs.exfat"], &["mkfs.ntfs", "-q", "-F"]] {
+        let bench = Bench::new(ROOM);
+        let path = bench.put("fs", &vec![0; 8 * MIB]);
+        run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&path));
+        assert_eq!(told(&fs::read(path).unwrap()[..MIB], empty), 1, "{mkfs:?}");
+    }
 }

@@ -72,6 +72,19 @@ impl Table {
         Self { kind, block, block_is_certain: false, partitions: Vec::new(), remarks: Vec::new() }
     }
 
+    /// What an operator should know of an image without partitions, as the rest of a sentence that begins with the
+    /// image. None for one with a table.
+    pub fn lacks_partitions(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::None => Some("has no partition table, so no machine will start from it; is it the image of a disk?"),
+            Kind::BootSector => Some(
+                "has a boot sector without partitions, as a bare FAT, exFAT or NTFS file system has; is it the image \
+                 of a disk?",
+            ),
+            Kind::Mbr | Kind::Gpt(_) | Kind::Unknown => None,
+        }
+    }
+
     /// Where its last partition ends, or the area of a GPT for partitions if that ends later, in bytes; and which of
     /// them it is. None without partitions.
     pub fn end(&self) -> Option<(u64, String)> {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
-use slipway_formats::partition_table::{Kind, Table};
+use slipway_formats::partition_table::Table;
 use slipway_protocol::Verify;
 
 use super::halt::Halt;
@@ -25,10 +25,6 @@ use crate::error::{Error, ImageError};
 const HELD_BACK: u64 = 1 << 20;
 /// Size in bytes of the units that are checked for zeros. Shorter runs are not worth their own command.
 const ZERO_UNIT: usize = 64 << 10;
-
-/// What an operator is told of an image without a partition table before the disk is touched. It may be meant so.
-const NO_TABLE: &str = "warning: the image has no partition table, so no machine will start from it; is it the image \
-                        of a disk?";
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
@@ -119,9 +115,9 @@ impl<'a> Target<'a> {
                     check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
                     let size = self.map.map(|map| map.image_size);
                     let table = partitions::of_first(first.filled(), size, self.architecture, self.disk)?;
-                    if table.kind == Kind::None {
+                    if let Some(lack) = table.lacks_partitions() {
                         // Nobody listens once the step has failed.
-                        _ = notes.send(NO_TABLE.to_owned());
+                        _ = notes.send(format!("warning: the image {lack}"));
                     }
                 }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use slipway_formats::image::made_for::{HEAD, MadeFor};
-use slipway_formats::partition_table::{Kind, Table};
+use slipway_formats::partition_table::Table;
 use slipway_protocol::ErrorCode;
 
 use super::CHUNK_BYTES;
@@ -27,11 +27,7 @@ pub(super) fn judge(
         Error::refused(ErrorCode::InvalidRequest, message)
     })?;
     let mut warnings = Vec::new();
-    if table.kind == Kind::None {
-        warnings.push(format!(
-            "the image {name:?} has no partition table, so no machine will start from it; is it the image of a disk?"
-        ));
-    }
+    warnings.extend(table.lacks_partitions().map(|lack| format!("the image {name:?} {lack}")));
     warnings.extend(table.remarks.iter().map(|remark| format!("the partition table of the image {name:?}: {remark}")));
     warnings.extend(size.and_then(|size| table.beyond(size)).map(|partition| {
         let partition = partition.describe();

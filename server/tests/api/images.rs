@@ -245,6 +245,11 @@ async fn an_image_without_a_partition_table_is_added_with_a_warning() {
     let server = TestServer::start().await;
     let added = add(&server, &zstd(&[0xFA; 8192]), Known::default()).await.unwrap();
     assert!(added.warnings[0].contains("has no partition table, so no machine will start from it"));
+    let mut fat = vec![0; 8192];
+    fat[510..512].copy_from_slice(&[0x55, 0xAA]);
+    fat[..13].copy_from_slice(b"\xEB\x3C\x90mkfs.fat\0\x02");
+    let added = add(&server, &zstd(&fat), Known::default()).await.unwrap();
+    assert!(added.warnings[0].contains("has a boot sector without partitions"), "{:?}", added.warnings);
 }
 
 #[tokio::test]
