@@ -13,6 +13,7 @@ use common::partitions::verify;
 use common::written::{check_does_not_boot, check_untouched, fails, file};
 use common::{Bench, MIB, chain, gzip, sha256, stream, xz, zstd};
 use slipway_actions::{Done, Error, ImageError};
+use slipway_formats::crc32::crc32;
 use slipway_protocol::StreamImage;
 
 const IMAGE: usize = 30;
@@ -75,6 +76,49 @@ fn a_damaged_gpt_is_named_before_the_disk_is_touched() {
 }
 
 #[test]
+fn what_sgdisk_does_not_mend_has_other_advice_that_does() {
+    let repaired = |bench: &Bench, script: &str| {
+        let image = bench.path("image");
+        run(Command::new("sh").args(["-c", script]).arg(&image));
+        fs::read(image).unwrap()
+    };
+    let own_block = |bench: &Bench| {
+        let mut raw = gpt(bench, &[], &[(536, &[2])]);
+        raw[528..532].fill(0);
+        let sum = crc32(&raw[512..604]);
+        raw[528..532].copy_from_slice(&sum.to_le_bytes());
+        fs::write(bench.path("image"), &raw).unwrap();
+        raw
+    };
+    for (make, expect, script) in [
+        (
+            &own_block as &dyn Fn(&Bench) -> Vec<u8>,
+            "`gdisk IMAGE` (use the GPT if it asks, then `r`, `b`, `c` and `w`)",
+            "printf 'r\nb\nc\ny\nw\ny\n' | gdisk $0",
+        ),
+        (
+            &|bench| gpt(bench, &[], &[(454, &[2])]),
+            "`sfdisk --relocate gpt-bak-std IMAGE`",
+            "sfdisk --relocate gpt-bak-std $0",
+        ),
+        (
+            &|bench| gpt(bench, &[], &[(450, &[0])]),
+            "`gdisk IMAGE` (use the GPT, then `w`)",
+            "printf '2\nw\ny\n' | gdisk $0",
+        ),
+    ] {
+        let bench = Bench::new(100 * MIB);
+        let raw = make(&bench);
+        let error = fails(&bench, file(&bench, &raw));
+        assert!(chain(&error).contains(expect), "{}", chain(&error));
+        check_untouched(&bench);
+        fs::write(bench.path("image"), &raw).unwrap();
+        assert_eq!(written(&bench, &repaired(&bench, script), false).outcome.warnings, [""; 0], "{expect}");
+        verify(bench.path("disk"));
+    }
+}
+
+#[test]
 fn a_damaged_gpt_in_a_qcow2_image_or_a_block_map_is_named_too() {
     let bench = Bench::new(100 * MIB);
     gpt(&bench, &[], &[(528, &[0xFF; 4])]);
@@ -130,8 +174,8 @@ fn a_table_that_only_its_end_has_is_no_success() {
     let raw = gpt(&bench, &[], &[(0, &[0; 2048])]);
     let error = fails(&bench, file(&bench, &raw));
     assert_error!(error, Error::Image(ImageError::TableDamaged { .. }));
-    let expect = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there; restore it \
-                  in the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`)";
+    let expect = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there; repair \
+                  the raw image with `gdisk IMAGE` (use the GPT if it asks, then `r`, `b`, `c` and `w`)";
     assert!(chain(&error).contains(expect), "{}", chain(&error));
     check_does_not_boot(&bench);
     let advice = "printf '1\\nr\\nb\\nc\\ny\\nw\\ny\\n' | gdisk \"$0\"";

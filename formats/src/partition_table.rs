@@ -142,7 +142,7 @@ pub enum Fault {
         /// What is damaged.
         reason: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: String,
     },
     /// The table is made for another block size than that of the disk.
     #[error("it is made for blocks of {found} bytes, and not of {expected} bytes")]
@@ -163,25 +163,38 @@ pub enum Fault {
 }
 
 impl Fault {
-    fn damaged(reason: impl Into<String>, remedy: &'static str) -> Self {
-        Self::Damaged { reason: reason.into(), remedy }
+    fn damaged(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Damaged { reason: reason.into(), remedy: remedy.into() }
     }
 }
 
-/// Remedies for damage that another copy does not mend, and for a sound GPT that nothing leads to.
+/// The remedy for damage that no program mends.
 const MAKE_AGAIN: &str = "download or create the image again";
-const REPAIR: &str = "repair the raw image with `sgdisk --move-second-header IMAGE`, or create it again";
-/// The same for larger blocks: sgdisk takes those of a file for 512 bytes.
-const REPAIR_LARGE: &str = "attach the raw image with `losetup --find --show --sector-size 4096 IMAGE` and repair the \
-                            device with `sgdisk --move-second-header`, or create the image again";
 
-/// The same where no protective record is left either: sgdisk takes nothing from the backup then.
-const RESTORE: &str = "restore it in the raw image with gdisk (use the current GPT, then `r`, `b`, `c` and `w`), or \
-                       create the image again";
+/// A program that mends a GPT, and what to do in it. Which program mends what was tried with gptfdisk 1.0.9 and
+/// util-linux 2.38.
+type Mend = (&'static str, &'static str);
 
-/// How a GPT that is whole and lacks a protective record is repaired.
-fn repair(block: u64) -> &'static str {
-    if block == 512 { REPAIR } else { REPAIR_LARGE }
+/// Takes a header or entries with a wrong checksum from the backup, and writes a protective record into a first block
+/// without the signature of a boot record.
+const MOVE_BACKUP: Mend = ("sgdisk --move-second-header", "");
+/// Takes everything from the backup. sgdisk keeps a header whose checksum is right, whatever it says, and takes nothing
+/// where the first block is a boot record without a protective record.
+const RESTORE: Mend = ("gdisk", " (use the GPT if it asks, then `r`, `b`, `c` and `w`)");
+/// Writes a protective record into a boot record that has none.
+const USE_GPT: Mend = ("gdisk", " (use the GPT, then `w`)");
+/// Has the protective record begin at block 1. sgdisk keeps it where it is.
+const RELOCATE: Mend = ("sfdisk --relocate gpt-bak-std", "");
+
+/// How to mend a raw image whose GPT counts in blocks of this size. The programs take those of a file for 512 bytes.
+fn mend((program, then): Mend, block: u64) -> String {
+    match block {
+        512 => format!("repair the raw image with `{program} IMAGE`{then}"),
+        _ => format!(
+            "attach the raw image with `losetup --find --show --sector-size {block} IMAGE`, and repair the device with \
+             `{program} DEVICE`{then}"
+        ),
+    }
 }
 
 /// Judges the table of an image. Reads its first blocks, the entries of a GPT, its backup, and the logical partitions
@@ -214,12 +227,13 @@ pub fn judge(known: &Known, read: &mut ReadAt<'_>) -> Result<Table, Fault> {
         (Some(boot), _) if boot.has_partitions() => mbr::judge(&boot, own, &mut image),
         (_, gpt::Search::Intact(gpt)) => {
             let reason = "its GPT has no protective record in the first block, so neither Linux nor firmware finds it";
-            Err(Fault::damaged(reason, repair(gpt.block())))
+            let how = if boot.is_some() { USE_GPT } else { MOVE_BACKUP };
+            Err(Fault::damaged(reason, format!("{}, or create it again", mend(how, gpt.block()))))
         }
-        (_, gpt::Search::Damaged { block, reason }) => match gpt::has_whole_backup(block, &mut image) {
-            Some(true) => Err(Fault::damaged(format!("{reason}, and it has no protective record"), RESTORE)),
-            _ => Err(gpt::damaged(&reason, block, &mut image)),
-        },
+        (_, gpt::Search::Damaged { block, reason, .. }) => {
+            let reason = format!("{reason}, and it has no protective record");
+            Err(gpt::damaged(&reason, RESTORE, block, &mut image))
+        }
         (Some(boot), _) => match boot.damaged_indicator(own, &image.known) {
             Some(number) => Err(Fault::damaged(
                 format!("record {number} of its MBR begins with neither 0x00 nor 0x80, so Linux ignores all of them"),
@@ -238,9 +252,9 @@ fn without_partitions(kind: Kind, own: u64, image: &mut Image<'_, '_>) -> Result
     if content::is_at(0, image) != Some(false) {
         return Ok(table);
     }
-    if BLOCK_SIZES.into_iter().any(|block| gpt::has_whole_backup(block, image) == Some(true)) {
+    if let Some(block) = BLOCK_SIZES.into_iter().find(|block| gpt::has_whole_backup(*block, image) == Some(true)) {
         let reason = "its GPT is only in the backup at its end, and neither Linux nor firmware finds it there";
-        return Err(Fault::damaged(reason, RESTORE));
+        return Err(Fault::damaged(reason, format!("{}, or create it again", mend(RESTORE, block))));
     }
     Ok(table)
 }

@@ -48,7 +48,7 @@ pub enum ImageError {
         /// What is damaged.
         reason: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: String,
     },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(

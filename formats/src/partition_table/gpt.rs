@@ -4,8 +4,8 @@ mod fit;
 
 use super::mbr::BootRecord;
 use super::{
-    BLOCK_SIZES, Fault, Found, Image, Kind, MAKE_AGAIN, Partition, REPAIR_LARGE, Table, le32, le64, overlapping, put,
-    repair,
+    BLOCK_SIZES, Fault, Found, Image, Kind, MAKE_AGAIN, MOVE_BACKUP, Mend, Partition, RELOCATE, RESTORE, Table, le32,
+    le64, mend, overlapping, put,
 };
 use crate::crc32::crc32;
 
@@ -72,7 +72,7 @@ pub enum Backup {
 /// The header found in an image.
 pub(super) enum Search {
     Intact(Box<Gpt>),
-    Damaged { block: u64, reason: String },
+    Damaged { block: u64, reason: String, how: Mend },
     Missing,
     Unknown,
 }
@@ -80,7 +80,8 @@ pub(super) enum Search {
 /// Why a block has no header that can be used.
 enum NoHeader {
     NoSignature,
-    Damaged(String),
+    /// The reason, and what mends it if the backup is whole.
+    Damaged(String, Mend),
 }
 
 impl Gpt {
@@ -118,7 +119,8 @@ impl Gpt {
         let long = |at| le64(&header, at).unwrap_or_default();
         let len = int(HEADER_SIZE);
         let checked = header.get(..len as usize).filter(|_| len >= MIN_HEADER);
-        let mut checked = checked.ok_or_else(|| NoHeader::Damaged(format!("it cannot have {len} bytes")))?.to_vec();
+        let checked = checked.ok_or_else(|| NoHeader::Damaged(format!("it cannot have {len} bytes"), MOVE_BACKUP))?;
+        let mut checked = checked.to_vec();
         put(&mut checked, HEADER_SUM, &[0; 4]);
         let gpt = Self {
             other_lba: long(OTHER_LBA),
@@ -131,8 +133,10 @@ impl Gpt {
             backup: Backup::Unknown,
             header: Vec::new(),
         };
+        if crc32(&checked) != int(HEADER_SUM) {
+            return Err(NoHeader::Damaged("its checksum is wrong".to_owned(), MOVE_BACKUP));
+        }
         let reason = match () {
-            () if crc32(&checked) != int(HEADER_SUM) => "its checksum is wrong".to_owned(),
             () if long(OWN_LBA) != lba => format!("it is in block {lba}, but made for block {}", long(OWN_LBA)),
             () if gpt.first_usable > gpt.last_usable => "it has no blocks for partitions".to_owned(),
             () if !gpt.entry_size.is_power_of_two() || gpt.entry_size < USUAL_ENTRY => {
@@ -144,15 +148,15 @@ impl Gpt {
             () if gpt.entries_lba <= PRIMARY => format!("its entries cannot be in block {}", gpt.entries_lba),
             () => return Ok(Self { header, ..gpt }),
         };
-        Err(NoHeader::Damaged(reason))
+        Err(NoHeader::Damaged(reason, RESTORE))
     }
 
     /// The entries, if their checksum is right.
-    fn entries(&self, image: &mut Image<'_, '_>) -> Result<Found, &'static str> {
-        let offset = self.entries_lba.checked_mul(self.block()).ok_or("lie beyond any disk")?;
+    fn entries(&self, image: &mut Image<'_, '_>) -> Result<Found, (&'static str, Mend)> {
+        let offset = self.entries_lba.checked_mul(self.block()).ok_or(("lie beyond any disk", RESTORE))?;
         match image.get(offset, self.entries_len() as usize) {
-            Found::Bytes(bytes) if crc32(&bytes) != self.entries_sum => Err("have a wrong checksum"),
-            Found::Absent => Err("lie after the end of the image"),
+            Found::Bytes(bytes) if crc32(&bytes) != self.entries_sum => Err(("have a wrong checksum", MOVE_BACKUP)),
+            Found::Absent => Err(("lie after the end of the image", RESTORE)),
             found => Ok(found),
         }
     }
@@ -181,7 +185,7 @@ impl Gpt {
         let backup = match Self::parse(header, self.other_lba) {
             Ok(backup) => backup,
             Err(NoHeader::NoSignature) => return Backup::Missing,
-            Err(NoHeader::Damaged(_)) => return Backup::Damaged,
+            Err(NoHeader::Damaged(..)) => return Backup::Damaged,
         };
         let content = |gpt: &Self| {
             (
@@ -218,8 +222,9 @@ pub(super) fn find(image: &mut Image<'_, '_>) -> Search {
         };
         match parsed {
             Ok(gpt) => return Search::Intact(Box::new(gpt)),
-            Err(NoHeader::Damaged(reason)) if !matches!(found, Search::Damaged { .. }) => {
-                found = Search::Damaged { block, reason: format!("the header of its GPT is damaged: {reason}") };
+            Err(NoHeader::Damaged(reason, how)) if !matches!(found, Search::Damaged { .. }) => {
+                let reason = format!("the header of its GPT is damaged: {reason}");
+                found = Search::Damaged { block, reason, how };
             }
             Err(_) => {}
         }
@@ -231,15 +236,18 @@ pub(super) fn find(image: &mut Image<'_, '_>) -> Search {
 pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let mut gpt = match found {
         Search::Intact(gpt) => gpt,
-        Search::Damaged { block, reason } => return Err(damaged(&reason, block, image)),
-        Search::Missing => return Err(damaged("its first block announces a GPT, but there is no header", own, image)),
+        Search::Damaged { block, reason, how } => return Err(damaged(&reason, how, block, image)),
+        Search::Missing => {
+            let reason = "its first block announces a GPT, but there is no header";
+            return Err(damaged(reason, MOVE_BACKUP, own, image));
+        }
         Search::Unknown => return Ok(Table::without_partitions(Kind::Unknown, own)),
     };
     if let Some(start) = boot.misplaced_protective() {
         let reason = format!("the protective record of its GPT begins at block {start} and not at block 1");
         return Err(Fault::damaged(
             format!("{reason}, so neither Linux nor firmware finds the GPT"),
-            repair(gpt.block()),
+            format!("{}, or create it again", mend(RELOCATE, gpt.block())),
         ));
     }
     if gpt.entry_size != USUAL_ENTRY {
@@ -250,7 +258,7 @@ pub(super) fn judge(boot: &BootRecord, found: Search, own: u64, image: &mut Imag
     let entries = match gpt.entries(image) {
         Ok(Found::Bytes(entries)) => Some(entries),
         Ok(_) => None,
-        Err(reason) => return Err(damaged(&format!("the entries of its GPT {reason}"), block, image)),
+        Err((reason, how)) => return Err(damaged(&format!("the entries of its GPT {reason}"), how, block, image)),
     };
     let mut table = Table { block_is_certain: true, ..Table::without_partitions(Kind::Unknown, block) };
     for (number, entry) in (1..).zip(entries.as_deref().unwrap_or_default().chunks(USUAL_ENTRY as usize)) {
@@ -352,23 +360,15 @@ pub(super) fn has_whole_backup(block: u64, image: &mut Image<'_, '_>) -> Option<
 }
 
 /// A fault of the primary copy. What can be done depends on the backup in the last block of the image.
-pub(super) fn damaged(reason: &str, block: u64, image: &mut Image<'_, '_>) -> Fault {
+pub(super) fn damaged(reason: &str, how: Mend, block: u64, image: &mut Image<'_, '_>) -> Fault {
+    let mend = mend(how, block);
     let remedy = match has_whole_backup(block, image) {
-        Some(true) if block != 512 => {
-            "its backup at the end of the image is whole: attach the raw image with `losetup --find --show \
-             --sector-size 4096 IMAGE`, and repair the device with `sgdisk --move-second-header`, which takes the table \
-             from there"
-        }
-        Some(true) => {
-            "its backup at the end of the image is whole: repair the raw image with `sgdisk --move-second-header \
-             IMAGE`, which takes the table from there"
-        }
-        Some(false) => "its backup at the end of the image is not whole, either: download or create the image again",
-        None if block != 512 => REPAIR_LARGE,
-        None => {
-            "repair the raw image with `sgdisk --move-second-header IMAGE`, which takes the table from the backup at \
-             the end of the image, or download or create the image again"
-        }
+        Some(true) => format!("its backup at the end of the image is whole: {mend}, which takes the table from there"),
+        Some(false) => format!("its backup at the end of the image is not whole, either: {MAKE_AGAIN}"),
+        None => format!(
+            "if its backup at the end of the image is whole, {mend}, which takes the table from there; if not, \
+             {MAKE_AGAIN}"
+        ),
     };
     Fault::damaged(reason, remedy)
 }

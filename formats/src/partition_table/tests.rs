@@ -147,5 +147,8 @@ fn what_is_not_known_is_not_judged() {
     let mut damaged = image;
     damaged[528] ^= 1;
     let error = check(&damaged, 1024).unwrap_err().to_string();
-    assert!(error.contains("repair the raw image with `sgdisk --move-second-header IMAGE`, which"), "{error}");
+    let expect = "; if its backup at the end of the image is whole, repair the raw image with `sgdisk \
+                  --move-second-header IMAGE`, which takes the table from there; if not, download or create the image \
+                  again";
+    assert!(error.ends_with(expect), "{error}");
 }

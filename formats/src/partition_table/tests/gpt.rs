@@ -219,6 +219,46 @@ fn the_advice_for_a_damaged_table_of_larger_blocks_has_their_size() {
     }
 }
 
+/// What mends which was tried with these programs; `actions/tests/damaged_tables.rs` tries it again.
+#[test]
+fn the_advice_is_a_program_that_mends_it() {
+    let sealed = |at: usize, byte: u8| {
+        move |image: &mut Vec<u8>| {
+            image[at] = byte;
+            seal_header(image, 512);
+        }
+    };
+    let plain = |at: usize, byte: u8| move |image: &mut Vec<u8>| image[at] = byte;
+    let (move_backup, restore) = ("`sgdisk --move-second-header IMAGE`", "`r`, `b`, `c` and `w`)");
+    for (name, change, expect) in [
+        ("checksum", Box::new(plain(528, 0xFF)) as Box<dyn Fn(&mut Vec<u8>)>, move_backup),
+        ("an entry", Box::new(plain(1064, 0)), move_backup),
+        ("no header", Box::new(|image| image[512..1024].fill(0)), move_backup),
+        ("length", Box::new(sealed(524, 80)), move_backup),
+        ("no boot signature", Box::new(plain(510, 0)), move_backup),
+        ("own block", Box::new(sealed(536, 2)), restore),
+        ("no room", Box::new(sealed(559, 1)), restore),
+        ("entries over the header", Box::new(sealed(584, 1)), restore),
+        ("entries after the image", Box::new(sealed(587, 1)), restore),
+        (
+            "no record and no header",
+            Box::new(|image| {
+                image[450] = 0;
+                image[528] ^= 1;
+            }),
+            restore,
+        ),
+        ("only the backup", Box::new(|image| image[..2048].fill(0)), restore),
+        ("no protective record", Box::new(plain(450, 0)), "`gdisk IMAGE` (use the GPT, then `w`)"),
+        ("protective record elsewhere", Box::new(plain(454, 2)), "`sfdisk --relocate gpt-bak-std IMAGE`"),
+    ] {
+        let mut image = gpt(512);
+        change(&mut image);
+        let fault = whole(&image).unwrap_err().to_string();
+        assert!(fault.contains(expect), "{name}: {fault}");
+    }
+}
+
 #[test]
 fn a_gpt_that_linux_reads_is_used_and_what_is_odd_is_told() {
     const LAST: usize = SIZE as usize - 512;
