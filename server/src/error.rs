@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use slipway_protocol::{ErrorBody, ErrorCode};
 
-use crate::store::Fault;
+pub use self::database::DatabaseFault;
+
+mod database;
 
 /// An operation of the server that failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,7 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
         /// Why it failed.
-        source: Fault,
+        source: DatabaseFault,
     },
     /// The database could not be opened, or its schema could not be brought up to date.
     #[error("opening the database {file:?}")]
@@ -55,7 +57,7 @@ pub enum Error {
         /// Which one.
         file: PathBuf,
         /// Why it failed.
-        source: Fault,
+        source: DatabaseFault,
     },
     /// SQLite finds the database damaged.
     #[error("the database is damaged: {found}; restore a backup with `slipway-server restore`")]

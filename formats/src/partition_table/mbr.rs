@@ -172,7 +172,16 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     let (used, empty): (Vec<_>, Vec<_>) = records.partition(|(_, record)| record.blocks > 0);
     table.remarks.extend(empty.iter().map(|(number, _)| format!("partition {number} has no blocks")));
     table.partitions.extend(used.iter().map(|(number, record)| record.partition(*number, 0, block)));
-    within_disk(&table.partitions, block, image)?;
+    if let Err(fault) = within_disk(&table.partitions, block, image) {
+        // With smaller blocks it may fit.
+        let primary: Vec<u64> = used.iter().map(|(_, record)| record.start.into()).collect();
+        let found = Some(&primary).filter(|primary| !begins(primary, block, image).contains(&Some(true)));
+        let found = found.and_then(|primary| meant(primary, block, image));
+        return Err(match (found, image.known.block) {
+            (Some(found), Some(expected)) => Fault::BlockSize { expected, found },
+            _ => fault,
+        });
+    }
     table.remarks.extend(overlapping(table.partitions.iter()));
     let mut logical = Vec::new();
     for (number, record) in used.iter().filter(|(_, record)| is_extended(record.kind)) {
@@ -192,11 +201,7 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
         table.block_is_certain = !is_known && others.all(is_only_here);
         return Ok(table);
     }
-    let is_meant = |size: &u64| {
-        let found = begins(primary, *size, image);
-        found.contains(&Some(true)) && !found.contains(&None)
-    };
-    match (others.find(is_meant), image.known.block) {
+    match (meant(primary, block, image), image.known.block) {
         (Some(found), Some(expected)) => Err(Fault::BlockSize { expected, found }),
         (Some(found), None) => {
             let mut table = judge(boot, found, image)?;
@@ -205,6 +210,14 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
         }
         (None, _) => Ok(table),
     }
+}
+
+/// The other block size with which something known begins at these blocks, the starts of partitions.
+fn meant(starts: &[u64], block: u64, image: &mut Image<'_, '_>) -> Option<u64> {
+    BLOCK_SIZES.into_iter().filter(|size| *size != block).find(|size| {
+        let found = begins(starts, *size, image);
+        found.contains(&Some(true)) && !found.contains(&None)
+    })
 }
 
 /// Whether something known begins at each of these blocks of `size` bytes, but for the first block. None where too

@@ -15,7 +15,6 @@ pub mod boot_reports;
 pub mod claimants;
 pub mod events;
 pub mod external_steps;
-mod fault;
 pub mod findings;
 pub mod images;
 pub mod logs;
@@ -43,7 +42,6 @@ use serde::de::DeserializeOwned;
 
 use slipway_protocol::Digest;
 
-pub use self::fault::Fault;
 use crate::data::{check_never_served, image_in};
 use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};

@@ -12,6 +12,11 @@ fn an_mbr_is_for_the_block_size_by_which_its_partitions_begin_with_something() {
     record(&mut image, 0, 0x0C, 256, 512);
     record(&mut image, 1, 0x83, 768, 1024);
     assert_eq!(judge_for(Some(512), &image).map(|table| table.block), Ok(512), "nothing is known");
+    let mut usual = image.clone();
+    usual[768 * 512 + 1080..768 * 512 + 1082].copy_from_slice(&[0x53, 0xEF]);
+    let small = Known { block: Some(4096), disk: Some(SIZE / 2), image: Some(SIZE / 2) };
+    let found = judge(&small, &mut |at, len| usual.get(at as usize..at as usize + len).map(<[u8]>::to_vec));
+    assert_eq!(found, Err(Fault::BlockSize { expected: 4096, found: 512 }), "it does not fit with larger blocks");
     let at = 768 * 4096;
     image[at + 1080..at + 1082].copy_from_slice(&[0x53, 0xEF]);
     assert_eq!(judge_for(Some(512), &image), Err(Fault::BlockSize { expected: 512, found: 4096 }));

@@ -10,9 +10,9 @@ const NOT_A_DATABASE: i32 = 26;
 /// Why a database operation failed, and what to do if that is known.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(String);
+pub struct DatabaseFault(String);
 
-impl From<sqlx::Error> for Fault {
+impl From<sqlx::Error> for DatabaseFault {
     fn from(error: sqlx::Error) -> Self {
         // The library's sentence has the one of SQLite in it, which is its cause too.
         let Some(said) = error.as_database_error() else { return Self(error.to_string()) };
@@ -29,7 +29,7 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
-impl From<MigrateError> for Fault {
+impl From<MigrateError> for DatabaseFault {
     fn from(error: MigrateError) -> Self {
         match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
