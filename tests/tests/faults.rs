@@ -201,7 +201,7 @@ async fn answering(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_cut_off() {
     let lab = Lab::start().await;
-    let (raw, ends_early) = (raw(), "unexpected end of file");
+    let (raw, ends_early) = (raw(), "the data ends too early; download or create the image again");
     let mut faults = vec![Fault {
         name: "raw",
         image: StreamImage { digest: Some(sha256(&raw)), ..served(&lab, &raw[..12 * MIB]).await },
@@ -211,11 +211,10 @@ async fn an_image_that_is_cut_off() {
     }];
     // In order, so that what comes before the end is on the disk by then.
     let raw_digest = Some(sha256(&raw));
-    let causes = ["incomplete deflate stream", "decompression not finished but EOF reached", ends_early, ends_early];
-    for ((name, stream), cause) in compressed(&raw).into_iter().zip(causes) {
+    for (name, stream) in compressed(&raw) {
         let image = served(&lab, &stream[..stream.len() * 9 / 10]).await;
         let image = StreamImage { raw_digest: raw_digest.clone(), ..image };
-        faults.push(Fault { name, image, reason: "decoding the ", cause: Some(cause), left: Unbootable });
+        faults.push(Fault { name, image, reason: "decoding the ", cause: Some(ends_early), left: Unbootable });
     }
     // This block is decoded only once it is complete.
     let stream = xz(&raw[..4 * MIB]);
