@@ -238,7 +238,7 @@ impl<'a> Layout<'a> {
     }
 
     /// What else the system mounts from this disk, in an order in which each is mounted on what it needs, and warnings
-    /// of what has a lasting name and is not mounted.
+    /// of what else is on a disk and cannot be mounted.
     pub(crate) fn extras(&self) -> (Vec<Extra>, Vec<String>) {
         let (mut extras, mut warnings) = (Vec::new(), Vec::new());
         for Mounted { entry, .. } in self.mounted.iter().filter(|mounted| !mounted.entry.place.is_empty()) {

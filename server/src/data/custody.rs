@@ -123,7 +123,7 @@ pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
     }
     let message = format!(
         "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder \
-         away and restore a backup with `slipway-server --data {} restore FILE`; only to begin anew, without the \
+         away and restore a backup with `slipway-server --data {} restore FILE`; to start over without the \
          machines, images, runs and operators of before, run `mv {last} {last}.old`",
         root.display(),
         last = last.display()

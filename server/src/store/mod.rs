@@ -111,7 +111,7 @@ impl Store {
         let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
         let one = one.idle_timeout(None).max_lifetime(None);
         // SQLite ends a transaction by itself if the disk is full ("Response To Errors Within A Transaction"). The
-        // connection then counts one that it can neither end nor begin anew, and makes way for another.
+        // connection then counts one that it can neither end nor begin again, so it is replaced.
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
         let failed = |source| Error::OpenDatabase { file: file.to_owned(), source };
         let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;

@@ -38,8 +38,8 @@ fn a_server_that_lost_its_database_does_not_begin_another() {
         let (database, shown) = (data.join("slipway.db"), data.display());
         let expect = format!(
             "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, \
-             or move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; only to \
-             begin anew, without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
+             or move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; to \
+             start over without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
              {shown}/server.pem.old`"
         );
         for arguments in [&SERVE as &[&str], &["status"], &["operator-token"]] {
