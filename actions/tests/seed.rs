@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../user-data/tests/cloud_init/packages.rs"]
+#[path = "../../crates/user-data/tests/cloud_init/packages.rs"]
 mod packages;
 
 use std::fs::File;

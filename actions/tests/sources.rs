@@ -151,7 +151,7 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
     // An image of ten bytes, signed by minisign and by openssl.
     let bench = Bench::new(DISK);
     let url = bench.put("image", b"the image\0");
-    let made = |name: &str| format!("{}/../formats/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let made = |name: &str| format!("{}/../crates/formats/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
     for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
         let public_key = fs::read_to_string(made(public_key)).unwrap();
         let signature = signature(made(signed), &public_key);

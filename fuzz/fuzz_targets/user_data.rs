@@ -1,5 +1,5 @@
 //! User-data that takes a block keeps its meaning to a YAML reader and has the block. Removing the block restores the
-//! bytes. `cloud_config` tests the meaning to cloud-init's parser, and user-data/tests/cloud_init tests it with
+//! bytes. `cloud_config` tests the meaning to cloud-init's parser, and crates/user-data/tests/cloud_init tests it with
 //! cloud-init itself.
 #![no_main]
 

@@ -2,7 +2,7 @@
 //!
 //! One static file has three roles, chosen by how it is started: PID 1 of the boot image ([`pid1`]), the kernel's
 //! `modprobe` ([`drivers`]), and a command line ([`cli`]). Reading order up to the first action: `main.rs`,
-//! `pid1/mod.rs` (starts `slipway installer`), `cli/mod.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
+//! `pid1.rs` (starts `slipway installer`), `cli.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
 
 use std::path::Path;
 use std::process::ExitCode;

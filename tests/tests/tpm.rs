@@ -7,7 +7,7 @@ use slipway_protocol::{Action, EraseDisk, KeyOrigin, Proof, Step};
 use slipway_tests::Lab;
 use swtpm::Swtpm;
 
-#[path = "../../tpm/tests/common/mod.rs"]
+#[path = "../../crates/tpm/tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod swtpm;
 

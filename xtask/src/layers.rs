@@ -10,15 +10,15 @@ use crate::workspace;
 
 /// A crate by its folder, and the workspace crates it may use.
 const CRATES: &[(&str, &[&str])] = &[
-    ("protocol", &[]),
-    ("formats", &["protocol"]),
-    ("user-data", &["protocol"]),
-    ("parts", &[]),
-    ("media", &["protocol", "formats", "parts", "secure-boot"]),
-    ("attestation", &["protocol"]),
-    ("secure-boot", &["formats"]),
-    ("tpm", &["protocol"]),
-    ("pxe", &[]),
+    ("crates/protocol", &[]),
+    ("crates/formats", &["protocol"]),
+    ("crates/user-data", &["protocol"]),
+    ("crates/parts", &[]),
+    ("crates/media", &["protocol", "formats", "parts", "secure-boot"]),
+    ("crates/attestation", &["protocol"]),
+    ("crates/secure-boot", &["formats"]),
+    ("crates/tpm", &["protocol"]),
+    ("crates/pxe", &[]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "formats", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
@@ -30,7 +30,7 @@ type Layers = &'static [&'static [&'static str]];
 
 const MODULES: &[(&str, Layers)] = &[
     (
-        "user-data",
+        "crates/user-data",
         &[
             &["lines", "gzip", "block", "quotes"],
             &["refusal"],

@@ -14,12 +14,12 @@ mod data_folder;
 mod derived_states;
 mod disk_hints;
 mod enrolment;
-#[path = "../../../attestation/tests/common/log.rs"]
+#[path = "../../../crates/attestation/tests/common/log.rs"]
 mod event_logs;
 mod external_steps;
 mod files;
 mod foreseen;
-#[path = "../../../media/tests/common/image.rs"]
+#[path = "../../../crates/media/tests/common/image.rs"]
 mod image;
 mod images;
 mod insides;
@@ -38,7 +38,7 @@ mod openapi;
 mod operator;
 mod operators;
 mod output;
-#[path = "../../../user-data/tests/cloud_init/packages.rs"]
+#[path = "../../../crates/user-data/tests/cloud_init/packages.rs"]
 mod packages;
 mod permissions;
 mod phone_home;
@@ -50,7 +50,7 @@ mod secure_boot;
 mod siege;
 mod softhsm;
 mod support;
-#[path = "../../../tpm/tests/common/mod.rs"]
+#[path = "../../../crates/tpm/tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 #[expect(dead_code, reason = "shared with other tests")]
 mod swtpm;

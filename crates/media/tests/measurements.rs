@@ -18,7 +18,7 @@ use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
 /// What a machine with OVMF and a software TPM measured that started a stick of `media build`.
-const LOG: &[u8] = include_bytes!("../../fuzz/corpus/event_log/unified-image-on-ovmf");
+const LOG: &[u8] = include_bytes!("../../../fuzz/corpus/event_log/unified-image-on-ovmf");
 
 /// The value of a register after these events.
 fn replayed(events: &[Event], register: u8) -> String {

@@ -92,7 +92,7 @@ fn adds_the_block(before: &Value, with: &Value) -> Result<(), String> {
 /// What cloud-init understands keeps its meaning, and the system reports.
 #[test]
 fn whatever_is_taken_of_damaged_texts_reports() {
-    let corpus = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/user_data")).unwrap();
+    let corpus = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/user_data")).unwrap();
     let mut files: Vec<_> = corpus.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut texts: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();

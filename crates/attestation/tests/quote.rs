@@ -4,7 +4,7 @@
 use slipway_attestation::quote::Quote;
 use slipway_protocol::attestation::QUOTED_PCRS;
 
-const QUOTE: &[u8] = include_bytes!("../../fuzz/corpus/tpm_quote/quote");
+const QUOTE: &[u8] = include_bytes!("../../../fuzz/corpus/tpm_quote/quote");
 /// SHA-256 (TPM_ALG_ID).
 const SHA_256: u16 = 0x0b;
 
