@@ -5,22 +5,25 @@ pub mod answer;
 pub mod auth;
 pub mod body;
 pub mod boot;
+pub mod boot_files;
 pub mod boot_report;
 pub mod capture;
 pub mod enrol;
-pub mod escrow;
+
 pub mod external_report;
 mod fault;
 mod file_body;
 pub mod files;
 mod forwarded;
 pub mod images;
-pub mod media;
+
 pub mod metadata;
 pub mod node;
 pub mod openapi;
 pub mod operator;
 pub mod phone_home;
+pub mod range;
+pub mod recovery_keys;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -36,17 +39,17 @@ use axum::{Extension, Router};
 use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES, printable};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
-use crate::admission::Policy;
-use crate::boot_fetches::BootFetches;
-use crate::ca::Authority;
-use crate::capture::Captures;
-use crate::data::DataDir;
-use crate::enrol::tpm;
-use crate::error::{Error, MOST_LOGGED};
-use crate::jwt::Signer;
-use crate::limits::Limits;
+use crate::base::data::DataDir;
+use crate::base::error::{Error, MOST_LOGGED};
+use crate::base::limits::Limits;
+use crate::base::rate::{Buckets, Rate};
+use crate::boot_files::fetches::BootFetches;
+use crate::keys::ca::Authority;
+use crate::keys::jwt::Signer;
+use crate::node::admission::Policy;
+use crate::node::capture::Captures;
+use crate::node::enrol::tpm;
 use crate::operate::BootFiles;
-use crate::rate::{Buckets, Rate};
 use crate::store::Store;
 use answer::ApiError;
 use auth::{NodeName, OperatorName, Peer};
@@ -141,7 +144,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/events", get(operator::events))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))
-        .route("/media", get(media::newest).post(media::make))
+        .route("/media", get(boot_files::newest).post(boot_files::make))
         .route("/operators", get(operator::operators).post(operator::add_operator))
         .route("/operators/{operator}", delete(operator::remove_operator))
         .route("/operators/{operator}/rotate", post(operator::rotate_operator))
@@ -171,7 +174,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/node/heartbeat", post(node::heartbeat))
         .route("/v1/node/runs/{run}/captures", post(capture::commit))
         .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
-        .route("/v1/node/runs/{run}/recovery-keys", post(escrow::store))
+        .route("/v1/node/runs/{run}/recovery-keys", post(recovery_keys::store))
         .route("/v1/time", get(node::time))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);

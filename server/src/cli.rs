@@ -5,13 +5,12 @@ mod boot_files;
 mod ca;
 mod claims;
 mod disk;
-mod escrow;
 mod host_keys;
 mod image_add;
 mod keys;
 mod lists;
+pub mod log;
 mod manual;
-mod media;
 mod names;
 mod node;
 mod operator;
@@ -33,20 +32,21 @@ use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
 use slipway_protocol::given::{is_blank, options};
 use slipway_protocol::{Digest, printable};
-use slipway_server::data::DataDir;
-use slipway_server::store::{Store, systems};
-use slipway_server::time::dated;
-use slipway_server::{image, operate};
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::dated;
+use slipway_server::image;
+use slipway_server::operate;
+use slipway_server::store::Store;
+use slipway_server::store::systems;
 use slipway_user_data::MAX_BYTES;
 
-use crate::log;
-use escrow::EscrowCommand;
+use boot_files::MediaCommand;
 use keys::KeysCommand;
 use lists::{image_lines, image_table};
-use media::MediaCommand;
 use node::NodeCommand;
 use operator::OperatorCommand;
 use os::OsCommand;
+use recovery_key::recipients::{self, EscrowCommand};
 use run::RunCommand;
 use token::TokenCommand;
 
@@ -202,7 +202,7 @@ async fn run_on(data: &Path, command: Command) -> anyhow::Result<()> {
     let command = match command {
         Command::Serve(options) => return serve::run(data.to_owned(), options).await,
         Command::Restore(options) => return backup::restore(data, options).await,
-        Command::Media(command) => return media::run(data, command).await,
+        Command::Media(command) => return boot_files::run(data, command).await,
         Command::Manual { folder } => return manual::write(&folder),
         Command::Names { words } => return names::run(data.to_owned(), &words),
         command => command,
@@ -247,7 +247,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, data, options).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
-        Command::Escrow(command) => escrow::run(store, command).await,
+        Command::Escrow(command) => recipients::run(store, command).await,
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
         Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,

@@ -17,13 +17,14 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use self::raw::Raw;
-use crate::data::DataDir;
-use crate::error::Error;
-use crate::random;
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::now;
+use crate::store;
+use crate::store::Store;
 use crate::store::findings::{self, Content, Finding, Stamp};
 use crate::store::images::{self, Image};
-use crate::store::{self, Store};
-use crate::time::now;
 
 const CHUNK_BYTES: usize = 1 << 20;
 

@@ -1,7 +1,6 @@
 //! `slipway-server`: the server, and the operators' commands on its data folder.
 
 mod cli;
-mod log;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ fn main() -> ExitCode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = cli::arguments();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
-    log::start(filter, arguments.command.log_format());
+    cli::log::start(filter, arguments.command.log_format());
     let done = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let done = runtime.block_on(cli::run(arguments));
         // Not for ever: a token that does not answer holds its thread.

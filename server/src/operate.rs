@@ -1,10 +1,10 @@
 //! What operators do, whether on the command line or over HTTPS.
 
-mod boot_builds;
+pub mod backup;
+mod boot_files;
 mod captured;
 mod image;
 mod log;
-mod media;
 mod named_images;
 mod network;
 mod new_run;
@@ -21,17 +21,18 @@ mod yaml;
 
 use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
 
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, settings};
+use crate::store::settings;
 
-pub use self::boot_builds::{
+pub use self::boot_files::builds::{
     KnownBootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
 };
+pub use self::boot_files::{BootFiles, NewMedia};
 pub use self::image::{known_image, remove_image};
 pub use self::log::{LogType, node_log};
-pub use self::media::{BootFiles, NewMedia};
 pub use self::network::parse_network;
 pub use self::new_run::{NewRun, Task};
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};

@@ -21,7 +21,6 @@ pub mod logs;
 pub mod nodes;
 pub mod notes;
 pub mod operators;
-pub mod recipients;
 pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
@@ -42,8 +41,8 @@ use serde::de::DeserializeOwned;
 
 use slipway_protocol::Digest;
 
-use crate::data::{check_never_served, image_in};
-use crate::error::Error;
+use crate::base::data::{check_never_served, image_in};
+use crate::base::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};

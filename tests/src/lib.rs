@@ -15,12 +15,13 @@ use slipway_installer::log_book::LogBook;
 use slipway_installer::tpm::{MachineTpm, Place};
 use slipway_installer::{End, Options, tls};
 use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
-use slipway_server::ca::Authority;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::keys::ca::Authority;
+use slipway_server::listen::serve;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
-use slipway_server::serve;
+use slipway_server::store;
+use slipway_server::store::Store;
 use slipway_server::store::images::{self, Image};
-use slipway_server::store::{self, Store};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -66,7 +67,7 @@ impl Lab {
             names: Vec::new(),
             policy: Default::default(),
             ek_ca: None,
-            limits: slipway_server::limits::Limits::default(),
+            limits: slipway_server::base::limits::Limits::default(),
             max_capture: 1 << 30,
         };
         let server = serve::Server::bind(config).await.unwrap();
@@ -170,7 +171,7 @@ impl Lab {
     pub async fn wait_for(&self, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
         let store = self.store().await;
         for _ in 0..600 {
-            let nodes = slipway_server::status::all(&store).await.unwrap();
+            let nodes = slipway_server::node::status::all(&store).await.unwrap();
             if let Some(node) = nodes.into_iter().find(&wanted) {
                 return node;
             }

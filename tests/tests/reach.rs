@@ -172,7 +172,7 @@ fn server(host: &str, ca: &str) -> Server {
 /// Some CA.
 fn some_ca() -> String {
     let folder = tempfile::tempdir().unwrap();
-    let data = slipway_server::data::DataDir::make(folder.path()).unwrap();
+    let data = slipway_server::base::data::DataDir::make(folder.path()).unwrap();
     let names = ["localhost".to_owned()].into();
-    slipway_server::ca::Authority::open_or_make(&data, &names).unwrap().pem().to_owned()
+    slipway_server::keys::ca::Authority::open_or_make(&data, &names).unwrap().pem().to_owned()
 }

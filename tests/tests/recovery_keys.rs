@@ -20,7 +20,7 @@ use common::swtpm::Tpm;
 use slipway_actions::{Host, HostOptions};
 use slipway_installer::{End, Options};
 use slipway_protocol::{Action, EncryptRoot, Step};
-use slipway_server::escrow;
+use slipway_server::node::recovery_keys;
 use slipway_tests::Lab;
 
 const ROOT_AT: usize = 10;
@@ -59,7 +59,7 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     assert_eq!(end, End::Failed, "nothing can be run in this system");
     let store = lab.store().await;
     let node = lab.status().await;
-    let keys = escrow::show_keys(&store, &node.id, "m1", &[]).await.unwrap();
+    let keys = recovery_keys::show_keys(&store, &node.id, "m1", &[]).await.unwrap();
     assert_eq!((keys.len(), keys[0].key.key.reveal().len()), (1, 71));
     // The key appears nowhere else.
     let told =

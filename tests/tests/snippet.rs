@@ -9,10 +9,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use slipway_protocol::{Action, ExternalStep, ExternalStepStatus, Reboot, Step};
-use slipway_server::ca::Authority;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::keys::ca::Authority;
 use slipway_server::operate;
-use slipway_server::snippet::{self, Surrounding};
+use slipway_server::rules::snippet::{self, Surrounding};
 use slipway_server::store::run_tokens::Purpose;
 use slipway_tests::Lab;
 use tempfile::TempDir;

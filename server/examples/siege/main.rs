@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use slipway_server::limits::raise_open_files;
+use slipway_server::base::limits::raise_open_files;
 
 use attack::Attack;
 use nodes::Nodes;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde::Deserialize;
-use slipway_server::ca::Authority;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::keys::ca::Authority;
 use slipway_server::store::Store;
 use tempfile::TempDir;
 

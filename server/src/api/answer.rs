@@ -16,9 +16,9 @@ use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 
 use crate::api::body::Unread;
 use crate::api::{App, fault};
-use crate::error::{Error, MOST_LOGGED, chain};
+use crate::base::error::{Error, MOST_LOGGED, chain};
+use crate::base::time::dated;
 use crate::store::to_word;
-use crate::time::dated;
 
 /// An answer to an operator, in JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
 pub struct Dated<T>(pub T);

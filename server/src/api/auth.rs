@@ -10,11 +10,11 @@ use slipway_protocol::ErrorCode;
 
 use crate::api::App;
 use crate::api::answer::ApiError;
-use crate::error::Error;
-use crate::jwt::Subject;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::keys::jwt::Subject;
+use crate::node::reports::run_events;
 use crate::operate;
-use crate::reports::run_events;
-use crate::time::now;
 
 /// The remote end of the connection. The listener adds it to every request.
 #[derive(Clone, Debug)]

@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::answer::ApiError;
 use crate::api::auth::Peer;
-use crate::error::Error;
-use crate::limits::{Limits, Memory};
-use crate::rate::Origin;
+use crate::base::error::Error;
+use crate::base::limits::{Limits, Memory};
+use crate::base::rate::Origin;
 
 /// The least memory that is taken at once.
 const FIRST_BYTES: usize = 4 << 10;

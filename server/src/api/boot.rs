@@ -14,18 +14,18 @@ use serde::Deserialize;
 use slipway_parts::PROGRAM;
 use slipway_protocol::{BootWay, ErrorBody, ErrorCode, Identity};
 
-use crate::admission;
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::Peer;
 use crate::api::files::{self, Served};
-use crate::error::Error;
-use crate::ipxe::{self, Known};
-use crate::reports::node_state::known_to_loader;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::admission;
+use crate::node::reports::node_state::known_to_loader;
+use crate::rules::ipxe::{self, Known};
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::runs;
-use crate::time::now;
 use utoipa::IntoParams;
 
 /// What iPXE knows about its machine. Anyone may ask: who knows all identifiers of a node learns whether it installs, and

@@ -15,10 +15,10 @@ use crate::api::answer::{ApiError, SMALL, UrlQuery, from_json};
 use crate::api::auth::RunToken;
 use crate::api::body::Unread;
 use crate::api::node::decode;
-use crate::error::Error;
-use crate::reports::{boot, run_token};
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::reports::{boot, run_token};
 use crate::store::run_tokens::Purpose;
-use crate::time::now;
 use utoipa::IntoParams;
 
 /// Get the node's state and the newest boot report of the system. 404 and 410 mean that the server wants no more

@@ -13,9 +13,9 @@ use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonReport, Raw, SMALL, UrlPath, UrlQuery, number};
 use crate::api::auth::NodeCaller;
-use crate::capture::{Appended, Capture};
-use crate::error::Error;
-use crate::jwt::Subject;
+use crate::base::error::Error;
+use crate::keys::jwt::Subject;
+use crate::node::capture::{Appended, Capture};
 use crate::store::images::Image;
 use utoipa::IntoParams;
 

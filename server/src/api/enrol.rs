@@ -15,10 +15,10 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonReport, SMALL, from_json};
 use crate::api::auth::{NodeCaller, Peer};
 use crate::api::body::Unread;
-use crate::ca::NodeRequest;
-use crate::enrol::{self, Answer, Credentials};
-use crate::error::Error;
-use crate::time::now;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::keys::ca::NodeRequest;
+use crate::node::enrol::{self, Answer, Credentials};
 
 /// Seconds after which a waiting machine asks again.
 const RETRY_SECONDS: &str = "2";

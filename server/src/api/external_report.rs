@@ -14,10 +14,10 @@ use crate::api::App;
 use crate::api::answer::{ApiError, from_json};
 use crate::api::auth::RunToken;
 use crate::api::body::Unread;
-use crate::error::Error;
-use crate::reports::{external_steps, run_token};
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::reports::{external_steps, run_token};
 use crate::store::run_tokens::Purpose;
-use crate::time::now;
 
 /// Report an external step.
 ///

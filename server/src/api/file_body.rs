@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READS_AT_ONCE};
+use crate::base::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READS_AT_ONCE};
 
 /// Downloads of this process in progress.
 static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);

@@ -14,8 +14,8 @@ use tokio::fs::File;
 
 use crate::api::answer::ApiError;
 use crate::api::file_body::{FileBody, OnLastByte};
-use crate::error::Error;
-use crate::range::{self, Wanted};
+use crate::api::range::{self, Wanted};
+use crate::base::error::Error;
 
 /// An open file, and how to serve it.
 pub struct Served {

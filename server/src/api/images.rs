@@ -13,11 +13,14 @@ use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::{NodeCaller, OperatorCaller};
 use crate::api::files::{self, Served};
-use crate::error::Error;
-use crate::random::image_token_hash;
-use crate::state;
+use crate::base::error::Error;
+use crate::base::random::image_token_hash;
+use crate::rules::state;
+use crate::store::Connection;
+use crate::store::images;
+use crate::store::nodes;
 use crate::store::run_tokens::{self, Purpose};
-use crate::store::{Connection, images, nodes, runs};
+use crate::store::runs;
 use utoipa::IntoParams;
 
 /// How a machine proves that it is to have an image.

@@ -11,8 +11,8 @@ use slipway_protocol::{ErrorBody, ErrorCode};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath};
-use crate::error::Error;
-use crate::metadata::{self, VERSIONS};
+use crate::base::error::Error;
+use crate::run::metadata::{self, VERSIONS};
 
 /// The header in which EC2's clients send their token (Amazon EC2 User Guide, "IMDSv2").
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";

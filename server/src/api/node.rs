@@ -18,12 +18,13 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonReport, Raw, UrlQuery, number};
 use crate::api::auth::NodeCaller;
 use crate::api::body::too_large;
-use crate::error::Error;
-use crate::jwt::Subject;
-use crate::reports::run_events;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::keys::jwt::Subject;
+use crate::node::reports::run_events;
+use crate::store;
+use crate::store::logs;
 use crate::store::logs::Chunk;
-use crate::store::{self, logs};
-use crate::time::now;
 use utoipa::IntoParams;
 
 /// How often a poll checks the database. It checks the database instead of a signal in this process, so that any other

@@ -12,16 +12,17 @@ use tokio::task::spawn_blocking;
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, JsonBody, JsonChange, OperatorQuery, UrlPath, number};
 use crate::api::auth::OperatorCaller;
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
+use crate::node::status;
 use crate::operate::{
     self, IssuedOperator, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange,
     OperatorStatus, TokenStatus,
 };
-use crate::status;
+use crate::store::events as event_store;
+use crate::store::runs;
 use crate::store::runs::Run;
 use crate::store::systems::System;
-use crate::store::{events as event_store, runs};
 use utoipa::{IntoParams, ToSchema};
 
 /// A bootstrap token to issue.

@@ -10,10 +10,10 @@ use slipway_protocol::{ErrorBody, ErrorCode};
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath};
 use crate::api::body::Unread;
-use crate::error::Error;
-use crate::reports::phone_home;
-use crate::reports::phone_home::Caller;
-use crate::time::now;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::reports::phone_home;
+use crate::node::reports::phone_home::Caller;
 
 /// Limits of a form. cloud-init's form has seven fields; the longest is an RSA host key.
 const MAX_FIELDS: usize = 32;

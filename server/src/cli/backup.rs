@@ -6,10 +6,11 @@ use std::str::FromStr;
 use age::x25519::Identity;
 use anyhow::{Context, bail};
 use clap::Args;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
 use slipway_server::image::stored;
+use slipway_server::keys::seal;
+use slipway_server::operate::backup;
 use slipway_server::store::Store;
-use slipway_server::{backup, seal};
 
 use super::{print_line, tell};
 

@@ -1,88 +1,263 @@
-//! Texts about the boot files that machines fetched.
+//! `slipway-server media`.
 
-use slipway_protocol::printable::{self, line};
-use slipway_protocol::{BootFetch, NodeStatus};
-use slipway_server::time::Millis;
+pub mod fetched;
+mod known;
+mod write;
 
-use super::words::{duration, word};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-/// Most addresses of strangers that are named.
-const MOST_NAMED: usize = 3;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use slipway_media::{Config, Kind, MachineSettings};
+use slipway_parts::Arch;
+use slipway_protocol::{Network, Proxy, Secret};
+use slipway_server::base::data::DataDir;
+use slipway_server::boot_files;
+use slipway_server::boot_files::make::{Request, write_settings};
+use slipway_server::keys::ca;
+use slipway_server::keys::secure_boot::SecureBoot;
+use slipway_server::operate;
+use slipway_server::store::Store;
+use slipway_server::store::settings;
 
-/// What a machine did that fetched boot files and was not heard from since.
-pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
-    let fetched = node.boot_files_fetched.as_ref()?;
-    let newest = fetched.files.last()?;
-    let ago = duration(now.saturating_sub(newest.at));
-    let names = format!("boot files fetched: {} {ago} ago, by {}", newest.file, word(&newest.way));
-    Some(match fetched.silent_since {
-        None => format!("{names} from {}", newest.address),
-        Some(_) => format!(
-            "silent for {ago} after fetching its boot files: the kernel or its network did not come up; look at its \
-             console"
-        ),
-    })
+use super::words::ProofName;
+use super::{print, print_json, print_line};
+
+#[derive(Subcommand)]
+pub enum MediaCommand {
+    /// Make what machines boot from: files for the network, and the images of a stick and of a disc.
+    #[command(after_help = "\
+Examples:
+  slipway-server media build
+  slipway-server media build --out /srv/boot --kernel cloud --kind network
+  slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
+    Build(Box<BuildOptions>),
+    /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium can read
+    /// them.
+    #[command(after_help = "\
+Examples:
+  slipway-server media settings web1.img --token-file token
+  slipway-server media settings web1.img --token-file token --network web1.yaml")]
+    Settings {
+        /// The image, or the disk of a stick.
+        medium: PathBuf,
+        /// File with a bootstrap token. Without any option, the settings are removed.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// YAML file with the machine's network while it runs from the medium.
+        #[arg(long, value_name = "FILE")]
+        network: Option<PathBuf>,
+    },
+    /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root, and the
+    /// program slipway, which writes disks.
+    #[command(after_help = "\
+Examples:
+  slipway-server media write --disk /dev/sdb
+  slipway-server media write --disk /dev/sdb --image media/slipway.img")]
+    Write(write::WriteOptions),
+    /// List the builds that a machine that must be attested may have started, and the programs that may start before them.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget a build, or a program that is allowed: machines that must be attested are held if they started it.
+    #[command(after_help = "\
+Examples:
+  slipway-server media forget 496870d5a14c6d7d")]
+    Forget {
+        /// Id of the build, or digest of the program.
+        id: String,
+    },
+    /// Let a program start before boot files on machines that must be attested, such as a boot loader.
+    #[command(after_help = "\
+Examples:
+  slipway-server media allow /srv/boot/ipxe.efi")]
+    Allow {
+        /// The program, an EFI program.
+        program: PathBuf,
+    },
+    /// Say what a machine that must be attested may have started.
+    #[command(after_help = "\
+Examples:
+  slipway-server media require built")]
+    Require {
+        /// What it may have started.
+        #[arg(value_enum)]
+        started: known::Started,
+    },
 }
 
-/// Every boot file of such a machine.
-pub fn details(node: &NodeStatus, now: Millis) -> String {
-    let Some(fetched) = &node.boot_files_fetched else { return String::new() };
-    let mut text = "\nBoot files fetched since it was last heard from:\n".to_owned();
-    for BootFetch { at, file, bytes: size, way, address } in &fetched.files {
-        let (ago, size) = (duration(now.saturating_sub(*at)), printable::size(*size));
-        text += &format!("  {}, {size}, by {} from {address}, {ago} ago\n", line(file), word(way));
-    }
-    text
+/// Where boot files are by default.
+const BOOT_FOLDER: &str = "/var/lib/slipway-boot";
+/// Where the package slipway-parts puts the prebuilt parts.
+pub const PARTS_FOLDER: &str = "/usr/share/slipway/parts";
+
+#[derive(Args)]
+pub struct BuildOptions {
+    /// Folder for the files. It may be the folder that `serve --boot` names.
+    #[arg(long, value_name = "FOLDER", default_value = BOOT_FOLDER)]
+    out: PathBuf,
+    /// Folder of the prebuilt parts.
+    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
+    parts: PathBuf,
+    /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
+    #[arg(long, value_name = "NAME", default_value = "generic")]
+    kernel: String,
+    /// Architecture; may be given several times. By default all for which there are parts.
+    #[arg(long = "arch", value_enum)]
+    archs: Vec<Arch>,
+    /// What to make; may be given several times. By default everything.
+    #[arg(long = "kind", value_enum)]
+    kinds: Vec<KindName>,
+    /// HTTPS URL of the server, as machines reach it. By default that of the server on this data folder.
+    #[arg(long)]
+    url: Option<String>,
+    /// File with what machines are to trust, in PEM. By default the certificate authority of the data folder.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// File with a bootstrap token for all machines that start from these files.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// YAML file with the network of machines while they run from these files. By default DHCP and router advertisements.
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
+    /// HTTP proxy through which machines reach the server and images, such as http://proxy.example:3128.
+    #[arg(long, value_name = "URL")]
+    proxy: Option<String>,
+    /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them too,
+    /// addresses, and networks such as 10.0.0.0/8.
+    #[arg(long, value_name = "HOSTS", requires = "proxy")]
+    no_proxy: Option<String>,
+    /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
+    /// of each stick or disc.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
+    /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
+    /// default tty0 and the first serial port.
+    #[arg(long = "console", value_name = "CONSOLE")]
+    consoles: Vec<String>,
+    /// Another argument of the kernel; may be given several times.
+    #[arg(long = "kernel-arg", alias = "argument", value_name = "WORD", allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    /// Do not sign, although the data folder has keys for Secure Boot.
+    #[arg(long)]
+    unsigned: bool,
+    /// Print the manifest instead of a table.
+    #[arg(long)]
+    json: bool,
 }
 
-/// The addresses that fetched boot files and asked for nothing, newest first.
-pub fn strangers(fetches: &[BootFetch], now: Millis) -> String {
-    if fetches.is_empty() {
-        return String::new();
-    }
-    let named = fetches.iter().take(MOST_NAMED).map(|fetch| {
-        format!("{} ({}, {} ago)", fetch.address, line(&fetch.file), duration(now.saturating_sub(fetch.at)))
-    });
-    let named = named.collect::<Vec<_>>().join(", ");
-    let more = fetches.len().saturating_sub(MOST_NAMED);
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    format!("boot files fetched by machines that have not asked to be let in: {named}{more}\n")
+/// A kind of boot files.
+#[derive(Clone, Copy, ValueEnum)]
+enum KindName {
+    /// Kernel, initramfs and unified kernel image, for boot over the network.
+    Network,
+    /// slipway.img, the image of a USB stick.
+    Stick,
+    /// slipway.iso, for virtual media of management controllers.
+    Disc,
 }
 
-#[cfg(test)]
-mod tests {
-    use slipway_protocol::{BootFilesFetched, BootWay, Identity, NodeState};
-
-    use super::*;
-
-    fn fetch(at: Millis, address: &str) -> BootFetch {
-        let file = "x86_64/slipway.efi".to_owned();
-        BootFetch { at, file, bytes: 20_100_000, way: BootWay::Tftp, address: address.to_owned() }
+pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
+    match command {
+        MediaCommand::Build(options) => build(data, *options).await,
+        MediaCommand::Settings { medium, token_file, network: file } => {
+            let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
+            write_settings(&medium, &settings)?;
+            let has = [("a token", settings.token.is_some()), ("a network", settings.network.is_some())];
+            let has: Vec<&str> = has.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what).collect();
+            let medium = medium.display();
+            match has.as_slice() {
+                [] => print_line(&format!("{medium} has no settings of a machine any more")),
+                has => print_line(&format!("{medium} has the settings of a machine: {}", has.join(" and "))),
+            }
+        }
+        MediaCommand::Write(options) => write::run(&options),
+        MediaCommand::List { json } => known::list(data, json).await,
+        MediaCommand::Forget { id } => known::forget(data, &id).await,
+        MediaCommand::Allow { program } => known::allow(data, &program).await,
+        MediaCommand::Require { started } => known::require(data, started).await,
     }
+}
 
-    #[test]
-    fn fetches_are_told_and_then_the_silence_after_them() {
-        let mut node = NodeStatus::new("0123".to_owned(), NodeState::Registered, Identity::default());
-        assert_eq!((notice(&node, 0), details(&node, 0)), (None, String::new()));
-        let files = vec![fetch(40_000, "192.0.2.7")];
-        node.boot_files_fetched = Some(BootFilesFetched { files, silent_since: None });
-        let said = notice(&node, 60_000);
-        assert_eq!(said.as_deref(), Some("boot files fetched: x86_64/slipway.efi 20 s ago, by tftp from 192.0.2.7"));
-        let listed = "\nBoot files fetched since it was last heard from:\n  \
-                      x86_64/slipway.efi, 19.2 MiB, by tftp from 192.0.2.7, 20 s ago\n";
-        assert_eq!(details(&node, 60_000), listed);
-        node.boot_files_fetched.as_mut().expect("set above").silent_since = Some(40_000);
-        let said = notice(&node, 1_000_000).expect("a notice");
-        assert!(said.starts_with("silent for 16 min 0 s after fetching its boot files: "), "{said}");
+fn token(file: Option<&Path>) -> anyhow::Result<Option<Secret>> {
+    let text = file.map(super::read).transpose()?;
+    Ok(text.map(|text| Secret::from(text.trim().to_owned())))
+}
+
+fn network(file: Option<&Path>) -> anyhow::Result<Option<Network>> {
+    let read = |file: &Path| operate::parse_network(&super::read(file)?).with_context(|| format!("reading {file:?}"));
+    file.map(read).transpose()
+}
+
+async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
+    let server = match options.url.clone() {
+        Some(url) => url,
+        None => url_of(data).await?,
+    };
+    let ca = match &options.ca {
+        Some(file) => super::read(file)?,
+        None => ca::anchors(&DataDir::open(data)?)?,
+    };
+    let token = token(options.token_file.as_deref())?;
+    let network = network(options.network.as_deref())?;
+    let config = Config {
+        server,
+        ca,
+        token,
+        network,
+        proxy: options.proxy.map(|url| Proxy { url, except: options.no_proxy.unwrap_or_default() }),
+        require: options.require.into(),
+        consoles: options.consoles,
+        arguments: options.arguments,
+    };
+    let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
+    let request = Request {
+        config,
+        parts: options.parts,
+        kernel: options.kernel,
+        archs: options.archs.into_iter().collect(),
+        kinds: if kinds.is_empty() { Kind::ALL.into() } else { kinds },
+    };
+    // Without a data folder there are no keys.
+    let keys = match DataDir::open(data) {
+        Ok(data) if !options.unsigned => SecureBoot::open(&data)?,
+        _ => None,
+    };
+    let manifest = boot_files::make(&request, keys.as_ref().map(SecureBoot::signer), &options.out)?;
+    if DataDir::open(data).is_ok() {
+        known::record(data, &manifest).await?;
     }
+    if options.json {
+        return print_json(&manifest);
+    }
+    let lines = manifest
+        .assets
+        .iter()
+        .map(|asset| format!("{:>11} bytes  {}\n", asset.size, options.out.join(&asset.path).display()));
+    print(&lines.collect::<String>())
+}
 
-    #[test]
-    fn few_strangers_are_named_and_the_others_counted() {
-        assert_eq!(strangers(&[], 0), "");
-        let fetches: Vec<_> = (1..=5).map(|host| fetch(1000, &format!("192.0.2.{host}"))).collect();
-        let said = strangers(&fetches, 3000);
-        assert!(said.contains(": 192.0.2.1 (x86_64/slipway.efi, 2 s ago), 192.0.2.2 ("), "{said}");
-        assert!(said.ends_with("192.0.2.3 (x86_64/slipway.efi, 2 s ago), and 2 more\n"), "{said}");
-        assert!(!strangers(&fetches[..3], 3000).contains("more"));
+/// The URL of the server that runs, or last ran, on the data folder.
+async fn url_of(data: &Path) -> anyhow::Result<String> {
+    let data = DataDir::open(data)?;
+    let store = Store::open(&data.database()).await?;
+    let url = settings::read(&mut *store.read().await?, settings::SERVER_URL).await;
+    store.close().await;
+    match url.context("looking for the server's URL")? {
+        Some(url) => Ok(url),
+        None => bail!("looking for the server's URL: no server has run on this data folder yet; give it with --url"),
+    }
+}
+
+impl From<KindName> for Kind {
+    fn from(name: KindName) -> Self {
+        match name {
+            KindName::Network => Self::Network,
+            KindName::Stick => Self::Stick,
+            KindName::Disc => Self::Disc,
+        }
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use slipway_server::ca::{self, Authority, Certificate};
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::keys::ca::{self, Authority, Certificate};
 
 use super::{print, print_line, tell};
 

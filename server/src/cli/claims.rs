@@ -4,8 +4,8 @@ use slipway_protocol::{
     Claim, ClaimReason, ClaimedTpm, EkCertificate, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof,
     TpmOrigin,
 };
-use slipway_server::admission::WAITS;
-use slipway_server::time::Millis;
+use slipway_server::base::time::Millis;
+use slipway_server::node::admission::WAITS;
 
 use slipway_protocol::printable::line;
 

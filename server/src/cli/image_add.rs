@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use slipway_protocol::printable::size;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
 use slipway_server::image::{self, Known, Progress};
 use slipway_server::store::Store;
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use slipway_secure_boot::authenticode;
-use slipway_server::data::DataDir;
-use slipway_server::pkcs11;
-use slipway_server::random::hex;
-use slipway_server::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
+use slipway_server::base::data::DataDir;
+use slipway_server::base::random::hex;
+use slipway_server::keys::pkcs11;
+use slipway_server::keys::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
 use time::OffsetDateTime;
 
 use super::{print, print_line, tell};

@@ -1,10 +1,10 @@
 //! What `slipway-server image list` and `os list` print.
 
 use slipway_protocol::printable::{line, size as bytes};
+use slipway_server::base::time::utc;
 use slipway_server::image::stored::{ImageProblem, ImageStatus, SystemStatus};
 use slipway_server::store::images::Image;
 use slipway_server::store::systems::System;
-use slipway_server::time::utc;
 
 use super::words::{dash, table, word};
 

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory};
 use slipway_protocol::given::options::name_of;
-use slipway_server::data::DataDir;
-use slipway_server::store::{Store, images, nodes, systems};
+use slipway_server::base::data::DataDir;
+use slipway_server::store::Store;
+use slipway_server::store::images;
+use slipway_server::store::nodes;
+use slipway_server::store::systems;
 
 use super::{Arguments, print};
 

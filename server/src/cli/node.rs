@@ -6,10 +6,10 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_protocol::identity::IdentifierKind;
 use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
-use slipway_server::data::DataDir;
-use slipway_server::jwt::Signer;
+use slipway_server::base::data::DataDir;
+use slipway_server::keys::jwt::Signer;
+use slipway_server::node::status as node_status;
 use slipway_server::operate::{self, LogType, NewNode, NodeChange};
-use slipway_server::status as node_status;
 use slipway_server::store::Store;
 
 use super::disk::{DISK_OPTIONS, DiskOptions};

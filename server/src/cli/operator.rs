@@ -1,10 +1,10 @@
 //! `slipway-server operator`.
 
 use clap::Subcommand;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::{Millis, now, utc};
 use slipway_server::operate::{self, FIRST, OperatorStatus};
 use slipway_server::store::Store;
-use slipway_server::time::{Millis, now, utc};
 
 use super::words::{dash, table};
 use super::{parse_duration, print, print_json, print_line};

@@ -1,10 +1,14 @@
 //! `slipway-server node recovery-key`.
 
+pub mod recipients;
+
 use clap::Args;
+use slipway_server::base::time::{Millis, now};
+use slipway_server::keys::seal;
+use slipway_server::node::recovery_keys;
+use slipway_server::operate;
 use slipway_server::store::Store;
 use slipway_server::store::recovery_keys::Stored;
-use slipway_server::time::{Millis, now};
-use slipway_server::{escrow, operate, seal};
 
 use super::words::{self, duration, table};
 
@@ -28,14 +32,14 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     let node = operate::show_node(store, &options.node).await?;
     let label = words::label(&node);
     if options.list {
-        return super::print(&listed(&escrow::list_keys(store, &node.id, label).await?, now()));
+        return super::print(&listed(&recovery_keys::list_keys(store, &node.id, label).await?, now()));
     }
     let volumes = &options.forget;
     if !volumes.is_empty() {
-        escrow::check_unused(store, &node.id, label, volumes).await?;
+        recovery_keys::check_unused(store, &node.id, label, volumes).await?;
     }
     let chosen = if volumes.is_empty() { &options.volumes } else { volumes };
-    let keys = escrow::show_keys(store, &node.id, label, chosen).await?;
+    let keys = recovery_keys::show_keys(store, &node.id, label, chosen).await?;
     // An encrypted key is what `age --decrypt` reads. It has the name of its volume in it.
     let line = |stored: &Stored| match seal::is_sealed(&stored.key.key) {
         true => stored.key.key.reveal().to_owned(),
@@ -46,7 +50,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     if volumes.is_empty() {
         return Ok(());
     }
-    escrow::forget_keys(store, &node.id, label, volumes).await?;
+    recovery_keys::forget_keys(store, &node.id, label, volumes).await?;
     super::erase(store).await
 }
 

@@ -4,13 +4,13 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use slipway_protocol::boot_report::{MAINTENANCE, MAX_FAILED_UNITS};
 use slipway_protocol::{BootReport, BootStatus, ExternalStep, NodeStatus, RunState};
-use slipway_server::ca;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::Millis;
+use slipway_server::keys::ca;
 use slipway_server::operate;
-use slipway_server::snippet::{self, Surrounding};
+use slipway_server::rules::snippet::{self, Surrounding};
 use slipway_server::store::Store;
 use slipway_server::store::run_tokens::Purpose;
-use slipway_server::time::Millis;
 
 use super::words::{cut_to, dash, duration, table, word};
 

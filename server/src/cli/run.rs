@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use slipway_protocol::{RunStatus, StepState, StepStatus};
-use slipway_server::ca;
-use slipway_server::data::DataDir;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::utc;
+use slipway_server::keys::ca;
 use slipway_server::operate::{self, NewRun, Task};
-use slipway_server::phone_home_settings::PostKeys;
-use slipway_server::store::{Store, nodes};
-use slipway_server::time::utc;
+use slipway_server::rules::phone_home_settings::PostKeys;
+use slipway_server::store::Store;
+use slipway_server::store::nodes;
 
 use super::disk::DiskOptions;
 use super::os::Reports;

@@ -3,15 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::log;
+use crate::cli::log;
 use clap::Args;
 use serde::Serialize;
-use slipway_server::admission::Policy;
-use slipway_server::limits::Limits;
-use slipway_server::pxe;
-use slipway_server::serve::{Config, Server, ServerUrl};
+use slipway_server::base::limits::Limits;
+use slipway_server::boot_files::pxe;
+use slipway_server::listen::serve::{Config, Server, ServerUrl};
+use slipway_server::node::admission::Policy;
 
-use super::media::PARTS_FOLDER;
+use super::boot_files::PARTS_FOLDER;
 use super::words::ProofName;
 use tokio::signal::unix::{SignalKind, signal};
 

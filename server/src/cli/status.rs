@@ -7,14 +7,15 @@ use anyhow::Context;
 use clap::Args;
 use slipway_protocol::printable::{self, line, size as bytes};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
-use slipway_server::data::DataDir;
-use slipway_server::secure_boot::SecureBoot;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::{Millis, dated, now};
+use slipway_server::keys::secure_boot::SecureBoot;
+use slipway_server::node::status;
+use slipway_server::operate;
 use slipway_server::store::Store;
-use slipway_server::time::{Millis, dated, now};
-use slipway_server::{operate, status};
 
 use super::words::{cut_to, dash, duration, secure_boot, table, word};
-use super::{boot_files, claims, host_keys, reports};
+use super::{boot_files::fetched, claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         } else if redraws || shown.as_ref() != Some(&current) {
             let table = match (&options.node, nodes.as_slice()) {
                 (Some(_), [node]) => one(node, own_key.as_deref(), now()),
-                _ => many(nodes, options.all, now()) + &boot_files::strangers(strangers, now()),
+                _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()),
             };
             let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
@@ -133,7 +134,7 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let advises = failure.is_empty();
     let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
-    let (fetched, reports) = (boot_files::details(node, now), reports::of_node(node, now));
+    let (fetched, reports) = (fetched::details(node, now), reports::of_node(node, now));
     format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
@@ -195,7 +196,7 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
 /// What happened to a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     // Boot files are fetched at the start, so everything else that is known is older.
-    boot_files::notice(node, now).or_else(|| problem(node, now))
+    fetched::notice(node, now).or_else(|| problem(node, now))
 }
 
 fn problem(node: &NodeStatus, now: Millis) -> Option<String> {

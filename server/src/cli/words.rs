@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use slipway_protocol::printable::line;
 use slipway_protocol::{Firmware, NodeStatus, Proof};
-use slipway_server::time::Millis;
+use slipway_server::base::time::Millis;
 
 /// What a machine must prove, as an option.
 #[derive(Clone, Copy, Default, ValueEnum)]

@@ -9,10 +9,11 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::Digest;
 
 use super::{CHUNK_BYTES, raw, sha256};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store;
+use crate::store::Store;
 use crate::store::findings::{self, Content, Finding, Inside, Stamp};
 use crate::store::images::{self, Image};
-use crate::store::{self, Store};
 
 /// Examines the files of these images, if they are not known as they are now. The bytes of a file that has changed
 /// since it was added are compared with its digest, which takes as long as reading it. Whoever asks for an image that

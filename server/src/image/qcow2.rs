@@ -9,7 +9,7 @@ use slipway_formats::qcow2::{BUFFER, BUFFERS, Block, Error as Qcow2Error, FileOr
 
 use super::raw::{Raw, refused};
 use super::{inside, table};
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::store::findings::Inside;
 
 /// Reads the header, and the clusters that the partition table needs.

@@ -18,7 +18,7 @@ use slipway_protocol::{Digest, ErrorCode};
 use super::spool::Spool;
 use super::table::{self, Ends};
 use super::{CHUNK_BYTES, inside, qcow2, sha256};
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::store::findings::Inside;
 
 /// Memory limit of the xz decoder, in bytes. A machine has no more for it either.

@@ -10,7 +10,7 @@ use slipway_formats::partition_table::Table;
 use slipway_protocol::ErrorCode;
 
 use super::CHUNK_BYTES;
-use crate::error::Error;
+use crate::base::error::Error;
 
 /// Reads a part of a raw image. None if it is not known.
 pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;

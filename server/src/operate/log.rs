@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::{HOST_BOOT_LOG, printable};
 
 use super::known_node;
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Store;
+use crate::store::boot_reports;
+use crate::store::logs;
 use crate::store::nodes::Node;
-use crate::store::{Store, boot_reports, logs};
 
 /// A log of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

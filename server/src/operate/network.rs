@@ -3,7 +3,7 @@
 use slipway_protocol::{ErrorCode, Network, network};
 
 use super::yaml;
-use crate::error::Error;
+use crate::base::error::Error;
 
 /// Checks the network. `None` if it is empty.
 pub(super) fn valid_network(network: Network) -> Result<Option<Network>, Error> {

@@ -5,11 +5,11 @@ use slipway_protocol::DiskHints;
 use time::OffsetDateTime;
 
 use super::workflow_file::WorkflowFile;
-use crate::compose;
-use crate::data::DataDir;
-use crate::error::Error;
-use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
-use crate::secure_boot::{SecureBoot, no_keys};
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+use crate::keys::secure_boot::{SecureBoot, no_keys};
+use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::run::compose;
 
 /// What a node is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -7,13 +7,19 @@ use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeS
 use super::network::valid_network;
 use super::tpm::registered_tpm;
 use super::{check_disk, check_keys, check_name, known_node};
-use crate::error::Error;
-use crate::reports::secrets;
-use crate::state::{self, NodeEvent};
-use crate::status;
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::reports::secrets;
+use crate::node::status;
+use crate::rules::state::{self, NodeEvent};
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::attestations;
+use crate::store::claimants;
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Connection, Store, attestations, claimants, recovery_keys, runs};
-use crate::time::now;
+use crate::store::recovery_keys;
+use crate::store::runs;
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -9,12 +9,14 @@ use slipway_protocol::ErrorCode;
 
 use super::check_name;
 use super::token::check_lifetime;
-use crate::data::DataDir;
-use crate::error::Error;
-use crate::random::{self, token_hash};
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+use crate::base::random::{self, token_hash};
+use crate::base::time::{Millis, now, utc};
+use crate::store;
+use crate::store::Store;
 use crate::store::operators::{self, Old, Operator};
-use crate::store::{self, Store, settings};
-use crate::time::{Millis, now, utc};
+use crate::store::settings;
 
 /// Name of the operator that comes with the data folder.
 pub const FIRST: &str = "first";

@@ -5,15 +5,17 @@ use slipway_protocol::{
 };
 
 use super::node::check_name_is_free;
-use crate::admission::WAITS;
-use crate::error::Error;
-use crate::state::{self, NodeEvent};
+use crate::base::error::Error;
+use crate::base::time::now;
+use crate::node::admission::WAITS;
+use crate::node::{enrol, status};
+use crate::rules::state::{self, NodeEvent};
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
 use crate::store::attestations;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Connection, Store};
-use crate::time::now;
-use crate::{enrol, status};
 
 /// Lets a node in, under another name if one is given. `reference` is its id or name, or a claim code: then the machine
 /// that shows the code is the node from now on, and no other.

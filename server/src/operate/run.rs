@@ -7,17 +7,23 @@ use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, Step, StepState}
 use super::new_run::{NewRun, Task};
 use super::steps::{Work, compose_work, instances};
 use super::{known_node, named_images};
-use crate::error::Error;
-use crate::foresee::{self, Machine};
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::{Millis, now};
 use crate::image::examine::examine;
-use crate::reports::{node_state, secrets};
-use crate::state::{self, NodeEvent};
+use crate::node::reports::{node_state, secrets};
+use crate::node::status;
+use crate::rules::state::{self, NodeEvent};
+use crate::run::foresee::{self, Machine};
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::external_steps;
 use crate::store::nodes::{self, Node};
+use crate::store::notes;
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, external_steps, notes, systems};
-use crate::time::{Millis, now};
-use crate::{random, status};
+use crate::store::systems;
 
 /// Starts a run on a node. The node fetches it at its next poll, or at once if it is polling.
 ///

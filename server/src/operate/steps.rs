@@ -7,14 +7,18 @@ use slipway_user_data::seed;
 use super::new_run::{NewRun, Task};
 use super::{captured, named_images};
 use super::{check_disk, server_url};
-use crate::compose::phone_home;
-use crate::error::Error;
-use crate::phone_home_settings::PhoneHomeSettings;
-use crate::reports::boot;
-use crate::reports::external_steps::check_known;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::node::reports::boot;
+use crate::node::reports::external_steps::check_known;
+use crate::rules::phone_home_settings::PhoneHomeSettings;
+use crate::run::compose;
+use crate::run::compose::phone_home;
+use crate::store::Connection;
 use crate::store::nodes::Node;
-use crate::store::{Connection, settings, systems, to_json};
-use crate::{compose, random};
+use crate::store::settings;
+use crate::store::systems;
+use crate::store::to_json;
 
 /// Bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
 const ROOM: usize = 1 << 10;

@@ -4,17 +4,19 @@ use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, Stream
 use slipway_user_data::seed;
 
 use super::{check_disk, check_keys, check_name};
-use crate::compose;
-use crate::error::Error;
-use crate::foresee;
+use crate::base::error::Error;
+use crate::base::time::now;
 use crate::image::examine::examine;
 use crate::image::stored;
-use crate::reports::external_steps::check_known;
+use crate::node::reports::external_steps::check_known;
+use crate::run::compose;
+use crate::run::foresee;
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
 use crate::store::findings;
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
-use crate::store::{self, Connection, Store};
-use crate::time::now;
 
 /// Adds an operating system, or replaces the one of the same name.
 pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {

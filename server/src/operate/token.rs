@@ -4,14 +4,17 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
 
 use super::{known_node, server_url};
-use crate::error::Error;
-use crate::jwt::Signer;
-use crate::reports::run_token;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::{Millis, now};
+use crate::keys::jwt::Signer;
+use crate::node::reports::run_token;
+use crate::run::metadata;
+use crate::store;
+use crate::store::Store;
 use crate::store::run_tokens::Purpose;
+use crate::store::runs;
 use crate::store::tokens::{self, Token};
-use crate::store::{self, Store, runs};
-use crate::time::{Millis, now};
-use crate::{metadata, random};
 
 /// Length of a token's id, the first digits of its hash.
 const TOKEN_ID: usize = 12;

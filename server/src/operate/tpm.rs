@@ -7,10 +7,11 @@ use slipway_protocol::attestation::QUOTED_PCRS;
 use slipway_protocol::{Algorithm, Digest, ErrorCode, NodeTpm, TpmKeys, TpmOrigin, TpmProof};
 
 use super::known_node;
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
+use crate::store::Store;
 use crate::store::attestations::{self, Attestation};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, Store};
 
 /// What the machine of a node proved with its TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]

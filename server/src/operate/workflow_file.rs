@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Step};
 
 use super::yaml;
-use crate::error::Error;
-use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::base::error::Error;
+use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
 use serde_saphyr::Spanned;
 
 /// A workflow as operators write it, in YAML or JSON.

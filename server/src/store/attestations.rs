@@ -2,9 +2,13 @@
 
 use slipway_protocol::{TpmKeys, TpmProof};
 
-use super::{Connection, database, json, number, to_json};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::json;
+use crate::store::number;
+use crate::store::to_json;
 
 /// What a machine proved.
 #[derive(Clone, Debug, PartialEq, Eq)]

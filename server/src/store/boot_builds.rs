@@ -4,9 +4,14 @@ use serde::Serialize;
 use slipway_media::Measurements;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Connection, database, get, json, number, to_json};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::json;
+use crate::store::number;
+use crate::store::to_json;
 
 /// A build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,11 +6,16 @@ use std::net::IpAddr;
 
 use slipway_protocol::{BootFetch, BootWay};
 
-use super::{Connection, database, enum_from_text, get, number, to_word};
-use crate::error::Error;
-use crate::random;
-use crate::rate::Origin;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::rate::Origin;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::enum_from_text;
+use crate::store::get;
+use crate::store::number;
+use crate::store::to_word;
 use sqlx::sqlite::SqliteRow;
 
 /// Most fetches kept of a node.

@@ -3,9 +3,16 @@
 
 use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory};
 
-use super::{Connection, database, enum_from_text, get, json, number, to_json, to_word};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::enum_from_text;
+use crate::store::get;
+use crate::store::json;
+use crate::store::number;
+use crate::store::to_json;
+use crate::store::to_word;
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 

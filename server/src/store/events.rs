@@ -2,8 +2,10 @@
 
 use slipway_protocol::Event;
 
-use super::{Connection, database, json};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::json;
 
 /// Stores an event. `json` is the event in JSON.
 pub async fn insert(connection: &mut Connection, run: &str, seq: u64, json: &str) -> Result<(), Error> {

@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize};
 use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::Digest;
 
-use super::{Connection, database, enum_from_text, json, to_json};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::enum_from_text;
+use crate::store::json;
+use crate::store::to_json;
 
 /// What the file of an image was found to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,9 +3,15 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::Digest;
 
-use super::{Connection, database, enum_from_text, get, number, optional_number, optional_word};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::enum_from_text;
+use crate::store::get;
+use crate::store::number;
+use crate::store::optional_number;
+use crate::store::optional_word;
 use sqlx::sqlite::SqliteRow;
 
 /// An image.

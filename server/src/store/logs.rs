@@ -1,8 +1,11 @@
 //! The nodes' logs, in chunks as they were uploaded.
 
-use super::{Connection, database, get, number};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
 
 /// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;

@@ -1,7 +1,10 @@
 //! The notes of the steps of runs, apart from the runs: those are written with every event.
 
-use super::{Connection, database, get, number};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
 use crate::store::runs::Run;
 use sqlx::sqlite::SqliteRow;
 

@@ -1,8 +1,12 @@
 //! Operators of the HTTPS API. Each has a name and a token, and for a while after a change the token before it.
 
-use super::{Connection, database, get, number, optional_number};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
+use crate::store::optional_number;
 use sqlx::sqlite::SqliteRow;
 
 /// An operator as stored.

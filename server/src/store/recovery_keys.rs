@@ -1,10 +1,16 @@
 //! Recovery keys, which open the encrypted disks of nodes when their TPM does not.
 
+pub mod recipients;
+
 use slipway_protocol::{RecoveryKey, Secret};
 
-use super::{Connection, database, get, number, optional_number};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
+use crate::store::optional_number;
 use sqlx::sqlite::SqliteRow;
 
 /// A recovery key as stored.

@@ -1,8 +1,11 @@
 //! Tokens that runs gave out for reports outside of their workflows.
 
-use super::{Connection, database, get, number};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
 
 /// What a token may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

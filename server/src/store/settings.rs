@@ -1,7 +1,9 @@
 //! Single values that all processes on this database must agree on.
 
-use super::{Connection, database, get};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
 
 /// The URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";

@@ -3,10 +3,13 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{Digest, DiskHints, Proof};
 
-use super::{Connection, database, json, to_json};
-use crate::error::Error;
-use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::json;
+use crate::store::to_json;
 
 /// An operating system: an image and how it is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

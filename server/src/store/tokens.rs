@@ -1,9 +1,13 @@
 //! Bootstrap tokens: an operator's consent given in advance, good for one machine; or what proves that a machine is a
 //! certain node, at each of its boots.
 
-use super::{Connection, database, get, number, optional_number};
-use crate::error::Error;
-use crate::time::Millis;
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::database;
+use crate::store::get;
+use crate::store::number;
+use crate::store::optional_number;
 use sqlx::sqlite::SqliteRow;
 
 /// A bootstrap token as stored.

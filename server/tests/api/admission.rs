@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use slipway_protocol::{ClaimReason, ErrorCode, Identity, KeyOrigin, NodeState, NodeStatus, Proof};
-use slipway_server::admission::{Policy, SILENT};
+use slipway_server::base::time;
+use slipway_server::node::admission::{Policy, SILENT};
+use slipway_server::node::status;
 use slipway_server::operate::{self, NewNode, NodeChange};
-use slipway_server::store::{self, nodes};
-use slipway_server::{status, time};
+use slipway_server::store;
+use slipway_server::store::nodes;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{SqlSafeStr, SqlitePool};
@@ -16,7 +18,7 @@ use sqlx::{SqlSafeStr, SqlitePool};
 use crate::enrolment::{reason, waits};
 use crate::installing::{add_system, debian, install, start, web1};
 use crate::program::{fail, succeed};
-use slipway_server::limits::Limits;
+use slipway_server::base::limits::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Machine, Node, TestServer, UUID, refusal};

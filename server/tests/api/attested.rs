@@ -9,9 +9,10 @@ use slipway_protocol::{
     Blob, ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge,
     TpmKeys, TpmOrigin, TpmProof, Wait,
 };
-use slipway_server::admission::Policy;
+use slipway_server::node::admission::Policy;
 use slipway_server::operate::{self, NewNode, NodeChange};
-use slipway_server::store::{self, nodes};
+use slipway_server::store;
+use slipway_server::store::nodes;
 
 use crate::enrolment::{reason, waits};
 use crate::event_logs::{IPL, event_log, sha256};

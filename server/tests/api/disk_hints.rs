@@ -1,8 +1,9 @@
 //! Which disk an operating system is installed on: the run's hint, else the node's, else its own.
 
 use slipway_protocol::{Action, DiskChoice, DiskHints};
+use slipway_server::Error;
+use slipway_server::operate::Task;
 use slipway_server::operate::{self, NewRun, NodeChange};
-use slipway_server::{Error, operate::Task};
 
 use crate::installing::{add_system, debian, start, web1};
 use crate::support::TestServer;

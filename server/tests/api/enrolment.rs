@@ -3,9 +3,12 @@
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait};
+use slipway_server::base::{random, time};
+use slipway_server::keys::jwt;
+use slipway_server::node::status;
 use slipway_server::operate::{self, NewNode};
+use slipway_server::store;
 use slipway_server::store::claimants::{self, Claimant};
-use slipway_server::{jwt, random, status, store, time};
 
 use crate::support::{Machine, Node, TestServer, UUID, refusal, trusting, with_certificate};
 

@@ -8,7 +8,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepStatus, NodeState, RunStatus};
 use slipway_server::operate;
-use slipway_server::snippet::{self, Surrounding};
+use slipway_server::rules::snippet::{self, Surrounding};
 use slipway_server::store::run_tokens::Purpose;
 use tokio::process::Command;
 
@@ -72,7 +72,7 @@ async fn a_step_is_kept_beside_the_workflows_and_changes_nothing_of_it() {
         before,
         "the workflow's own step of that name stands where it stood"
     );
-    let nodes = slipway_server::status::all(&server.store().await).await.unwrap();
+    let nodes = slipway_server::node::status::all(&server.store().await).await.unwrap();
     let listed = &nodes[0].run.as_ref().unwrap().external_steps;
     assert_eq!((listed.len(), listed[1].logs.as_str()), (2, ""), "lists come without logs");
     assert!(nodes[0].last_seen.is_some(), "it is a sign of life");

@@ -3,7 +3,8 @@
 use std::fs;
 
 use slipway_server::operate;
-use slipway_server::store::{self, findings};
+use slipway_server::store;
+use slipway_server::store::findings;
 
 use crate::foreseen::{install, made};
 use crate::program::{run, succeed};

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use slipway_media::Manifest;
 use slipway_parts::Arch;
 use slipway_protocol::{ErrorBody, ErrorCode, Proof};
+use slipway_server::keys::secure_boot::{Beginning, SecureBoot};
 use slipway_server::operate;
-use slipway_server::secure_boot::{Beginning, SecureBoot};
 use time::OffsetDateTime;
 use tokio::task::JoinSet;
 

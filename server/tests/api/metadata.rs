@@ -5,7 +5,7 @@ use std::process::Command;
 
 use reqwest::{Response, StatusCode};
 use slipway_protocol::ErrorCode;
-use slipway_server::jwt::Signer;
+use slipway_server::keys::jwt::Signer;
 use slipway_server::operate;
 
 use crate::installing::{add_system, debian, seed, start};

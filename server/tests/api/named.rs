@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use slipway_server::operate::{self, NewRun, Task};
+use slipway_server::store;
 use slipway_server::store::images::{self, Image};
-use slipway_server::store::{self};
 
 use crate::program::{command, fail, made, serve, succeed};
 use crate::support::{IMAGE, TestServer, UUID};

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use slipway_protocol::{Action, ErrorCode, Identity, SeedCloudInit, Step};
-use slipway_server::compose::network;
 use slipway_server::image;
 use slipway_server::operate::{self, NewNode, NewRun, NodeChange, Task, WorkflowFile};
+use slipway_server::run::compose::network;
 
 use crate::packages::packages;
 use crate::support::{IMAGE, TestServer, UUID};

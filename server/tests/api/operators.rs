@@ -6,9 +6,9 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use slipway_protocol::ErrorCode;
-use slipway_server::limits::{Limits, Pace};
+use slipway_server::base::limits::{Limits, Pace};
+use slipway_server::base::random::token_hash;
 use slipway_server::operate::{self, FIRST};
-use slipway_server::random::token_hash;
 
 use crate::output::logged;
 use crate::program::{fail, succeed};
@@ -76,7 +76,7 @@ async fn a_rotated_token_ends_at_once_or_is_kept_as_long_as_asked() {
     let three = rotate(&server, "alice", HOUR).await;
     assert_eq!((refused(&server, &two).await, refused(&server, &three).await), (None, None));
     let until = operate::list_operators(&server.store().await).await.unwrap()[0].old_until.unwrap();
-    let now = slipway_server::time::now();
+    let now = slipway_server::base::time::now();
     assert!((now + HOUR - 60_000..=now + HOUR).contains(&until), "{until}");
     let four = rotate(&server, "alice", HOUR).await;
     assert!(refused(&server, &two).await.is_some(), "one old token is kept");
@@ -253,7 +253,7 @@ async fn a_use_is_noted_once_a_day() {
     assert_eq!(used().await, None);
     assert_eq!(refused(&server, &first).await, None);
     let today = used().await.unwrap();
-    assert!(today % DAY == 0 && slipway_server::time::now() - today < 2 * DAY, "{today}");
+    assert!(today % DAY == 0 && slipway_server::base::time::now() - today < 2 * DAY, "{today}");
 
     // Further uses do not even wait for the right to write.
     let writing = store.write().await.unwrap();

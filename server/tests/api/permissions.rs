@@ -4,7 +4,7 @@
 use reqwest::{Client, Method, StatusCode};
 use serde_json::Value;
 use slipway_protocol::ErrorCode;
-use slipway_server::limits::{Limits, Pace};
+use slipway_server::base::limits::{Limits, Pace};
 use slipway_server::operate;
 use slipway_server::store::run_tokens::Purpose;
 

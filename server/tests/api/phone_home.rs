@@ -10,9 +10,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
+use slipway_server::base::rate::Rate;
+use slipway_server::node::reports::phone_home::{self, Caller};
 use slipway_server::operate;
-use slipway_server::rate::Rate;
-use slipway_server::reports::phone_home::{self, Caller};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

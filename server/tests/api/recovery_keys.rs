@@ -3,9 +3,11 @@
 use reqwest::{Response, StatusCode};
 use serde_json::json;
 use slipway_protocol::{Action, EncryptRoot, ErrorCode, Reboot, RecoveryKey, Step};
-use slipway_server::escrow;
+use slipway_server::node::recovery_keys;
 use slipway_server::operate::{self, NewRun, Task, WorkflowFile};
-use slipway_server::store::{self, Store, recovery_keys};
+use slipway_server::store;
+use slipway_server::store::Store;
+use slipway_server::store::recovery_keys as stored_keys;
 
 use crate::program::{fail, succeed};
 use crate::support::{Node, TestServer, refusal};
@@ -41,11 +43,11 @@ async fn a_key_is_kept_from_the_answer_on_and_shown_to_who_asks() {
 
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
-    let shown = escrow::show_keys(&store, &id, "m1", &[]).await.unwrap();
+    let shown = recovery_keys::show_keys(&store, &id, "m1", &[]).await.unwrap();
     assert_eq!(shown.len(), 1);
     assert_eq!((shown[0].run.as_str(), shown[0].key.key.reveal()), (run.as_str(), key("c").as_str()));
     assert_eq!(shown[0].shown_at, None, "not before this");
-    assert!(escrow::show_keys(&store, &id, "m1", &[]).await.unwrap()[0].shown_at.is_some());
+    assert!(recovery_keys::show_keys(&store, &id, "m1", &[]).await.unwrap()[0].shown_at.is_some());
     // Printed nodes and runs contain no key.
     assert!(!format!("{shown:?}").contains(&key("c")));
 }
@@ -67,7 +69,7 @@ async fn only_a_run_that_encrypts_may_leave_a_key_and_only_a_key() {
     }
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
-    let error = escrow::show_keys(&store, &id, "m1", &[]).await.unwrap_err();
+    let error = recovery_keys::show_keys(&store, &id, "m1", &[]).await.unwrap_err();
     assert_eq!(error.to_string(), "node m1 has no recovery keys");
 }
 
@@ -131,7 +133,7 @@ async fn put_keys(store: &Store, node: &str, run: &str, volumes: std::ops::Range
     let mut transaction = store.write().await.unwrap();
     for number in volumes {
         let stored = RecoveryKey { volume: volume(number), key: key("c").into() };
-        recovery_keys::insert(&mut transaction, node, run, &stored, None, number).await.unwrap();
+        stored_keys::insert(&mut transaction, node, run, &stored, None, number).await.unwrap();
     }
     store::commit(transaction).await.unwrap();
 }
@@ -147,9 +149,9 @@ async fn a_node_whose_room_for_keys_is_used_up_has_a_way_out() {
     let refused = refusal(post(&server, &node, &run, VOLUME, &key("d")).await).await;
     assert_eq!(refused.code, ErrorCode::TooLarge);
     assert!(refused.message.contains("`node recovery-key --forget`"), "{}", refused.message);
-    escrow::forget_keys(&store, &id, "m1", &[volume(0), volume(1)]).await.unwrap();
+    recovery_keys::forget_keys(&store, &id, "m1", &[volume(0), volume(1)]).await.unwrap();
     assert_eq!(post(&server, &node, &run, VOLUME, &key("d")).await.status(), StatusCode::NO_CONTENT);
-    assert_eq!(escrow::list_keys(&store, &id, "m1").await.unwrap().len(), 999);
+    assert_eq!(recovery_keys::list_keys(&store, &id, "m1").await.unwrap().len(), 999);
 }
 
 #[tokio::test]
@@ -169,19 +171,19 @@ async fn a_key_that_may_be_in_use_is_not_forgotten() {
     }
     let forget = async |numbers: &[u64]| {
         let volumes: Vec<String> = numbers.iter().map(|number| volume(*number)).collect();
-        escrow::forget_keys(&store, &id, "m1", &volumes).await.map_err(|error| error.body().code)
+        recovery_keys::forget_keys(&store, &id, "m1", &volumes).await.map_err(|error| error.body().code)
     };
     for numbers in [&[1][..], &[2], &[5], &[6], &[0, 2]] {
         assert_eq!(forget(numbers).await, Err(ErrorCode::Conflict), "{numbers:?}");
     }
     assert_eq!(forget(&[0, 9]).await, Err(ErrorCode::NotFound));
-    assert!(escrow::check_unused(&store, &id, "m1", &[volume(1)]).await.is_err());
-    let shown = escrow::show_keys(&store, &id, "m1", &[volume(0)]).await.unwrap();
+    assert!(recovery_keys::check_unused(&store, &id, "m1", &[volume(1)]).await.is_err());
+    let shown = recovery_keys::show_keys(&store, &id, "m1", &[volume(0)]).await.unwrap();
     assert_eq!(shown.iter().map(|stored| &stored.key.volume).collect::<Vec<_>>(), [&volume(0)]);
-    let listed = escrow::list_keys(&store, &id, "m1").await.unwrap();
+    let listed = recovery_keys::list_keys(&store, &id, "m1").await.unwrap();
     let noted = listed.iter().filter(|stored| stored.shown_at.is_some());
     assert_eq!(noted.map(|stored| &stored.key.volume).collect::<Vec<_>>(), [&volume(0)], "only what was shown");
-    assert_eq!(escrow::list_keys(&store, &id, "m1").await.unwrap().len(), 7, "all that are named, or none");
+    assert_eq!(recovery_keys::list_keys(&store, &id, "m1").await.unwrap().len(), 7, "all that are named, or none");
     assert_eq!(forget(&[0, 3, 4]).await, Ok(()));
     operate::decommission_node(&store, "m1").await.unwrap();
     assert_eq!(forget(&[1, 2, 5, 6]).await, Ok(()));

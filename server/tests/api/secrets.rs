@@ -4,7 +4,7 @@ use std::path::Path;
 
 use reqwest::StatusCode;
 use slipway_protocol::{ErrorCode, RunState};
-use slipway_server::jwt::Signer;
+use slipway_server::keys::jwt::Signer;
 use slipway_server::operate::{self, NewRun};
 use slipway_server::store::runs;
 

@@ -2,8 +2,8 @@
 
 use reqwest::StatusCode;
 use slipway_protocol::{Action, EnrolSecureBoot, ErrorCode, SecureBootVariable, Workflow, signed_lists};
+use slipway_server::keys::secure_boot::{Beginning, SecureBoot};
 use slipway_server::operate::{self, NewRun};
-use slipway_server::secure_boot::{Beginning, SecureBoot};
 use time::OffsetDateTime;
 
 use crate::program::{fail, made, succeed};

@@ -12,9 +12,11 @@ use serde_json::json;
 use slipway_protocol::{
     ErrorCode, Event, EventKind, Failure, Identity, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP, Outcome, RunState,
 };
-use slipway_server::limits::{Connections, Limits, Pace};
-use slipway_server::store::{events, runs};
-use slipway_server::{operate, status};
+use slipway_server::base::limits::{Connections, Limits, Pace};
+use slipway_server::node::status;
+use slipway_server::operate;
+use slipway_server::store::events;
+use slipway_server::store::runs;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;

@@ -14,12 +14,12 @@ use rustls::{ClientConfig, RootCertStore};
 use slipway_protocol::{
     Action, EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Outcome, Tpm, Workflow,
 };
-use slipway_server::admission::Policy;
-use slipway_server::ca::Authority;
-use slipway_server::data::DataDir;
-use slipway_server::limits::Limits;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::limits::Limits;
+use slipway_server::keys::ca::Authority;
+use slipway_server::listen::serve::{Config, Server};
+use slipway_server::node::admission::Policy;
 use slipway_server::operate::{self, NewNode};
-use slipway_server::serve::{Config, Server};
 use slipway_server::store::Store;
 use tempfile::TempDir;
 use tokio::net::TcpStream;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use slipway_protocol::given;
 
-use crate::time::{DATED, is_time};
+use crate::base::time::{DATED, is_time};
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 

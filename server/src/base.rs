@@ -1,0 +1,8 @@
+//! What all other rooms use: the data folder, errors, limits, random numbers and time.
+
+pub mod data;
+pub mod error;
+pub mod limits;
+pub mod random;
+pub mod rate;
+pub mod time;

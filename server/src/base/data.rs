@@ -1,0 +1,353 @@
+//! The data folder: everything that a server keeps.
+//!
+//! ```text
+//! slipway.db            SQLite database
+//! slipway.lock          locked while the database is opened and brought up to date
+//! serve.lock            locked while a server runs; says which
+//! ca.pem  ca.key        root of the certificate authority, which machines trust; its key may be elsewhere
+//! intermediate.pem .key what signs for the server and the nodes
+//! next-*                root and intermediate that a rotation brings
+//! server.pem server.key the server's own certificate and key
+//! firmware-*            root, certificate of the server and keys for firmware that knows only RSA, if the site has such
+//! jwt.key               key of the nodes' JWTs and of the tokens for metadata
+//! operator-token        token of the first operator of the HTTPS API
+//! secure-boot.json      keys of UEFI Secure Boot, if the site has some
+//! images/sha256/HEX     images by the digest of the file as delivered
+//! images/captures/RUN   received parts of the disks that a run captures
+//! ```
+//!
+//! One server at a time works on the folder, next to any number of operators' commands. Files that are made on first
+//! use are published complete or not at all, and the first to publish wins.
+
+mod aside;
+mod custody;
+
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use slipway_protocol::{Digest, ErrorCode};
+
+pub use self::aside::Aside;
+pub use self::custody::{check_apart, check_never_served};
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::{Millis, now, utc};
+
+const DATABASE: &str = "slipway.db";
+const SERVE_LOCK: &str = "serve.lock";
+/// How long commands that look whether a server runs may hold its lock.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+const OPERATOR_TOKEN: &str = "operator-token";
+/// Name prefix of images that are still being copied.
+const INCOMING: &str = "incoming-";
+/// A data folder is recognised by any of these, even if a start failed half-way, or a CA was restored or brought from
+/// elsewhere.
+const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
+
+/// The path of the image with this digest in a data folder, whether or not it exists.
+pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
+    root.join("images").join(digest.algorithm().name()).join(digest.hex())
+}
+
+/// A data folder that exists.
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    root: PathBuf,
+}
+
+impl DataDir {
+    /// Opens the folder of a server that was started before. Refuses any other folder, and leaves it as it is.
+    pub fn open(root: &Path) -> Result<Self, Error> {
+        let there = root.join(DATABASE).try_exists();
+        if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
+            check_never_served(&root.join(DATABASE), "missing")?;
+            let message = format!(
+                "there is no slipway data in {root:?}: `slipway-server serve` creates it; \
+                 to use another folder, give --data or SLIPWAY_DATA"
+            );
+            return Err(Error::refused(ErrorCode::NotFound, message));
+        }
+        Self::make(root)
+    }
+
+    /// Opens the folder. Creates it, for its owner alone, if it is missing. Refuses a folder that has only files of
+    /// others.
+    pub fn make(root: &Path) -> Result<Self, Error> {
+        check_ours(root)?;
+        let make = |path: PathBuf| {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|source| Error::File { doing: "creating the folder", path, source })
+        };
+        make(root.to_owned())?;
+        Self::close_if_new(root)?;
+        let data = Self { root: root.to_owned() };
+        for folder in ["images", "images/sha256"].map(|folder| root.join(folder)) {
+            if !folder.exists() {
+                check_not_dangling(&folder)?;
+                make(folder.clone())?;
+                data.give_to_owner(&folder)?;
+            }
+        }
+        Ok(data)
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Path of a file of the folder, whether or not it exists.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Waits until nobody else changes several files of the folder that belong together, and holds others off until
+    /// the returned file is dropped.
+    pub fn lock(&self) -> Result<File, Error> {
+        let locked = File::open(&self.root).and_then(|folder| folder.lock().map(|()| folder));
+        locked.map_err(|source| Error::File { doing: "locking", path: self.root.clone(), source })
+    }
+
+    /// Gives a file that root made in the folder to the folder's owner, because the server runs as that user and could
+    /// not read it.
+    pub fn give_to_owner(&self, path: &Path) -> Result<(), Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let give = || {
+            let (folder, file) = (fs::metadata(&self.root)?, fs::metadata(path)?);
+            // Root of a container may lack the right to give files away, and has no need to here.
+            if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+                return Ok(());
+            }
+            chown(path, Some(folder.uid()), Some(folder.gid()))
+        };
+        give().map_err(|source| Error::File {
+            doing: "setting the owner of the data folder as the owner of",
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Locks the folder for a server that runs under `url`. The lock ends when the returned file is dropped, and so
+    /// with the process, however it ends.
+    pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
+        let path = self.root.join(SERVE_LOCK);
+        let failed = |doing| {
+            let path = path.clone();
+            move |source| Error::File { doing, path, source }
+        };
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(failed("opening"))?;
+        let until = Instant::now() + LOOKED_AT;
+        let mut locked = file.try_lock();
+        while matches!(locked, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            thread::sleep(LOOKED_AT / 50);
+            locked = file.try_lock();
+        }
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
+                let message = format!(
+                    "another server already runs on {:?} ({holder}): stop it first, or give this one another folder \
+                     with --data",
+                    self.root
+                );
+                return Err(Error::refused(ErrorCode::Conflict, message));
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
+        }
+        file.set_len(0).map_err(failed("writing"))?;
+        let holder = format!("process {}, since {}, {url}", std::process::id(), utc(now()));
+        file.write_all(holder.as_bytes()).map_err(failed("writing"))?;
+        Ok(file)
+    }
+
+    /// When the server on this folder last ran, in milliseconds since 1970, if none runs now. None too if none ever
+    /// did.
+    pub fn stopped_at(&self) -> Option<Millis> {
+        let file = File::open(self.root.join(SERVE_LOCK)).ok()?;
+        // A server that starts waits until it is dropped.
+        file.try_lock_shared().ok()?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
+        let since = modified.duration_since(UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    /// The database file.
+    pub fn database(&self) -> PathBuf {
+        self.root.join(DATABASE)
+    }
+
+    /// The path of the image with this digest, whether or not it exists.
+    pub fn image(&self, digest: &Digest) -> PathBuf {
+        image_in(&self.root, digest)
+    }
+
+    /// A new path for an image that is being copied, on the same file system as its final place.
+    pub fn incoming_image(&self) -> PathBuf {
+        self.root.join("images").join(format!("{INCOMING}{}", random::id()))
+    }
+
+    /// Removes what commands and servers left that were killed while they wrote: images and copies of other files that
+    /// nobody has locked. Ignores errors, because nothing depends on it.
+    pub fn remove_leftovers(&self) {
+        let files = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_copy = |file: &fs::DirEntry| aside::is_temporary(&file.file_name().to_string_lossy());
+        let is_image = |file: &fs::DirEntry| file.file_name().to_string_lossy().starts_with(INCOMING);
+        let copies = files(self.root.clone()).filter(is_copy);
+        for file in copies.chain(files(self.root.join("images")).filter(is_image)) {
+            aside::remove_unless_locked(&file.path());
+        }
+    }
+
+    /// Folder of received captures, with a folder for each run, on the same file system as the images. Made with the
+    /// first capture.
+    pub fn captures(&self) -> PathBuf {
+        self.root.join("images/captures")
+    }
+
+    /// Path of the received part of a run's capture with this name.
+    pub fn capture(&self, run: &str, name: &str) -> PathBuf {
+        self.captures().join(run).join(name)
+    }
+
+    /// The first operator's token. An empty file is no token, so that nobody is let in by an empty one.
+    pub fn operator_token(&self) -> Result<Option<String>, Error> {
+        let token = self.read(OPERATOR_TOKEN)?.map(|token| token.trim().to_owned());
+        Ok(token.filter(|token| !token.is_empty()))
+    }
+
+    /// Replaces the first operator's token, or makes it.
+    pub fn set_operator_token(&self, token: &str) -> Result<(), Error> {
+        self.replace(OPERATOR_TOKEN, token)
+    }
+
+    /// Removes the first operator's token, if it is there.
+    pub fn remove_operator_token(&self) -> Result<(), Error> {
+        let path = self.root.join(OPERATOR_TOKEN);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { doing: "removing", path, source }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The content of a file of the folder, or `None` if there is no such file.
+    pub fn read(&self, name: &str) -> Result<Option<String>, Error> {
+        let path = self.root.join(name);
+        match fs::read_to_string(&path) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File { doing: "reading", path, source }),
+        }
+    }
+
+    /// The content of a file of the folder. Creates the file if there is none. Nobody ever sees a part of it, and if
+    /// several create it at once, all get the content of the first.
+    pub fn read_or_create(&self, name: &str, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
+        if let Some(content) = self.read(name)? {
+            return Ok(content);
+        }
+        let made = make()?;
+        let path = self.root.join(name);
+        match self.write_aside(name, &made)?.publish_new(&path)? {
+            true => Ok(made),
+            false => Ok(self.read(name)?.unwrap_or(made)),
+        }
+    }
+
+    /// Replaces a file of the folder atomically.
+    pub fn replace(&self, name: &str, content: &str) -> Result<(), Error> {
+        self.write_aside(name, content)?.publish_over(&self.root.join(name))
+    }
+
+    /// Writes a complete copy that has no name yet, readable by its owner alone.
+    fn write_aside(&self, name: &str, content: &str) -> Result<Aside, Error> {
+        let mut aside = Aside::create(&self.root, &format!(".{name}-"))?;
+        aside.write(content.as_bytes())?;
+        aside.give_to_owner_of(&self.root)?;
+        Ok(aside)
+    }
+}
+
+/// Refuses a link to a folder that is not there.
+fn check_not_dangling(link: &Path) -> Result<(), Error> {
+    let Ok(to) = fs::read_link(link) else { return Ok(()) };
+    let message = format!(
+        "{link:?} is a link to {to:?}, which is missing: mount the file system that has it, or correct the link"
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
+}
+
+/// Refuses a folder that has files, but no data of a server.
+fn check_ours(root: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let ours = names.iter().any(|name| OURS.iter().any(|ours| name == ours));
+    // The root of a file system has a lost+found.
+    let other = names.iter().find(|name| *name != "lost+found");
+    match other.filter(|_| !ours) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!(
+                "{root:?} is not a slipway data folder: it has other files, such as {other:?}; \
+                 give a new or empty folder with --data or SLIPWAY_DATA"
+            );
+            Err(Error::refused(ErrorCode::Conflict, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_is_its_owners_alone() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::make(&folder.path().join("new"))?;
+        let first = data.read_or_create("jwt.key", || Ok(random::token()))?;
+        assert_eq!(data.read_or_create("jwt.key", || Ok(random::token()))?, first);
+        data.set_operator_token("one")?;
+        data.set_operator_token("two")?;
+        assert_eq!(data.operator_token()?.as_deref(), Some("two"));
+        for name in ["jwt.key", "operator-token"] {
+            let mode = fs::metadata(folder.path().join("new").join(name))?.permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        let files = fs::read_dir(folder.path().join("new"))?.count();
+        assert_eq!(files, 3, "the two and images/, no leftovers");
+        Ok(())
+    }
+
+    #[test]
+    fn who_looks_whether_a_server_runs_keeps_none_from_starting() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::make(&folder.path().join("new"))?;
+        drop(data.lock_for_serving("https://server.test")?);
+        let looking = File::open(folder.path().join("new").join(SERVE_LOCK))?;
+        looking.lock_shared()?;
+        let looked = thread::spawn(move || {
+            thread::sleep(LOOKED_AT / 5);
+            drop(looking);
+        });
+        let lock = data.lock_for_serving("https://server.test");
+        looked.join().expect("no panic");
+        let _lock = lock?;
+        assert!(data.lock_for_serving("https://server.test").is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Network boot beside a DHCP server that belongs to somebody else: on which interfaces, for which machines, and with which
+//! of the boot files. [`slipway_pxe`] has the packets.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slipway_protocol::{BootWay, ErrorCode, Identity};
+use slipway_pxe::dhcp::{Files, Machine, Policy};
+use slipway_pxe::interface::Interface;
+use slipway_pxe::proxy::Proxy;
+use slipway_pxe::{Counters, Dropped, probe, tftp};
+
+use crate::base::data::DataDir;
+use crate::base::error::{Error, chain};
+use crate::base::random;
+use crate::base::time::now;
+use crate::boot_files::fetches::BootFetches;
+use crate::node::reports::node_state::known_to_loader;
+use crate::rules::ipxe::{self, Known};
+use crate::store::Store;
+use crate::store::boot_fetches::Fetched;
+use crate::store::nodes::{self, Node};
+use crate::store::runs;
+use tokio::task::JoinSet;
+
+/// What firmware gets, in the boot folder, best first: the boot image itself, else iPXE.
+const X64: [&str; 2] = ["x86_64/slipway.efi", "x86_64/ipxe.efi"];
+const ARM64: [&str; 2] = ["aarch64/slipway.efi", "aarch64/ipxe.efi"];
+const BIOS: [&str; 1] = ["x86_64/undionly.kpxe"];
+
+/// Machines that are remembered as having been told of in the log.
+const MOST_TOLD: usize = 10_000;
+
+/// Where network boot is offered, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Names of network interfaces. None: it is not offered.
+    pub interfaces: Vec<String>,
+    /// Whether machines are answered that nobody registered.
+    pub unknown: bool,
+}
+
+/// Proxies and TFTP servers that listen but do not answer yet.
+pub(crate) struct NetworkBoot {
+    segments: Vec<Segment>,
+    folder: PathBuf,
+    unknown: bool,
+    counters: Arc<Counters>,
+    fetches: Arc<BootFetches>,
+}
+
+struct Segment {
+    interface: Interface,
+    proxy: Proxy,
+    tftp: tftp::Server,
+}
+
+impl NetworkBoot {
+    /// Listens on each interface, unless another proxy answers there. That takes two seconds to find out. Notes what is
+    /// fetched by TFTP.
+    pub async fn bind(
+        settings: &Settings,
+        folder: Option<&Path>,
+        data: &DataDir,
+        fetches: &Arc<BootFetches>,
+    ) -> Result<Option<Self>, Error> {
+        if settings.interfaces.is_empty() {
+            return Ok(None);
+        }
+        let Some(folder) = folder else {
+            let message = "network boot needs boot files; name their folder with --boot";
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        };
+        let counters = Arc::new(Counters::default());
+        let mut segments = Vec::new();
+        for name in &settings.interfaces {
+            let failed = |source| Error::NetworkBoot { interface: name.clone(), source };
+            let interface = Interface::find(name).map_err(failed)?;
+            probe::refuse_if_answered(&interface, exchange()).await.map_err(failed)?;
+            let proxy = Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?;
+            let open = open(folder.to_owned(), data.clone());
+            let tftp = tftp::Server::bind(&interface, open, on_fetch(Arc::clone(fetches)), Arc::clone(&counters));
+            tracing::info!(interface = name, address = %interface.address, "network boot is offered");
+            segments.push(Segment { tftp: tftp.map_err(failed)?, interface, proxy });
+        }
+        let (folder, fetches) = (folder.to_owned(), Arc::clone(fetches));
+        Ok(Some(Self { segments, folder, unknown: settings.unknown, counters, fetches }))
+    }
+
+    /// Answers until it is dropped. `https` is the server's URL, `boot` where boot files are to be had without TLS.
+    pub async fn run(mut self, store: &Store, https: &str, boot: Option<SocketAddr>) {
+        let (store, fetches) = (store.clone(), Arc::clone(&self.fetches));
+        let audience = Arc::new(Audience { store, unknown: self.unknown, told: Mutex::default(), fetches });
+        let mut tasks = JoinSet::new();
+        for Segment { interface, proxy, tftp } in self.segments.drain(..) {
+            let (folder, base) = (self.folder.clone(), base_url(https, boot, interface.address));
+            let audience = Arc::clone(&audience);
+            let admit = move |machine, address| {
+                let audience = Arc::clone(&audience);
+                async move { audience.admit(&machine, address).await }
+            };
+            tasks.spawn(async move { proxy.run(|| policy(&folder, &base), admit).await });
+            tasks.spawn(async move { tftp.run().await });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Who is answered.
+struct Audience {
+    store: Store,
+    unknown: bool,
+    /// Machines with nothing to install whose requests are in the log.
+    told: Mutex<BTreeSet<[u8; 6]>>,
+    fetches: Arc<BootFetches>,
+}
+
+impl Audience {
+    /// Whether the machine is to be answered. Notes at which address it is.
+    async fn admit(&self, machine: &Machine, address: Option<Ipv4Addr>) -> Result<(), Dropped> {
+        let (known, node) = known(&self.store, machine).await.map_err(|error| {
+            tracing::warn!(error = chain(&error), "looking up a machine that boots over the network");
+            Dropped::NotSent
+        })?;
+        if let Some((node, address)) = node.zip(address) {
+            self.fetches.met(node, address.into(), now());
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if ipxe::boots_from_disk(&known) {
+            if told.len() < MOST_TOLD && told.insert(machine.mac) {
+                let mac = mac(machine);
+                tracing::info!(mac, "a machine with nothing to install asks for a boot file; it is left to its disk");
+            }
+            return Err(Dropped::NothingToInstall);
+        }
+        told.remove(&machine.mac);
+        match known {
+            Known::No if !self.unknown => Err(Dropped::Unknown),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for NetworkBoot {
+    fn drop(&mut self) {
+        tracing::info!("network boot ends: {}", self.counters);
+    }
+}
+
+/// A number for the exchange with a proxy that may be there. Its next is used too.
+fn exchange() -> u32 {
+    let text = random::id();
+    text.bytes().fold(0, |number: u32, byte| number.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+/// Opens boot files, as the HTTP API does.
+fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
+    Box::new(move |name| {
+        let file = tftp::open_below(&folder, name)?;
+        if data.has(&file) { Err(std::io::ErrorKind::NotFound.into()) } else { Ok(file) }
+    })
+}
+
+/// Notes what was fetched by TFTP.
+fn on_fetch(fetches: Arc<BootFetches>) -> Box<tftp::OnFetch> {
+    Box::new(move |address: IpAddr, name: &str, bytes| {
+        let (at, way, file) = (now(), BootWay::Tftp, name.to_owned());
+        fetches.fetched(Fetched { at, address, file, bytes, way, to_disk: false, node: None });
+    })
+}
+
+/// Where HTTP clients on an interface find the server: without TLS if there is such a listener, because firmware may
+/// not know the CA.
+fn base_url(https: &str, boot: Option<SocketAddr>, interface: Ipv4Addr) -> String {
+    match boot {
+        Some(boot) if boot.ip().is_unspecified() => format!("http://{interface}:{}", boot.port()),
+        Some(boot) => format!("http://{boot}"),
+        None => https.to_owned(),
+    }
+}
+
+/// What the boot folder holds at the moment.
+fn policy(folder: &Path, base: &str) -> Policy {
+    let first = |names: &[&str]| names.iter().find(|name| folder.join(name).is_file()).map(|name| (*name).to_owned());
+    let tftp = Files { bios: first(&BIOS), x64: first(&X64), arm64: first(&ARM64) };
+    let url = |name: &Option<String>| name.as_ref().map(|name| format!("{base}/boot/{name}"));
+    let http = Files { bios: None, x64: url(&tftp.x64), arm64: url(&tftp.arm64) };
+    Policy { tftp, http, script: Some(format!("{base}/boot/ipxe")) }
+}
+
+/// What is known about a machine by UUID and one of its network cards, and the id of its node, if it is one node's. Firmware
+/// does not send the serial number.
+async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
+    let uuid = machine.uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect());
+    let asks = Identity { uuid, serial: None, macs: vec![mac(machine)] }.usable();
+    let mut connection = store.read().await?;
+    // Two machines may have had the same network card.
+    let is_it = |node: &Node| {
+        let registered = node.identity.usable().uuid;
+        registered.is_none() || asks.uuid.is_none() || registered == asks.uuid
+    };
+    let mut nodes = nodes::matching(&mut connection, &asks).await?;
+    nodes.retain(is_it);
+    let mut known = Known::No;
+    let only = match nodes.as_slice() {
+        [node] => Some(node.id.clone()),
+        _ => None,
+    };
+    for node in nodes {
+        let run = runs::newest_of(&mut connection, &node.id).await?;
+        known = known_to_loader(&node, run.as_ref());
+        // Of several, one that has something to install counts.
+        if !ipxe::boots_from_disk(&known) {
+            break;
+        }
+    }
+    Ok((known, only))
+}
+
+fn mac(machine: &Machine) -> String {
+    machine.mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::NodeState;
+
+    use super::*;
+
+    #[test]
+    fn urls_name_the_listener_that_firmware_can_use() {
+        let base = |boot: Option<&str>| {
+            base_url("https://a:8443", boot.map(|boot| boot.parse().unwrap()), Ipv4Addr::new(192, 0, 2, 1))
+        };
+        assert_eq!(base(None), "https://a:8443");
+        assert_eq!(base(Some("0.0.0.0:8080")), "http://192.0.2.1:8080");
+        assert_eq!(base(Some("[::]:8080")), "http://192.0.2.1:8080");
+        assert_eq!(base(Some("198.51.100.7:80")), "http://198.51.100.7:80");
+    }
+
+    #[tokio::test]
+    async fn registered_machines_are_answered_until_they_have_nothing_to_install() {
+        const MAC: [u8; 6] = [0x52, 0x54, 0, 0x7d, 0x2f, 1];
+        const UUID: u128 = 0x7d2f9a60_3c55_4b0e_9c7a_1f0f6a2b9d01;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        let by_uuid = Machine { mac: [2, 0, 0, 0, 0, 9], uuid: Some(UUID.to_be_bytes()) };
+        let by_mac = Machine { mac: MAC, uuid: None };
+        let other = Machine { mac: MAC, uuid: Some((UUID + 1).to_be_bytes()) };
+        let stranger = Machine { mac: [2, 0, 0, 0, 0, 8], uuid: None };
+        let audience = |unknown| Audience {
+            store: store.clone(),
+            unknown,
+            told: Mutex::default(),
+            fetches: Arc::new(BootFetches::default()),
+        };
+        let identity = Identity {
+            uuid: Some("7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01".to_owned()),
+            serial: Some("S1".to_owned()),
+            macs: vec!["52:54:00:7d:2f:01".to_owned()],
+        };
+        let mut node = Node::new(identity, 0);
+        for (state, expected) in [
+            (NodeState::Registered, Ok(())),
+            (NodeState::Failed, Ok(())),
+            (NodeState::Installed, Err(Dropped::NothingToInstall)),
+            (NodeState::Decommissioned, Err(Dropped::Unknown)),
+        ] {
+            node.state = state;
+            let mut transaction = store.write().await.unwrap();
+            nodes::save(&mut transaction, &node).await.unwrap();
+            crate::store::commit(transaction).await.unwrap();
+            assert_eq!(audience(false).admit(&by_uuid, None).await, expected, "{state:?}");
+            assert_eq!(audience(false).admit(&by_mac, None).await, expected, "{state:?}");
+            for machine in [&other, &stranger] {
+                assert_eq!(audience(false).admit(machine, None).await, Err(Dropped::Unknown), "{state:?} {machine:?}");
+                assert_eq!(audience(true).admit(machine, None).await, Ok(()), "{state:?} {machine:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_machine_fetches_by_tftp_is_its_nodes_once_it_took_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        let node = Node::new(Identity { macs: vec!["52:54:00:7d:2f:01".to_owned()], ..Identity::default() }, 0);
+        let mut transaction = store.write().await.unwrap();
+        nodes::save(&mut transaction, &node).await.unwrap();
+        crate::store::commit(transaction).await.unwrap();
+        let fetches = Arc::new(BootFetches::default());
+        let audience =
+            Audience { store: store.clone(), unknown: true, told: Mutex::default(), fetches: Arc::clone(&fetches) };
+        let on_fetch = on_fetch(Arc::clone(&fetches));
+        for (mac, address) in [(1, [192, 0, 2, 7]), (9, [192, 0, 2, 9])] {
+            let machine = Machine { mac: [0x52, 0x54, 0, 0x7d, 0x2f, mac], uuid: None };
+            assert_eq!(audience.admit(&machine, Some(address.into())).await, Ok(()));
+            on_fetch(address.into(), "x86_64//slipway.efi", 20);
+        }
+        fetches.write(&store).await.unwrap();
+        let mut connection = store.read().await.unwrap();
+        let of_nodes = crate::store::boot_fetches::since_heard(&mut connection, None).await.unwrap();
+        let strange = crate::store::boot_fetches::of_strangers(&mut connection, now()).await.unwrap();
+        let told = |fetches: &[slipway_protocol::BootFetch]| match fetches {
+            [one] => (one.file.clone(), one.bytes, one.way, one.address.clone()),
+            other => panic!("{other:?}"),
+        };
+        let expect = |address: &str| ("x86_64/slipway.efi".to_owned(), 20, BootWay::Tftp, address.to_owned());
+        assert_eq!((of_nodes.len(), told(&of_nodes[&node.id])), (1, expect("192.0.2.7")));
+        assert_eq!(told(&strange), expect("192.0.2.9"));
+    }
+
+    #[test]
+    fn what_the_boot_folder_lacks_is_not_offered() {
+        let folder = tempfile::tempdir().unwrap();
+        let offered = || policy(folder.path(), "http://a");
+        assert_eq!((offered().tftp, offered().http), (Files::default(), Files::default()));
+        std::fs::create_dir(folder.path().join("x86_64")).unwrap();
+        std::fs::write(folder.path().join("x86_64/ipxe.efi"), "").unwrap();
+        assert_eq!(offered().tftp.x64.as_deref(), Some("x86_64/ipxe.efi"));
+        std::fs::write(folder.path().join("x86_64/slipway.efi"), "").unwrap();
+        assert_eq!(offered().tftp.x64.as_deref(), Some("x86_64/slipway.efi"));
+        assert_eq!(offered().http.x64.as_deref(), Some("http://a/boot/x86_64/slipway.efi"));
+        assert_eq!(offered().tftp.arm64, None);
+    }
+}

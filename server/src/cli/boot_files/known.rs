@@ -1,0 +1,88 @@
+//! Which boot files a machine that must be attested may have started.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use slipway_media::Manifest;
+use slipway_server::base::data::DataDir;
+use slipway_server::base::time::utc;
+use slipway_server::operate::{self, KnownBootFiles};
+use slipway_server::store::Store;
+
+use crate::cli::words::table;
+use crate::cli::{print, print_json, print_line};
+
+/// What a machine that must be attested may have started.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Started {
+    /// Boot files that `media build` made.
+    Built,
+    /// Anything.
+    Any,
+}
+
+/// Runs an operation on the database of the data folder.
+async fn with_store<T>(data: &Path, run: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let store = Store::open(&DataDir::open(data)?.database()).await?;
+    let done = run(&store).await;
+    store.close().await;
+    done
+}
+
+pub async fn record(data: &Path, manifest: &Manifest) -> anyhow::Result<()> {
+    with_store(data, async |store| Ok(operate::record_build(store, manifest).await?)).await
+}
+
+pub async fn list(data: &Path, json: bool) -> anyhow::Result<()> {
+    let known = with_store(data, async |store| Ok(operate::boot_files(store).await?)).await?;
+    if json { print_json(&known) } else { print(&text(&known)) }
+}
+
+pub async fn forget(data: &Path, id: &str) -> anyhow::Result<()> {
+    with_store(data, async |store| Ok(operate::forget_boot_files(store, id).await?)).await?;
+    print_line(&format!("{id} is forgotten"))
+}
+
+pub async fn allow(data: &Path, program: &Path) -> anyhow::Result<()> {
+    let bytes = std::fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+    let name = program.display().to_string();
+    let digest = with_store(data, async |store| Ok(operate::allow_program(store, &name, &bytes).await?)).await?;
+    print_line(&format!("{name} may start before boot files (Authenticode digest {digest})"))
+}
+
+pub async fn require(data: &Path, started: Started) -> anyhow::Result<()> {
+    let required = matches!(started, Started::Built);
+    with_store(data, async |store| Ok(operate::require_boot_files(store, required).await?)).await?;
+    print_line(rule(required))
+}
+
+fn rule(required: bool) -> &'static str {
+    match required {
+        true => "machines that must be attested are let in only if they started one of the builds in `media list`",
+        false => "machines that must be attested are let in whatever they started",
+    }
+}
+
+fn text(known: &KnownBootFiles) -> String {
+    let mut rows = Vec::new();
+    for build in &known.builds {
+        let measured = build.measurements.iter().map(|image| (image.arch.name(), &image.program));
+        rows.extend(
+            measured.map(|(arch, program)| vec![build.id.clone(), arch.to_owned(), utc(build.at), program.clone()]),
+        );
+        if build.measurements.is_empty() {
+            rows.push(vec![build.id.clone(), "-".to_owned(), utc(build.at), "not known of its stub".to_owned()]);
+        }
+    }
+    let allowed = known
+        .programs
+        .iter()
+        .map(|program| vec!["allowed".to_owned(), program.name.clone(), utc(program.at), program.digest.clone()]);
+    rows.extend(allowed);
+    format!(
+        "{}\n{}",
+        table(&["Id", "For", "Since", "Authenticode digest"], rows),
+        format_args!("{}\n", rule(known.required))
+    )
+}

@@ -1,0 +1,110 @@
+//! A new certificate authority beside the old one, until all machines know it.
+//!
+//! The files of the next generation are written before its root, and the root is moved first when it takes over. So
+//! whatever else is left without the root tells which of the two was interrupted.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use slipway_protocol::ErrorCode;
+
+use super::files::{self, CURRENT, Files, Generation, NEXT};
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+
+/// Makes the next root and intermediate. Machines are told of both from now on. They may vouch for the names of the
+/// current ones and these.
+pub fn begin(data: &DataDir, further: &BTreeSet<String>) -> Result<(), Error> {
+    let _lock = data.lock()?;
+    recover(data)?;
+    if data.path(NEXT.root).exists() {
+        let message = "a rotation is in progress: end it with `slipway-server ca rotate --finish` or `--cancel`";
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let current = Generation::open(data, &CURRENT)?;
+    let mut names = current.intermediate.permitted.unwrap_or_default();
+    names.extend(further.iter().cloned());
+    Generation::make(data, &NEXT, &names)
+}
+
+/// Puts the next root and intermediate in the place of the current ones, whose keys are removed.
+pub fn finish(data: &DataDir) -> Result<(), Error> {
+    let _lock = data.lock()?;
+    recover(data)?;
+    if !data.path(NEXT.root).exists() {
+        return Err(none());
+    }
+    Generation::open(data, &NEXT)?;
+    rename(data, NEXT.root, CURRENT.root)?;
+    take_over(data)
+}
+
+/// Forgets the next root and intermediate.
+pub fn cancel(data: &DataDir) -> Result<(), Error> {
+    let _lock = data.lock()?;
+    recover(data)?;
+    if !data.path(NEXT.root).exists() {
+        return Err(none());
+    }
+    for name in [NEXT.root, NEXT.intermediate, NEXT.intermediate_key, NEXT.root_key] {
+        remove(data, name)?;
+    }
+    Ok(())
+}
+
+/// Completes what an earlier command was killed in.
+pub fn recover(data: &DataDir) -> Result<(), Error> {
+    let Files { root, root_key, intermediate, intermediate_key } = NEXT;
+    if data.path(root).exists() {
+        return Ok(());
+    }
+    let current = files::certificate(data, CURRENT.root)?;
+    let next = files::certificate(data, intermediate)?;
+    match (current, next) {
+        (Some(current), Some(next)) if next.is_issued_by(&current) => take_over(data),
+        _ => [intermediate, intermediate_key, root_key].into_iter().try_for_each(|name| remove(data, name)),
+    }
+}
+
+/// What follows once the root has moved. The intermediate's certificate is last, so that all of it can be repeated.
+fn take_over(data: &DataDir) -> Result<(), Error> {
+    match data.path(NEXT.root_key).exists() {
+        true => rename(data, NEXT.root_key, CURRENT.root_key)?,
+        // It was moved away already. What is there belongs to the old root, or a repetition finds the new one.
+        false => {
+            let root = files::certificate(data, CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
+            if files::key_pair(data, CURRENT.root_key)?.is_some_and(|key| !root.is_of(&key)) {
+                remove(data, CURRENT.root_key)?;
+            }
+        }
+    }
+    if data.path(NEXT.intermediate_key).exists() {
+        rename(data, NEXT.intermediate_key, CURRENT.intermediate_key)?;
+    }
+    rename(data, NEXT.intermediate, CURRENT.intermediate)
+}
+
+fn none() -> Error {
+    let message = "no rotation is in progress; begin one with `slipway-server ca rotate`";
+    Error::refused(ErrorCode::Conflict, message)
+}
+
+fn rename(data: &DataDir, from: &str, to: &str) -> Result<(), Error> {
+    let path = data.path(from);
+    fs::rename(&path, data.path(to)).map_err(|source| Error::File { doing: "renaming", path, source })
+}
+
+fn remove(data: &DataDir, name: &str) -> Result<(), Error> {
+    remove_file(&data.path(name))
+}
+
+/// Removes a file, if it is there.
+pub fn remove_file(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::File { doing: "removing", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,385 @@
+//! The server: binds, serves, stops.
+
+use std::collections::BTreeSet;
+use std::fs::{File, Permissions};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::http::Uri;
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use slipway_protocol::{ErrorCode, Proof};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use crate::api::body::Bodies;
+use crate::api::{self, App};
+use crate::base::data::{DataDir, check_apart};
+use crate::base::error::{Error, chain};
+use crate::base::limits::{Limits, raise_open_files};
+use crate::base::rate::{Buckets, Rate};
+use crate::boot_files::fetches::BootFetches;
+use crate::boot_files::pxe::{self, NetworkBoot};
+use crate::keys::ca::Authority;
+use crate::keys::certificate::Certificate;
+use crate::keys::jwt::Signer;
+use crate::listen::listener::{self, Listener};
+use crate::listen::live_keys::LiveKeys;
+use crate::node::admission::Policy;
+use crate::node::capture::Captures;
+use crate::node::enrol::tpm;
+use crate::node::reports::secrets;
+use crate::operate::{self, BootFiles};
+use crate::store;
+use crate::store::Store;
+use crate::store::settings;
+use tokio_rustls::TlsAcceptor;
+
+/// As many as NICo's metadata service accepts, and as cloud-init tries for one failing report.
+const REPORTS_A_MINUTE: usize = 10;
+/// Enough for a step that reports its progress twice a second.
+const TOKEN_REPORTS_A_MINUTE: usize = 120;
+/// cloud-init's data sources request each key separately, some twenty times at a boot.
+const METADATA_A_MINUTE: usize = 120;
+
+/// How often the log of the database is emptied, if there is anything in it.
+const ERASE_EVERY: Duration = Duration::from_secs(60);
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The data folder.
+    pub data: PathBuf,
+    /// URL at which machines reach the server.
+    pub url: ServerUrl,
+    /// Where to listen for HTTPS.
+    pub listen: SocketAddr,
+    /// Where to serve boot files without TLS, if anywhere.
+    pub boot_listen: Option<SocketAddr>,
+    /// The folder of boot files.
+    pub boot: Option<PathBuf>,
+    /// The folder of prebuilt parts, which boot files are made of.
+    pub parts: PathBuf,
+    /// Addresses of proxies that say which machine fetches a boot file.
+    pub trusted_proxies: Vec<IpAddr>,
+    /// Where network boot is offered beside a DHCP server of somebody else.
+    pub pxe: pxe::Settings,
+    /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
+    pub names: Vec<String>,
+    /// Largest captured image that is accepted, in bytes.
+    pub max_capture: u64,
+    /// What is asked of every machine.
+    pub policy: Policy,
+    /// File with the certificates of TPM manufacturers that the site trusts, in PEM.
+    pub ek_ca: Option<PathBuf>,
+    /// What clients may cost.
+    pub limits: Limits,
+}
+
+/// `https://HOST[:PORT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrl {
+    text: String,
+    host: String,
+}
+
+/// The text is not the URL of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not of the form https://HOST or https://HOST:PORT")]
+pub struct ServerUrlError {
+    text: String,
+}
+
+impl FromStr for ServerUrl {
+    type Err = ServerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
+        let error = || ServerUrlError { text: text.to_owned() };
+        let uri: Uri = text.parse().map_err(|_| error())?;
+        let plain = uri.scheme_str() == Some("https") && uri.path() == "/" && uri.query().is_none();
+        let authority = uri.authority().filter(|authority| plain && !authority.as_str().contains('@'));
+        let authority = authority.ok_or_else(error)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { text: format!("https://{authority}"), host })
+    }
+}
+
+/// How often a server leaves a sign of life in the data folder.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// A server that listens but does not answer yet.
+pub struct Server {
+    https: TcpListener,
+    boot: Option<TcpListener>,
+    pxe: Option<NetworkBoot>,
+    url: ServerUrl,
+    tls: TlsAcceptor,
+    certificate: Arc<Certificate>,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+    /// Keeps other servers off the data folder, and says by its time when this one last ran.
+    lock: File,
+}
+
+impl Server {
+    /// Opens the data folder, unless another server runs on it, binds the sockets, and creates what the folder lacks.
+    /// Changes the certificate and the URL last, when nothing is left that is likely to fail.
+    pub async fn bind(config: Config) -> Result<Self, Error> {
+        Self::bind_with_clock(config, Instant::now).await
+    }
+
+    /// Like [`Self::bind`], with another clock for the rate limits. With a clock that stands still, a slow machine
+    /// refuses the same requests as a fast one.
+    pub async fn bind_with_clock(config: Config, clock: fn() -> Instant) -> Result<Self, Error> {
+        let limits = Arc::new(config.limits.clone().within(raise_open_files()));
+        let names = names(&config);
+        check_names(&names)?;
+        if let Some(folder) = &config.boot {
+            check_apart(&config.data, folder)?;
+            if folder.try_exists().unwrap_or(true) {
+                check_boot_folder(folder)?;
+            }
+        }
+        let tpms = tpm::Judge::new(config.ek_ca.as_deref())?;
+        let data = DataDir::make(&config.data)?;
+        let lock = data.lock_for_serving(&config.url.text)?;
+        let https = listen(config.listen).await?;
+        let boot = match config.boot_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        if let Some(folder) = &config.boot {
+            make_boot_folder(folder)?;
+        }
+        let boot_fetches = Arc::new(BootFetches::default());
+        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches).await?;
+
+        data.check_custody()?;
+        data.remove_leftovers();
+        let store = Store::open(&data.database()).await?;
+        let authority = Authority::open_or_make(&data, &names)?;
+        let signer = Signer::open(&data)?;
+        operate::adopt_first(&store, &data).await?;
+        let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
+        let tls = tls(&authority, Arc::clone(&certificate))?;
+        let mut transaction = store.write().await?;
+        settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        let any_boot = settings::read(&mut transaction, settings::ATTESTED_BOOT).await?.is_some();
+        store::commit(transaction).await?;
+        if any_boot && config.policy.require == Proof::Attested {
+            tracing::warn!(
+                "machines are let in whatever they booted; make boot files again with `slipway-server media build`, then \
+                 run `slipway-server media require built`"
+            );
+        }
+        let (stop, stopping) = watch::channel(false);
+        let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
+        captures.sweep().await?;
+        secrets::forget_of_all(&store).await?;
+        let app = App {
+            store,
+            data,
+            authority,
+            signer,
+            policy: config.policy,
+            tpms,
+            boot_files: BootFiles::new(config.parts, config.boot.clone()),
+            signing: Arc::default(),
+            boot: config.boot,
+            trusted_proxies: config.trusted_proxies,
+            boot_fetches,
+            reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
+            token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
+            metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
+            requests: Buckets::new("requests of unknown clients", limits.requests, clock),
+            bodies: Bodies::of_known(&limits),
+            stranger_bodies: Bodies::of_strangers(&limits),
+            strangers: Semaphore::new(limits.strangers_at_once),
+            limits,
+            site: config.url.host.clone(),
+            captures,
+            stopping,
+        };
+        Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, lock })
+    }
+
+    /// The address on which it listens for HTTPS.
+    pub fn https_address(&self) -> Result<SocketAddr, Error> {
+        address(&self.https)
+    }
+
+    /// The address on which it serves boot files without TLS.
+    pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
+        self.boot.as_ref().map(address).transpose()
+    }
+
+    /// Answers requests until `shutdown` completes. Then polls are answered at once, and other requests get ten seconds
+    /// to finish.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        // As it was bound, so that it is known before the listener is given away.
+        let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
+        let (app, limits) = (&self.app, &self.app.limits);
+        let keys = Arc::new(LiveKeys::new(app.store.clone()));
+        let lock = &self.lock;
+        let signs_of_life = async move {
+            let mut interval = tokio::time::interval(SIGN_OF_LIFE);
+            loop {
+                interval.tick().await;
+                // Only `status` of a stopped server is less exact without it.
+                let _ = lock.set_modified(SystemTime::now());
+            }
+        };
+        let run = |listener, router| {
+            listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
+        };
+        let https = Listener { socket: self.https, name: "https", tls: Some(self.tls), connections: limits.https };
+        let https = run(https, api::router(Arc::clone(app)));
+        let pxe = async {
+            match self.pxe {
+                Some(pxe) => pxe.run(&app.store, &self.url.text, boot_address).await,
+                None => std::future::pending().await,
+            }
+        };
+        let boot = async {
+            if let Some(socket) = self.boot {
+                let boot = Listener { socket, name: "boot", tls: None, connections: limits.boot };
+                run(boot, api::boot_router(Arc::clone(app))).await;
+            }
+        };
+        let stop = async {
+            shutdown.await;
+            tracing::info!("stopping");
+            self.stop.send_replace(true);
+        };
+        tokio::select! {
+            _ = async { tokio::join!(https, boot, stop) } => {}
+            () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
+            () = self.app.captures.keep_swept() => {}
+            () = keep_erased(&self.app) => {}
+            () = keys.follow() => {}
+            () = app.boot_fetches.keep_written(&app.store) => {}
+            () = pxe => {}
+            () = signs_of_life => {}
+        }
+        if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
+            tracing::warn!(error = chain(&error), "storing which boot files were fetched last");
+        }
+        self.app.store.close().await;
+    }
+}
+
+/// Empties the log of the database from time to time, where something of what was removed may be left.
+async fn keep_erased(app: &App) {
+    let log = app.data.path("slipway.db-wal");
+    loop {
+        tokio::time::sleep(ERASE_EVERY).await;
+        if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0)
+            && let Err(error) = app.store.empty_log().await
+        {
+            tracing::warn!(error = chain(&error), "emptying the log of the database");
+        }
+    }
+}
+
+fn names(config: &Config) -> BTreeSet<String> {
+    let mut names = BTreeSet::from(["localhost".to_owned(), config.url.host.clone()]);
+    names.extend(config.names.iter().cloned());
+    if !config.listen.ip().is_unspecified() {
+        names.insert(config.listen.ip().to_string());
+    }
+    // As they are in certificates, so that they compare.
+    let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
+    names.iter().map(written).collect()
+}
+
+/// Refuses names that no certificate can be made for.
+fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
+    match names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("{name:?} is neither a host name nor an IP address; correct --url or --san");
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+    }
+}
+
+/// Makes the folder of boot files if it is missing, and those above it. Anybody may read what is in it.
+fn make_boot_folder(folder: &Path) -> Result<(), Error> {
+    let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
+    if folder.exists() {
+        return Ok(());
+    }
+    let is_made = |part: &&Path| part.file_name().is_some() && !part.exists();
+    let made: Vec<&Path> = folder.ancestors().filter(is_made).collect();
+    std::fs::create_dir_all(folder).map_err(failed("creating the boot folder"))?;
+    for part in made {
+        std::fs::set_permissions(part, Permissions::from_mode(0o755)).map_err(failed("creating the boot folder"))?;
+    }
+    tracing::info!(folder = %folder.display(), "made the boot folder; `slipway-server media build` fills it");
+    Ok(())
+}
+
+fn check_boot_folder(folder: &Path) -> Result<(), Error> {
+    let path = || folder.to_owned();
+    let found = std::fs::metadata(folder);
+    let found = found.map_err(|source| Error::File { doing: "opening the boot folder", path: path(), source })?;
+    if found.is_dir() {
+        return Ok(());
+    }
+    let source = std::io::ErrorKind::NotADirectory.into();
+    Err(Error::File { doing: "opening the boot folder", path: path(), source })
+}
+
+fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAcceptor, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for root in authority.roots() {
+        roots.add(root).map_err(failed("trusting ca.pem"))?;
+    }
+    // A client without a certificate can enrol, or authenticate by its JWT. A certificate must be ours.
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .allow_unauthenticated()
+        .build()
+        .map_err(failed("checking client certificates"))?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(failed("choosing TLS versions"))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(certificate);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn failed<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::Tls { doing, source: Box::new(source) }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+}
+
+fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(|source| Error::Address { source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_url_is_https_and_nothing_but_a_host() {
+        let host = |text: &str| text.parse::<ServerUrl>().map(|url| (url.text, url.host)).ok();
+        let url = |text: &str, host: &str| Some((text.to_owned(), host.to_owned()));
+        assert_eq!(host("https://10.0.2.2:8443"), url("https://10.0.2.2:8443", "10.0.2.2"));
+        assert_eq!(host("https://slipway.example/"), url("https://slipway.example", "slipway.example"));
+        assert_eq!(host("https://[fd00::1]:8443"), url("https://[fd00::1]:8443", "fd00::1"));
+        for bad in ["http://a", "https://a/b", "a:1", "https://", "https://a?b", "https://u@a", ""] {
+            assert_eq!(host(bad), None, "{bad:?}");
+        }
+    }
+}

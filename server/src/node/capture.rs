@@ -1,0 +1,332 @@
+//! Images that nodes capture from disks. Received data is kept aside. It becomes an image once it is complete and its
+//! digest is right.
+//!
+//! A file in use is locked, because a node that lost its connection may come back while the server is still processing
+//! the data it sent before.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::{Action, Algorithm, CapturedImage, Digest, ErrorCode};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::now;
+use crate::image::publish;
+use crate::rules::state;
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::images::{self, Image};
+use crate::store::runs;
+
+/// Bytes of disk space that captures must leave free.
+const KEPT_FREE: u64 = 512 << 20;
+/// How long a node waits for an answer while its image is verified. Then it asks again.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often leftovers of finished runs are removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// An image being captured, and who captures it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Capture {
+    /// The node's id.
+    pub node: String,
+    /// The run's id.
+    pub run: String,
+    /// Name of the image.
+    pub name: String,
+}
+
+/// The result of storing a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The piece is stored. The image now has this many bytes.
+    Stored(u64),
+    /// The piece is not stored, because its offset is not the number of bytes stored, which is this.
+    Misplaced(u64),
+}
+
+/// Stores captured disks.
+#[derive(Debug)]
+pub struct Captures {
+    store: Store,
+    data: DataDir,
+    /// Largest image accepted, in bytes.
+    max: u64,
+    /// Becomes true when the server stops.
+    stopping: watch::Receiver<bool>,
+    /// Images being verified.
+    verifications: Mutex<HashMap<(Capture, Digest), Verification>>,
+}
+
+type Verification = JoinHandle<Result<Image, Error>>;
+
+impl Captures {
+    /// Accepts images of up to `max` bytes each. There is none yet.
+    pub fn new(store: Store, data: DataDir, max: u64, stopping: watch::Receiver<bool>) -> Self {
+        Self { store, data, max, stopping, verifications: Mutex::default() }
+    }
+
+    fn verifications(&self) -> MutexGuard<'_, HashMap<(Capture, Digest), Verification>> {
+        self.verifications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an image. If it was begun before, it starts again from empty.
+    pub async fn begin(&self, capture: &Capture) -> Result<(), Error> {
+        let mut connection = self.store.read().await?;
+        check_allowed(&mut connection, capture).await?;
+        check_name_is_free(&mut connection, &capture.name).await?;
+        drop(connection);
+        let place = self.data.capture(&capture.run, &capture.name);
+        blocking(move || {
+            let failed = |source| Error::File { doing: "creating", path: place.clone(), source };
+            place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+            OpenOptions::new().write(true).create(true).truncate(false).open(&place).map_err(failed)?;
+            open_locked(&place)?.set_len(0).map_err(failed)
+        })
+        .await
+    }
+
+    /// Appends a piece to an image that was begun, if its offset is the end of the stored data.
+    pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
+        check_allowed(&mut *self.store.read().await?, capture).await?;
+        let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
+        blocking(move || write(&place, offset, &piece, largest)).await
+    }
+
+    /// Makes an image of the stored data, if its size and digest are right. Returns `None` if that takes longer; the
+    /// caller then asks again. Repeating a finished commit changes nothing.
+    pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
+        let mut connection = self.store.read().await?;
+        check_allowed(&mut connection, &capture).await?;
+        // The image exists, from this capture or from another disk with the same bytes.
+        if let Some(known) =
+            images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size)
+        {
+            return Ok(Some(known));
+        }
+        drop(connection);
+        let key = (capture.clone(), image.digest.clone());
+        let begun = self.verifications().remove(&key);
+        let mut verification = begun.unwrap_or_else(|| {
+            let (store, data, stopping) = (self.store.clone(), self.data.clone(), self.stopping.clone());
+            // Continues if the node loses its connection.
+            tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
+        });
+        match tokio::time::timeout(PATIENCE, &mut verification).await {
+            Ok(verified) => verified.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map(Some),
+            Err(_) => {
+                self.verifications().insert(key, verification);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the captures of runs that are over. Returns the other runs with captures.
+    pub async fn sweep(&self) -> Result<Vec<String>, Error> {
+        let folder = self.data.captures();
+        let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut connection = self.store.read().await?;
+        let mut open = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let known = runs::get_by_id(&mut connection, &run).await?;
+            if known.is_some_and(|known| state::is_open(known.progress.state)) {
+                open.push(run);
+                continue;
+            }
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Error::File { doing: "removing", path, source: error });
+                }
+                _ => tracing::info!(run, "removed the leftovers of captured disks"),
+            }
+        }
+        Ok(open)
+    }
+
+    /// Sweeps periodically, for ever.
+    pub async fn keep_swept(&self) {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            match self.sweep().await {
+                Ok(open) => self.verifications().retain(|(capture, _), _| open.contains(&capture.run)),
+                Err(error) => {
+                    tracing::warn!(error = crate::base::error::chain(&error), "removing the leftovers of runs")
+                }
+            }
+        }
+    }
+}
+
+fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Appended, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let too_large = |message| Error::refused(ErrorCode::TooLarge, message);
+    let file = open_locked(place)?;
+    let length = file.metadata().map_err(failed("reading the size of"))?.len();
+    if length != offset {
+        return Ok(Appended::Misplaced(length));
+    }
+    let end = offset.saturating_add(piece.len() as u64);
+    if end > largest {
+        let message =
+            format!("the image has more than {largest} bytes, the most that this server accepts (--max-capture)");
+        return Err(too_large(message));
+    }
+    let no_room = || {
+        let message =
+            format!("the server's disk has no room for more of the image than the {offset} bytes stored so far");
+        too_large(message)
+    };
+    let room = rustix::fs::fstatvfs(&file).map_err(|errno| failed("reading the free space at")(errno.into()))?;
+    if room.f_bavail.saturating_mul(room.f_frsize) < (piece.len() as u64).saturating_add(KEPT_FREE) {
+        return Err(no_room());
+    }
+    // If the write fails, the part that was written is still right.
+    match file.write_all_at(piece, offset) {
+        Ok(()) => Ok(Appended::Stored(end)),
+        Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Err(no_room()),
+        Err(source) => Err(failed("writing")(source)),
+    }
+}
+
+async fn verify(
+    store: &Store,
+    data: &DataDir,
+    stopping: watch::Receiver<bool>,
+    capture: &Capture,
+    image: CapturedImage,
+) -> Result<Image, Error> {
+    let place = data.capture(&capture.run, &capture.name);
+    let (incoming, expected) = (place.clone(), image.clone());
+    let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
+    let mut transaction = store.write().await?;
+    // Both may have changed in the meantime.
+    check_allowed(&mut transaction, capture).await?;
+    check_name_is_free(&mut transaction, &capture.name).await?;
+    if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
+        // A node must not change what an operator recorded about an image.
+        return Ok(known);
+    }
+    let published = data.image(&image.digest);
+    blocking(move || publish(&place, &published)).await?;
+    let CapturedImage { name, size, digest, raw_size, raw_digest } = image;
+    let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
+    let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now(), captured: true };
+    images::save(&mut transaction, &image).await?;
+    store::commit(transaction).await?;
+    drop(locked);
+    tracing::info!(node = capture.node, run = capture.run, name = image.file_name, digest = %image.digest, "disk captured");
+    Ok(image)
+}
+
+/// Checks the size and digest of the stored data. Removes the file if the digest is wrong.
+fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
+    if image.digest.algorithm() != Algorithm::Sha256 {
+        return Err(invalid("the digest of a captured image must be SHA-256".to_owned()));
+    }
+    let file = open_locked(place)?;
+    let size = file.metadata().map_err(failed("reading the size of"))?.len();
+    if size != image.size || size == 0 {
+        return Err(invalid(format!("{size} bytes of the image are stored, but it must have {}", image.size)));
+    }
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        if *stopping.borrow() {
+            return Err(Error::refused(ErrorCode::Unavailable, "the server is stopping; try again"));
+        }
+        match (&file).read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => hash.update(chunk.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("reading")(error)),
+        }
+    }
+    let found = random::hex(&hash.finalize());
+    if found != image.digest.hex() {
+        fs::remove_file(place).map_err(failed("removing"))?;
+        let message = format!("the stored image has the digest sha256:{found}, but must have {}", image.digest);
+        return Err(invalid(message));
+    }
+    file.sync_all().map_err(failed("writing"))?;
+    Ok(file)
+}
+
+/// Opens and locks the file of a capture, so that nobody else works on it.
+fn open_locked(place: &Path) -> Result<File, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let gone = || Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload");
+    let file = match OpenOptions::new().read(true).write(true).open(place) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(gone()),
+        Err(error) => return Err(failed("opening")(error)),
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let message = "the server is still busy with this image; try again";
+            return Err(Error::refused(ErrorCode::Unavailable, message));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
+    }
+    // Before it was locked, the file may have become an image or been removed.
+    let own = file.metadata().map_err(failed("examining"))?;
+    match fs::metadata(place) {
+        Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(file),
+        _ => Err(gone()),
+    }
+}
+
+/// Allows only a node whose run captures this image, and only while the run is open.
+async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
+    let Capture { node, run, name } = capture;
+    let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
+    };
+    let captures = |action: &Action| matches!(action, Action::CaptureDisk(capture) if capture.name == *name);
+    if !known.workflow.iter().any(|step| captures(&step.action)) {
+        let message = format!("no step of run {run} captures a disk under this name");
+        return Err(Error::refused(ErrorCode::Forbidden, message));
+    }
+    if !state::is_open(known.progress.state) {
+        return Err(Error::refused(ErrorCode::Conflict, format!("run {run} is over")));
+    }
+    Ok(())
+}
+
+async fn check_name_is_free(connection: &mut Connection, name: &str) -> Result<(), Error> {
+    match images::get_by_name(connection, name).await? {
+        None => Ok(()),
+        Some(image) => {
+            let message =
+                format!("an image {name} ({}) already exists; capture the disk under another name", image.digest);
+            Err(Error::refused(ErrorCode::Conflict, message))
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}

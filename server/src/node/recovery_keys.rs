@@ -1,0 +1,251 @@
+//! Recovery keys of encrypted disks. Nodes store them before they encrypt, and operators ask for them. If operators have
+//! given public keys, they are stored encrypted to these, and the server cannot read them.
+
+use std::collections::BTreeSet;
+
+use age::x25519::Recipient;
+use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, StepState};
+
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::now;
+use crate::keys::seal;
+use crate::rules::state;
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::nodes;
+use crate::store::recovery_keys::recipients;
+use crate::store::recovery_keys::{self, Stored};
+use crate::store::runs::{self, Run};
+
+/// Length of a UUID as text (RFC 9562, 4).
+const UUID: usize = 36;
+/// Length of a key: eight groups of eight digits, joined by hyphens.
+const KEY: usize = 71;
+/// Digits of systemd's recovery keys (src/shared/recovery-key.c).
+const MODHEX: &[u8] = b"cbdefghijklnrtuv";
+/// Most keys of one node. Each attempt of a step makes one.
+const MOST_KEYS: usize = 1000;
+
+/// Stores a key for a run that encrypts. Once this returns, the key survives a power cut. Storing it again changes
+/// nothing.
+pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) -> Result<(), Error> {
+    check_key(key)?;
+    let mut transaction = store.write().await?;
+    check_allowed(&mut transaction, node, run).await?;
+    let known = recovery_keys::of_node(&mut transaction, node).await?;
+    match known.iter().find(|known| known.key.volume == key.volume) {
+        Some(known) if is_same(known, key) => return Ok(()),
+        Some(_) => {
+            let message = format!("another key is already stored for volume {}", key.volume);
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        None if known.len() >= MOST_KEYS => {
+            let message = format!(
+                "this node already has {MOST_KEYS} recovery keys; an operator must forget the keys of volumes that no \
+                 longer exist, with `node recovery-key --forget`"
+            );
+            return Err(Error::refused(ErrorCode::TooLarge, message));
+        }
+        None => {}
+    }
+    match recipients(&mut transaction).await?.as_slice() {
+        [] => recovery_keys::insert(&mut transaction, node, run, key, None, now()).await?,
+        recipients => {
+            let (sealed, hash) = (sealed(recipients, key)?, random::token_hash(key.key.reveal()));
+            recovery_keys::insert(&mut transaction, node, run, &sealed, Some(&hash), now()).await?;
+        }
+    }
+    store::commit(transaction).await?;
+    tracing::info!(node, run, volume = key.volume, "recovery key stored");
+    Ok(())
+}
+
+fn is_same(known: &Stored, key: &RecoveryKey) -> bool {
+    match &known.hash {
+        Some(hash) => *hash == random::token_hash(key.key.reveal()),
+        None => known.key == *key,
+    }
+}
+
+/// The key, encrypted together with the name of its volume: what is decrypted is the line that is printed of a key in
+/// clear.
+fn sealed(recipients: &[Recipient], RecoveryKey { volume, key }: &RecoveryKey) -> Result<RecoveryKey, Error> {
+    let sealed = seal::text(recipients, &format!("{volume} {}\n", key.reveal()))?;
+    Ok(RecoveryKey { volume: volume.clone(), key: sealed })
+}
+
+async fn recipients(connection: &mut Connection) -> Result<Vec<Recipient>, Error> {
+    recipients::all(connection).await?.iter().map(|recipient| seal::recipient(recipient)).collect()
+}
+
+/// How recovery keys stand to a new recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// How many were in clear, and are encrypted now.
+    pub sealed: usize,
+    /// How many were encrypted before, to others.
+    pub older: usize,
+}
+
+/// Adds a public key. Keys in clear are encrypted at once to all there are.
+pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Error> {
+    seal::recipient(recipient)?;
+    let mut transaction = store.write().await?;
+    if !recipients::insert(&mut transaction, recipient, now()).await? {
+        return Err(Error::refused(ErrorCode::Conflict, "recovery keys are already encrypted to this recipient"));
+    }
+    let recipients = recipients(&mut transaction).await?;
+    let mut added = Added { sealed: 0, older: 0 };
+    for (node, stored) in recovery_keys::all(&mut transaction).await? {
+        if seal::is_sealed(&stored.key.key) {
+            added.older += 1;
+            continue;
+        }
+        let (sealed, hash) = (sealed(&recipients, &stored.key)?, random::token_hash(stored.key.key.reveal()));
+        recovery_keys::seal(&mut transaction, &node, &stored.key.volume, &sealed.key, &hash).await?;
+        added.sealed += 1;
+    }
+    store::commit(transaction).await?;
+    tracing::warn!(recipient, sealed = added.sealed, "recovery keys are encrypted to a further recipient");
+    Ok(added)
+}
+
+/// The public keys to which keys are encrypted.
+pub async fn list_recipients(store: &Store) -> Result<Vec<String>, Error> {
+    recipients::all(&mut *store.read().await?).await
+}
+
+/// Removes a public key. Returns whether others are left.
+pub async fn remove_recipient(store: &Store, recipient: &str) -> Result<bool, Error> {
+    let mut transaction = store.write().await?;
+    if !recipients::remove(&mut transaction, recipient).await? {
+        let message = "there is no such recipient; `escrow recipient list` lists them";
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    }
+    let left = recipients::all(&mut transaction).await?.len();
+    store::commit(transaction).await?;
+    tracing::warn!(recipient, "recovery keys are no longer encrypted to a recipient");
+    Ok(left > 0)
+}
+
+fn check_key(RecoveryKey { volume, key }: &RecoveryKey) -> Result<(), Error> {
+    let is_uuid = volume.len() == UUID && volume.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let is_key = key.reveal().len() == KEY && key.reveal().bytes().all(|byte| MODHEX.contains(&byte) || byte == b'-');
+    if is_uuid && is_key {
+        return Ok(());
+    }
+    let what = if is_uuid { "the key is not a systemd-cryptenroll recovery key" } else { "the volume is not a UUID" };
+    Err(Error::refused(ErrorCode::InvalidRequest, what))
+}
+
+async fn check_allowed(connection: &mut Connection, node: &str, run: &str) -> Result<(), Error> {
+    let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == node) else {
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
+    };
+    if !known.workflow.iter().any(|step| matches!(step.action, Action::EncryptRoot(_))) {
+        return Err(Error::refused(ErrorCode::Forbidden, format!("no step of run {run} encrypts anything")));
+    }
+    if !state::is_open(known.progress.state) {
+        return Err(Error::refused(ErrorCode::Conflict, format!("run {run} is over")));
+    }
+    Ok(())
+}
+
+/// The keys of a node, newest first, for a list that does not show the keys themselves.
+pub async fn list_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+    known_keys(&mut *store.read().await?, node, label).await
+}
+
+async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+    let keys = recovery_keys::of_node(connection, node).await?;
+    if keys.is_empty() {
+        return Err(Error::refused(ErrorCode::NotFound, format!("node {label} has no recovery keys")));
+    }
+    Ok(keys)
+}
+
+/// The keys of these volumes of a node, or all, newest first, for an operator who asks for them. This is recorded and
+/// logged.
+pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String]) -> Result<Vec<Stored>, Error> {
+    let mut transaction = store.write().await?;
+    let mut keys = known_keys(&mut transaction, node, label).await?;
+    keys.retain(|stored| volumes.is_empty() || volumes.contains(&stored.key.volume));
+    for stored in &keys {
+        recovery_keys::note_shown(&mut transaction, node, &stored.key.volume, now()).await?;
+    }
+    store::commit(transaction).await?;
+    let volumes: Vec<&str> = keys.iter().map(|stored| stored.key.volume.as_str()).collect();
+    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys shown to an operator");
+    Ok(keys)
+}
+
+/// Refuses what [`forget_keys`] would refuse, and forgets nothing.
+pub async fn check_unused(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    check_all_unused(&mut *store.read().await?, id, label, volumes).await
+}
+
+/// Forgets the keys of these volumes of a node, all or none, and logs it. Keys are never forgotten automatically,
+/// because the server cannot see which disks exist. While the node is in service, a key that is likely to be of a disk
+/// in use is refused.
+pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    check_all_unused(&mut transaction, id, label, volumes).await?;
+    for volume in volumes {
+        recovery_keys::remove(&mut transaction, id, volume).await?;
+    }
+    store::commit(transaction).await?;
+    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys forgotten for an operator");
+    Ok(())
+}
+
+async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    let keys = known_keys(connection, id, label).await?;
+    let node = nodes::get_by_id(connection, id).await?;
+    let in_service = node.is_some_and(|node| node.state != NodeState::Decommissioned);
+    let in_use = if in_service { runs_in_use(connection, &keys).await? } else { BTreeSet::new() };
+    for volume in volumes {
+        let Some(stored) = keys.iter().find(|stored| stored.key.volume == *volume) else {
+            let message = format!("node {label} has no recovery key for volume {volume:?}; no key was forgotten");
+            return Err(Error::refused(ErrorCode::NotFound, message));
+        };
+        let is_newest = in_service && keys.first().is_some_and(|newest| newest.key.volume == *volume);
+        if is_newest || in_use.contains(&stored.run) {
+            let message = format!(
+                "volume {volume} may be in use: its key is from run {}, the last run of node {label} that encrypted a \
+                 disk or may have done so; forget the key after another run has encrypted a disk, or when the node is \
+                 out of service; no key was forgotten",
+                stored.run
+            );
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+    }
+    Ok(())
+}
+
+/// The runs that stored `keys` and are still in progress, and the last of them that encrypted a disk. `keys` are newest
+/// first.
+async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
+    let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for stored in keys {
+        if !seen.insert(&stored.run) {
+            continue;
+        }
+        let Some(run) = runs::get_by_id(connection, &stored.run).await? else { continue };
+        let has_encrypted = has_encrypted(&run);
+        if has_encrypted || state::is_open(run.progress.state) {
+            in_use.insert(run.id);
+        }
+        if has_encrypted {
+            break;
+        }
+    }
+    Ok(in_use)
+}
+
+/// A later step may have failed. The disk is encrypted nevertheless.
+fn has_encrypted(run: &Run) -> bool {
+    let mut steps = run.workflow.iter().zip(&run.progress.steps);
+    steps.any(|(step, status)| matches!(step.action, Action::EncryptRoot(_)) && status.state == StepState::Succeeded)
+}

@@ -1,0 +1,48 @@
+//! The state of a node, as its reports change it.
+
+use slipway_protocol::{NodeState, StepState, StepStatus, printable};
+
+use crate::base::error::{Error, MOST_LOGGED};
+use crate::rules::ipxe::Known;
+use crate::rules::state::{self, NodeEvent};
+use crate::store::Connection;
+use crate::store::nodes;
+use crate::store::nodes::Node;
+use crate::store::runs::Run;
+use crate::store::to_word;
+
+/// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
+pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
+    match run {
+        Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None },
+        run => Known::Node { state: node.state, run: run.map(|run| run.progress.state) },
+    }
+}
+
+/// Why a run failed, if it did.
+fn reason(run: &Run) -> Option<String> {
+    let failed = |step: &&StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);
+    let step = run.progress.steps.iter().find(failed)?;
+    let failure = step.failure.as_ref()?.in_one_line();
+    Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
+}
+
+/// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
+pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
+    let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
+    if node.run.as_deref() != Some(&run.id) {
+        return Ok(());
+    }
+    let next = state::next(node.state, event);
+    if next != node.state {
+        let (from, to, reason) = (to_word(&node.state), to_word(&next), reason(run));
+        tracing::info!(node = node.label(), run = run.id, from, to, reason, "node changed its state");
+        node.state = next;
+    }
+    if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {
+        // There is nothing left to do for another machine.
+        node.armed = false;
+        node.key_left = matches!(event, NodeEvent::RunSucceeded(_)) && state::leaves(&run.progress.steps);
+    }
+    nodes::save(connection, &node).await
+}

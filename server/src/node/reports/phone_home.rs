@@ -1,0 +1,71 @@
+//! The report of an installed system that it is up.
+
+use std::collections::BTreeMap;
+
+use slipway_protocol::{ErrorCode, NodeState};
+
+use super::{node_state, secrets};
+use crate::base::error::Error;
+use crate::base::random::token_hash;
+use crate::base::rate::Rate;
+use crate::base::time::Millis;
+use crate::rules::state::NodeEvent;
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::nodes;
+use crate::store::runs::{self, Run};
+
+/// How the installed system identifies its run.
+pub enum Caller<'a> {
+    /// By the token in the URL its run gave it.
+    Token(&'a str),
+    /// By the cloud-init instance id its run gave it, which is as hard to guess.
+    Instance(&'a str),
+}
+
+/// Records that an installed system reported, and what it posted if this is the first time.
+pub async fn phone_home(
+    store: &Store,
+    rate: &Rate,
+    caller: Caller<'_>,
+    form: BTreeMap<String, String>,
+    now: Millis,
+) -> Result<(), Error> {
+    // Reading needs no write lock, which a system that reports too often must not take. The limit is per run, so that a
+    // holder of an old run's URL cannot block the reports of the new run.
+    let known = reporting_run(&mut *store.read().await?, caller).await?;
+    rate.take(&known.id)?;
+    let mut transaction = store.write().await?;
+    let node = nodes::get_by_id(&mut transaction, &known.node).await?;
+    let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {
+        return Err(unknown_caller());
+    };
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if run.phoned_home_at.is_none() {
+        run.phoned_home_at = Some(now);
+        run.phone_home = form;
+    }
+    run.last_contact_at = Some(now);
+    runs::update(&mut transaction, &run).await?;
+    nodes::seen(&mut transaction, &run.node, now).await?;
+    node_state::advance(&mut transaction, &run, NodeEvent::PhonedHome).await?;
+    secrets::forget_of_node(&mut transaction, &run.node).await?;
+    store::commit(transaction).await
+}
+
+async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
+    let run = match caller {
+        Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
+        // It is known to the system's users, and good for one report.
+        Caller::Instance(id) => runs::by_instance(connection, id).await?.filter(|run| run.phoned_home_at.is_none()),
+    };
+    run.ok_or_else(unknown_caller)
+}
+
+fn unknown_caller() -> Error {
+    Error::refused(ErrorCode::NotFound, "no run issued the token or instance id that this system reports with")
+}

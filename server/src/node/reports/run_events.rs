@@ -1,0 +1,237 @@
+//! Events of runs, as nodes report them.
+
+use std::net::IpAddr;
+
+use slipway_protocol::{
+    ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
+    StepState, Workflow,
+};
+
+use crate::base::error::Error;
+use crate::base::time::Millis;
+use crate::image::examine::examine;
+use crate::keys::jwt::Subject;
+use crate::node::reports::{boot, node_state, secrets};
+use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
+use crate::run::foresee::{Machine, foresee, images_of};
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::boot_fetches;
+use crate::store::events;
+use crate::store::nodes;
+use crate::store::nodes::Node;
+use crate::store::notes;
+use crate::store::runs::{self, Run};
+
+/// Milliseconds for which a sign of life stands for those that follow. It spares a write for most requests, and is
+/// less than the time between two heartbeats.
+const SEEN_LATELY: Millis = 2000;
+/// Bytes that events which change a step may take beyond the budget of their run.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// The last note of a run whose events have taken up its budget.
+const BUDGET_SPENT: &str = "the events of this run have reached the limit of the server; it drops further notes";
+
+/// The node, if it may ask and report with this key. The credentials of a decommissioned node are refused.
+pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
+    let Some(node) = nodes::get_by_id(connection, &subject.node).await? else {
+        let message = "the credentials belong to a node that no longer exists";
+        return Err(Error::refused(ErrorCode::Unauthenticated, message));
+    };
+    if node.state == NodeState::Decommissioned {
+        return Err(Error::refused(ErrorCode::Decommissioned, "an operator took this node out of service"));
+    }
+    if !node.released || node.key.as_ref().is_none_or(|key| key.fingerprint != subject.key) {
+        let message = "the node is not known by this key (any more); enrol again";
+        return Err(Error::refused(ErrorCode::Unauthenticated, message));
+    }
+    Ok(node)
+}
+
+/// Records that the node was heard from, and from where, if it is known. Most requests of a node come soon after
+/// another, and need no write.
+pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
+    if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
+        return Ok(());
+    }
+    let mut transaction = store.write().await?;
+    nodes::seen(&mut transaction, &node.id, now).await?;
+    if let Some(from) = from {
+        boot_fetches::seen_at(&mut transaction, &node.id, from, now).await?;
+    }
+    store::commit(transaction).await
+}
+
+/// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
+/// is in progress is, because the machine may have been power-cycled.
+///
+/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends
+/// here, before the machine erases a disk for it. Its disks are left to the machine, which enrols when the first of
+/// them is there, but judges when all are.
+pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
+    // Reading needs no write lock, and most polls find nothing.
+    let mut connection = store.read().await?;
+    let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
+    drop(connection);
+    examine(store, images_of(&run.workflow)).await?;
+    let mut transaction = store.write().await?;
+    let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
+    let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
+    let machine = Machine { arch, ..Machine::default() };
+    if let Some(foreseen) = foresee(store, &mut transaction, machine, &run.workflow).await? {
+        let has_begun = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+        let reason = foreseen.reason(&run.workflow, has_begun);
+        let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };
+        state::fail(&mut run.progress, &failure, now);
+        runs::update(&mut transaction, &run).await?;
+        node_state::advance(&mut transaction, &run, NodeEvent::RunFailed).await?;
+        secrets::forget_of_node(&mut transaction, &node.id).await?;
+        store::commit(transaction).await?;
+        return Ok(None);
+    }
+    if node.key_left {
+        // It asks for work, so it has not left.
+        node.key_left = false;
+        nodes::save(&mut transaction, &node).await?;
+    }
+    run.progress.state = RunState::Running;
+    run.started_at.get_or_insert(now);
+    runs::update(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
+    Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
+}
+
+/// The run that the machine with this key may work on.
+async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
+    let node = admitted_node(connection, subject).await?;
+    let run = runs::newest_of(connection, &node.id).await?;
+    let is_live = |run: &Run| state::is_open(run.progress.state) && !run.is_held();
+    let may = |run: &Run| is_live(run) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
+    Ok(run.filter(may).map(|run| (node, run)))
+}
+
+/// Stores events of a node's run, of which there may be so many bytes. Those at or below the highest sequence number
+/// stored are skipped.
+pub async fn store_events(
+    store: &Store,
+    node: &str,
+    batch: &EventBatch,
+    budget: u64,
+    now: Millis,
+) -> Result<EventAck, Error> {
+    check_batch(batch)?;
+    let mut transaction = store.write().await?;
+    let Some(mut run) = runs::get_by_id(&mut transaction, &batch.run).await?.filter(|run| run.node == node) else {
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
+    };
+    check_gap(batch, run.last_seq)?;
+    if run.is_held() && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
+        // Its machine works on it, so it was not over when the backup was made, and is not now.
+        runs::confirm(&mut transaction, &run.id).await?;
+    }
+    for event in &batch.events {
+        if event.seq <= run.last_seq {
+            continue;
+        }
+        let turn = state::apply(&mut run.progress, event, now);
+        let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
+        run.last_seq = event.seq;
+        if turn == RunTransition::StepStarted && is_beginning(event) {
+            // The machine was switched off in the middle and begins again. Earlier reports are not of the system that
+            // is installed now.
+            run.phoned_home_at = None;
+            run.last_contact_at = None;
+            run.phone_home.clear();
+        }
+        if turn == RunTransition::StepStarted && event.attempt == 1 {
+            notes::forget_from(&mut transaction, &run.id, event.step).await?;
+        }
+        keep(&mut transaction, &mut run, event, budget).await?;
+        if let Some(node_event) = node_event(turn, &run) {
+            node_state::advance(&mut transaction, &run, node_event).await?;
+        }
+    }
+    runs::update(&mut transaction, &run).await?;
+    nodes::seen(&mut transaction, node, now).await?;
+    if !state::is_open(run.progress.state) {
+        secrets::forget_of_node(&mut transaction, node).await?;
+    }
+    store::commit(transaction).await?;
+    Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
+}
+
+/// Adds an event to the history of its run, within the budget of the run.
+async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget: u64) -> Result<(), Error> {
+    if matches!(event.kind, EventKind::Progress(_)) {
+        return Ok(());
+    }
+    let mut json = store::to_json(event);
+    let beyond = |run: &Run, json: &str, limit: u64| run.event_bytes + json.len() as u64 > limit;
+    match &event.kind {
+        EventKind::Note(_) | EventKind::Retrying(_) if beyond(run, &json, budget) => {
+            if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
+                return Ok(());
+            }
+            // What is left is for no later note, however short.
+            run.event_bytes = run.event_bytes.max(budget);
+            json = store::to_json(&Event { kind: EventKind::Note(BUDGET_SPENT.to_owned()), ..event.clone() });
+        }
+        EventKind::Note(note) => notes::insert(connection, &run.id, event.step, event.seq, note).await?,
+        _ => {}
+    }
+    if beyond(run, &json, budget + RESERVE_BYTES) {
+        return Ok(());
+    }
+    run.event_bytes += json.len() as u64;
+    events::insert(connection, &run.id, event.seq, &json).await
+}
+
+fn check_batch(batch: &EventBatch) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    if batch.events.len() > MAX_EVENTS_PER_BATCH {
+        return invalid(format!(
+            "the batch has {} events, but may have at most {MAX_EVENTS_PER_BATCH}",
+            batch.events.len()
+        ));
+    }
+    if let Some(pair) = batch.events.windows(2).find(|pair| pair[0].seq >= pair[1].seq) {
+        return invalid(format!("event {} follows event {}; sequence numbers must increase", pair[1].seq, pair[0].seq));
+    }
+    if batch.events.iter().any(|event| event.seq == 0) {
+        return invalid("0 is not a valid sequence number; they start at 1".to_owned());
+    }
+    batch.events.iter().find_map(Event::problem).map_or(Ok(()), invalid)
+}
+
+/// Refuses sequence numbers that no node comes to. After the highest one there would be none for later events.
+fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
+    match batch.events.last() {
+        Some(event) if event.seq.saturating_sub(last) > MAX_SEQ_GAP => {
+            let message = format!(
+                "event {} comes too far after event {last}, the last one stored; its number may be at most {MAX_SEQ_GAP} higher",
+                event.seq
+            );
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the run begins, or begins again, with this event.
+fn is_beginning(event: &Event) -> bool {
+    event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
+}
+
+fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
+    match turn {
+        RunTransition::None => None,
+        RunTransition::StepStarted => Some(NodeEvent::StepStarted),
+        RunTransition::Failed => Some(NodeEvent::RunFailed),
+        RunTransition::Succeeded => Some(NodeEvent::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
+            (_, Some(_)) => AfterRun::Reported,
+            (Some(_), None) => AfterRun::Awaited,
+            (None, None) if boot::is_awaited(run) => AfterRun::Awaited,
+            (None, None) => AfterRun::NotAsked,
+        })),
+    }
+}

@@ -1,0 +1,60 @@
+//! Callers with the token of a run instead of a node's credentials. They may report, and nothing else.
+
+use slipway_protocol::{ErrorCode, NodeState};
+
+use crate::base::error::Error;
+use crate::base::random::{self, token_hash};
+use crate::base::rate::Rate;
+use crate::base::time::Millis;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::nodes;
+use crate::store::run_tokens::{self, Purpose};
+use crate::store::runs::{self, Run};
+
+/// Most tokens of one run for one purpose. Each may be in use somewhere, so none is withdrawn for a new one.
+const MAX_TOKENS: u64 = 16;
+
+/// Issues a token of a run, which is stored as its hash.
+pub async fn issue(connection: &mut Connection, run: &str, purpose: Purpose, now: Millis) -> Result<String, Error> {
+    if run_tokens::count(connection, run, purpose).await? >= MAX_TOKENS {
+        let message = format!("run {run} has already issued {MAX_TOKENS} tokens; use one of them");
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let token = random::token();
+    run_tokens::insert(connection, &token_hash(&token), run, purpose, now).await?;
+    Ok(token)
+}
+
+fn unknown() -> Error {
+    Error::refused(ErrorCode::NotFound, "no run issued this token for reports of this kind")
+}
+
+/// Admits the bearer of a run's token, before its request is processed. Every request counts, even one that is refused
+/// later, so that refused requests cost no more than others.
+///
+/// A token that no run gave out costs a database query and is not counted. Nothing is kept of guesses, because their
+/// number is unlimited, and others share the address of the guesser.
+pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) -> Result<(), Error> {
+    let hash = token_hash(token);
+    run_tokens::run_of(&mut *store.read().await?, &hash, purpose).await?.ok_or_else(unknown)?;
+    rate.take(&hash)
+}
+
+/// The run of this token. Also records a sign of life of its node. A token is valid while its run is the newest of its
+/// node. The caller has been [admitted](admit).
+pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
+    let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
+    let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;
+    let node = nodes::get_by_id(connection, &run.node).await?.ok_or_else(unknown)?;
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if node.run.as_deref() != Some(&run.id) {
+        let message = format!("run {} is over: node {} has a newer run", run.id, node.label());
+        return Err(Error::refused(ErrorCode::TokenExpired, message));
+    }
+    nodes::seen(connection, &run.node, now).await?;
+    Ok(run)
+}

@@ -1,0 +1,108 @@
+//! Secrets leave the store when nobody needs them any more: those of a run when it is over, except the user-data that
+//! the metadata service still gives out.
+
+use slipway_protocol::workflow::shown_url;
+use slipway_protocol::{Action, NodeState, RegistryAuth, RunState, Secret, Step};
+
+use crate::base::error::Error;
+use crate::rules::state;
+use crate::store;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::nodes;
+use crate::store::runs::{self, Run};
+
+/// Stands in the place of a secret that was removed.
+pub const REMOVED: &str = "(removed when the run was over)";
+
+/// Forgets the secrets of a node's runs that need them no more.
+pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
+    let node = nodes::get_by_id(connection, node).await?;
+    let Some(node) = node else { return Ok(()) };
+    for run in runs::unforgotten_of(connection, &node.id).await? {
+        let is_served = node.run.as_deref() == Some(&run.id) && node.state != NodeState::Decommissioned;
+        if !needs_secrets(&run, is_served) {
+            runs::forget(connection, &run.id, &without_secrets(run.workflow)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Forgets what earlier versions kept, or a server that was killed.
+pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    for node in runs::nodes_with_unforgotten(&mut transaction).await? {
+        forget_of_node(&mut transaction, &node).await?;
+    }
+    store::commit(transaction).await
+}
+
+/// Whether a machine may fetch the run again, or its system may ask for metadata. `is_served`: the run is the newest of
+/// a node in service.
+fn needs_secrets(run: &Run, is_served: bool) -> bool {
+    state::is_open(run.progress.state)
+        || is_served
+            && run.progress.state == RunState::Succeeded
+            && (run.keep_metadata || run.has_metadata_url && run.phoned_home_at.is_none())
+}
+
+/// The steps with a mark in the place of each secret.
+fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
+    for step in &mut steps {
+        match &mut step.action {
+            Action::StreamImage(image) => {
+                remove_login(&mut image.registry_auth);
+                remove_from_urls([Some(&mut image.url), image.sums.as_mut(), image.bmap.as_mut()]);
+                remove_from_urls(image.mirrors.iter_mut().map(Some));
+                remove_from_urls([image.signature.as_mut().map(|signature| &mut signature.url)]);
+            }
+            Action::WriteFile(file) => {
+                remove(&mut file.content);
+                remove_login(&mut file.registry_auth);
+                remove_from_urls([file.url.as_mut(), file.sums.as_mut()]);
+                remove_from_urls(file.mirrors.iter_mut().map(Some));
+                remove_from_urls([file.signature.as_mut().map(|signature| &mut signature.url)]);
+            }
+            Action::UnpackArchive(archive) => {
+                remove_login(&mut archive.registry_auth);
+                remove_from_urls([Some(&mut archive.url), archive.sums.as_mut()]);
+                remove_from_urls(archive.mirrors.iter_mut().map(Some));
+                remove_from_urls([archive.signature.as_mut().map(|signature| &mut signature.url)]);
+            }
+            Action::RunInTarget(run) => {
+                remove(&mut run.script);
+                run.command.iter_mut().skip(1).chain(run.environment.values_mut()).for_each(mark);
+            }
+            Action::SeedCloudInit(seed) => {
+                mark(&mut seed.user_data);
+                remove(&mut seed.vendor_data);
+                remove(&mut seed.network_config);
+                seed.phone_home.iter_mut().for_each(|phone_home| mark(&mut phone_home.url));
+            }
+            Action::BootReporter(reporter) => reporter.token = Secret::from(REMOVED.to_owned()),
+            _ => {}
+        }
+    }
+    steps
+}
+
+fn remove_login(login: &mut Option<RegistryAuth>) {
+    login.iter_mut().for_each(|login| login.password = Secret::from(REMOVED.to_owned()));
+}
+
+fn remove_from_urls<'a>(urls: impl IntoIterator<Item = Option<&'a mut String>>) {
+    for url in urls.into_iter().flatten() {
+        *url = shown_url(url);
+    }
+}
+
+fn remove(text: &mut Option<String>) {
+    text.iter_mut().for_each(mark);
+}
+
+/// An empty text was no secret.
+fn mark(text: &mut String) {
+    if !text.is_empty() {
+        REMOVED.clone_into(text);
+    }
+}

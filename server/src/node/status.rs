@@ -1,0 +1,282 @@
+//! The state of nodes and runs, as operators see it.
+
+use std::collections::HashMap;
+
+use slipway_protocol::{
+    BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, NodeState, NodeStatus, POLL_SECONDS,
+    RunState, RunStatus, StepState,
+};
+
+use crate::base::error::Error;
+use crate::base::time::{Millis, now};
+use crate::node::admission::{SILENT, WAITS};
+use crate::rules::state;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::boot_fetches;
+use crate::store::boot_reports;
+use crate::store::claimants::{self, Claimant};
+use crate::store::external_steps;
+use crate::store::nodes::{self, Node};
+use crate::store::notes;
+use crate::store::runs::{self, Run};
+
+/// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
+pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
+/// Actions that put a system on a disk.
+const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
+
+/// A node, its newest run, the machines that claim to be it, and the boot files that it fetched since it was last seen.
+fn of_node(
+    node: Node,
+    mut run: Option<RunStatus>,
+    claims: Vec<Claim>,
+    fetches: Vec<BootFetch>,
+    now: Millis,
+) -> NodeStatus {
+    let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
+    let waiting: Vec<&Claim> = claims.iter().filter(|claim| claim.reason.identifiers_match()).collect();
+    NodeStatus {
+        silent_since,
+        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, &claims, now)),
+        boot_files_fetched: boot_files_fetched(&node, run.as_ref(), &claims, fetches, now),
+        claim_code: match waiting.as_slice() {
+            [claim] => Some(claim.code.clone()),
+            _ => None,
+        },
+        claims,
+        key: node.key,
+        earlier_keys: Vec::new(),
+        tpm: node.tpm,
+        require: node.require,
+        mac_only: node.mac_only,
+        id: node.id,
+        name: node.name,
+        state: node.state,
+        released: node.released,
+        identity: node.identity,
+        inventory: node.inventory,
+        timing: node.timing,
+        last_seen: node.last_seen,
+        enrolled_at: node.enrolled_at,
+        network: node.network,
+        ssh_keys: node.ssh_keys,
+        disk: node.disk,
+        run,
+    }
+}
+
+/// A machine that waits, as a row of its own: it has not all identifiers of a node.
+fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
+    NodeStatus {
+        claim_code: Some(claimant.code),
+        claims: vec![claim],
+        inventory: Some(claimant.report.inventory),
+        timing: claimant.report.timing,
+        last_seen: Some(claimant.last_asked),
+        ..NodeStatus::new(claimant.id, NodeState::Held, claimant.identity)
+    }
+}
+
+/// What a waiting machine claims. `node` is the one that has identifiers of it, `all` are those that wait.
+fn claim(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Claim {
+    Claim {
+        shared: shared(claimant, node, all, now),
+        code: claimant.code.clone(),
+        reason: claimant.reason,
+        node: node.map(|node| node.label().to_owned()),
+        address: claimant.address.clone(),
+        identity: claimant.identity.clone(),
+        tpm: claimant.report.tpm.clone(),
+        first_asked: claimant.first_asked,
+        last_asked: claimant.last_asked,
+    }
+}
+
+/// The identifiers of a waiting machine that another machine has too, as a word of their kind and the value. Another is
+/// there if the node has had a machine, and this one is not it; or if both of them speak.
+fn shared(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Vec<String> {
+    let is_another = |node: &&Node| match claimant.reason {
+        ClaimReason::IdentifiersDiffer => node.key.as_ref().is_some_and(|key| key.fingerprint != claimant.key),
+        ClaimReason::KeyInUse => node.last_seen > Some(claimant.first_asked),
+        _ => false,
+    };
+    let waits = |other: &&Claimant| now.saturating_sub(other.last_asked) <= WAITS && other.key != claimant.key;
+    let is_stranger = |other: &&Claimant| !other.reason.identifiers_match();
+    let strangers = all.iter().filter(|_| is_stranger(&claimant)).filter(waits).filter(is_stranger);
+    let others: Vec<&Identity> =
+        node.filter(is_another).map(|node| &node.identity).into_iter().chain(strangers.map(|s| &s.identity)).collect();
+    let is_shared = |found: &(&str, &str)| others.iter().any(|other| other.values().any(|value| value == *found));
+    claimant.identity.values().filter(is_shared).map(|(kind, value)| format!("{kind} {value}")).collect()
+}
+
+/// When the machine was last heard from, if that is too long ago for a machine that works on this run. Clears its rate
+/// and its time left, which are out of date.
+fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> Option<Millis> {
+    if run.state != RunState::Running {
+        return None;
+    }
+    let step = run.steps.iter_mut().find(|step| step.state == StepState::Running)?;
+    let silent_since = last_seen.filter(|seen| now.saturating_sub(*seen) > SILENT)?;
+    if let Some(progress) = &mut step.progress {
+        (progress.rate, progress.seconds_left) = (0, None);
+    }
+    Some(silent_since)
+}
+
+/// When a machine that had left for the system it installed asked for work again, at once or long after, if nothing was
+/// heard from that system since. The machine was seen recently, so it is still in slipway.
+fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> Option<Millis> {
+    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
+        && run.state == RunState::Succeeded
+        && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
+        && state::leaves(&run.steps);
+    let since = run.finished_at.max(system_heard_at(run))?;
+    let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen, now));
+    let waiting =
+        claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked), now));
+    let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
+    asked.filter(|at| has_left && *at >= since).min()
+}
+
+/// Whether the machine of a node is in slipway now, as far as it can be known: it was heard from lately, and has not
+/// left for the system that it installed.
+pub fn is_in_slipway(node: &Node, now: Millis) -> bool {
+    is_here(node.last_seen, now) && !node.key_left
+}
+
+fn is_here(seen: Option<Millis>, now: Millis) -> bool {
+    seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
+}
+
+/// When the system that a run installed was last heard from.
+fn system_heard_at(run: &RunStatus) -> Option<Millis> {
+    let booted = run.boot.as_ref().map(|boot| boot.at);
+    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
+    run.last_contact_at.max(booted).max(stepped)
+}
+
+/// What the machine fetched since anything was heard of it: of slipway, of the system that it installed, or of a machine
+/// that waits to be let in as this node.
+fn boot_files_fetched(
+    node: &Node,
+    run: Option<&RunStatus>,
+    claims: &[Claim],
+    mut files: Vec<BootFetch>,
+    now: Millis,
+) -> Option<BootFilesFetched> {
+    let asked = claims.iter().map(|claim| claim.last_asked).max();
+    let heard = node.last_seen.max(run.and_then(system_heard_at)).max(asked);
+    files.retain(|fetch| Some(fetch.at) > heard);
+    let newest = files.last().filter(|_| node.state != NodeState::Decommissioned)?.at;
+    let silent_since = (now.saturating_sub(newest) >= boot_fetches::AWAITED).then_some(newest);
+    Some(BootFilesFetched { files, silent_since })
+}
+
+/// The status of a run.
+pub fn of_run(run: Run) -> RunStatus {
+    RunStatus {
+        restored: run.is_held(),
+        id: run.id,
+        node: run.node,
+        state: run.progress.state,
+        created_at: run.created_at,
+        started_at: run.started_at,
+        finished_at: run.progress.finished_at,
+        phoned_home_at: run.phoned_home_at,
+        last_contact_at: run.last_contact_at,
+        phone_home: run.phone_home,
+        steps: run.progress.steps,
+        external_steps: Vec::new(),
+        boot: None,
+    }
+}
+
+/// The status of a run, with what was reported outside of its workflow.
+pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<RunStatus, Error> {
+    notes::add_to(connection, &mut run).await?;
+    let external_steps = external_steps::of_run(connection, &run.id).await?;
+    let boot = boot_reports::of_run(connection, &run.id).await?;
+    Ok(RunStatus { external_steps, boot, ..of_run(run) })
+}
+
+/// Every node. Reports outside of the workflows come without their logs.
+pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
+    all_at(store, now()).await
+}
+
+/// Every node, as it was at this time: whoever is silent since is not to blame if the server has not run.
+pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error> {
+    let mut connection = store.read().await?;
+    let nodes = nodes::all(&mut connection).await?;
+    let mut runs = runs::newest(&mut connection).await?;
+    notes::add_to_newest(&mut connection, &mut runs).await?;
+    let mut external_steps: HashMap<String, Vec<ExternalStep>> = HashMap::new();
+    for (run, step) in external_steps::newest(&mut connection).await? {
+        external_steps.entry(run).or_default().push(step);
+    }
+    let mut boots: HashMap<_, _> = boot_reports::newest(&mut connection).await?.into_iter().collect();
+    let with_reports = |run: Run| {
+        let (external_steps, boot) = (external_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
+        (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
+    };
+    let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
+    let claimants = claimants::all(&mut connection).await?;
+    let by_id: HashMap<&str, &Node> = nodes.iter().map(|node| (node.id.as_str(), node)).collect();
+    let told: Vec<Claim> = claimants
+        .iter()
+        .map(|claimant| {
+            let node = claimant.node.as_deref().and_then(|id| by_id.get(id).copied());
+            claim(claimant, node, &claimants, now)
+        })
+        .collect();
+    let mut claims: HashMap<String, Vec<Claim>> = HashMap::new();
+    let mut strangers = Vec::new();
+    for (claimant, claim) in claimants.into_iter().zip(told) {
+        if let Some(node) = &claimant.node {
+            claims.entry(node.clone()).or_default().push(claim.clone());
+        }
+        if !claimant.reason.identifiers_match() || claimant.node.is_none() {
+            strangers.push(of_stranger(claimant, claim));
+        }
+    }
+    let mut fetches = boot_fetches::since_heard(&mut connection, None).await?;
+    let of_node = |node: Node| {
+        let run = runs.remove(&node.id);
+        let claims = claims.remove(&node.id).unwrap_or_default();
+        let fetches = fetches.remove(&node.id).unwrap_or_default();
+        of_node(node, run, claims, fetches, now)
+    };
+    Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
+}
+
+/// One node.
+pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, Error> {
+    let run = match runs::newest_of(connection, &node.id).await? {
+        Some(run) => Some(with_reports(connection, run).await?),
+        None => None,
+    };
+    let claimants = claimants::of_node(connection, &node.id).await?;
+    let now = now();
+    let claims = claimants.iter().map(|claimant| claim(claimant, Some(&node), &claimants, now)).collect();
+    let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
+    let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
+    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now) })
+}
+
+/// The newest boot file of each address that fetched some in the last day, is no node's, and has not asked to be let in
+/// since. Newest first.
+pub async fn strange_fetches(store: &Store) -> Result<Vec<BootFetch>, Error> {
+    boot_fetches::of_strangers(&mut *store.read().await?, now()).await
+}
+
+/// A machine that waits and is no node.
+pub async fn stranger(connection: &mut Connection, claimant: Claimant) -> Result<NodeStatus, Error> {
+    let node = match &claimant.node {
+        Some(id) => nodes::get_by_id(connection, id).await?,
+        None => None,
+    };
+    let all = claimants::all(connection).await?;
+    let claim = claim(&claimant, node.as_ref(), &all, now());
+    Ok(of_stranger(claimant, claim))
+}

@@ -1,0 +1,179 @@
+//! Copies of all that a server keeps, made while it runs, and servers made of copies.
+//!
+//! A backup is a tar archive, encrypted or not: the database, the keys and certificates, the images if asked for, and at
+//! its end a list of SHA-256 digests. An archive without the list is cut off.
+
+mod restore;
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use age::x25519::Recipient;
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::ErrorCode;
+
+pub use self::restore::restore;
+use crate::base::data::{Aside, DataDir};
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::random::hex;
+use crate::base::time::now;
+use crate::keys::seal;
+use crate::store::Store;
+
+const DATABASE: &str = "slipway.db";
+/// The list of digests, as sha256sum(1) writes it.
+const SUMS: &str = "SHA256SUMS";
+/// Where the images are.
+const IMAGES: &str = "images/sha256";
+/// The keys, certificates and tokens.
+const KEYS: [&str; 17] = [
+    "ca.pem",
+    "ca.key",
+    "intermediate.pem",
+    "intermediate.key",
+    "next-ca.pem",
+    "next-ca.key",
+    "next-intermediate.pem",
+    "next-intermediate.key",
+    "server.pem",
+    "server.key",
+    "firmware-ca.pem",
+    "firmware-ca.key",
+    "firmware-server.pem",
+    "firmware-server.key",
+    "jwt.key",
+    "operator-token",
+    "secure-boot.json",
+];
+
+/// Writes a backup to a new file, for its owner alone. It appears complete or not at all. Encrypts it if there are
+/// recipients.
+pub async fn back_up(
+    store: &Store,
+    data: &DataDir,
+    to: &Path,
+    with_images: bool,
+    recipients: &[Recipient],
+) -> Result<(), Error> {
+    if to.exists() {
+        return Err(Error::refused(ErrorCode::Conflict, format!("{to:?} is already there; give another name")));
+    }
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut archive = Aside::create(folder, ".slipway-backup-")?;
+    let database = Copy::of(store, data).await?;
+    match recipients {
+        [] => write(archive.file(), data, &database, with_images)?,
+        recipients => {
+            let mut sealed = seal::stream(recipients, archive.file())?;
+            write(&mut sealed, data, &database, with_images)?;
+            sealed.finish().map_err(|source| Error::Seal { doing: "encrypting the backup", source })?;
+        }
+    }
+    let synced = archive.file().sync_all();
+    synced.map_err(|source| Error::File { doing: "writing", path: to.to_owned(), source })?;
+    if !archive.publish_new(to)? {
+        return Err(Error::refused(ErrorCode::Conflict, format!("{to:?} is already there; give another name")));
+    }
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| Error::File { doing: "writing", path: folder.to_owned(), source })
+}
+
+/// A copy of the database, as it was at one moment. It goes away on drop.
+struct Copy {
+    path: std::path::PathBuf,
+    file: File,
+}
+
+impl Copy {
+    async fn of(store: &Store, data: &DataDir) -> Result<Self, Error> {
+        let path = data.path(&format!(".{DATABASE}-{}", random::id()));
+        let failed = |source| Error::File { doing: "creating", path: path.clone(), source };
+        // SQLite fills an empty file. While it is locked, it does not look left over.
+        let mut options = fs::OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+        file.lock().map_err(failed)?;
+        let copy = Self { path, file };
+        store.copy_to(&copy.path).await?;
+        copy.file.sync_all().map_err(|source| Error::File { doing: "writing", path: copy.path.clone(), source })?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn write(output: impl Write, data: &DataDir, database: &Copy, with_images: bool) -> Result<(), Error> {
+    let mut archive = Archive { tar: tar::Builder::new(output), sums: String::new() };
+    {
+        // Several of them belong together.
+        let _lock = data.lock()?;
+        for name in KEYS {
+            if data.path(name).exists() {
+                archive.add(name, &data.path(name))?;
+            }
+        }
+    }
+    archive.add(DATABASE, &database.path)?;
+    if with_images {
+        let folder = data.path(IMAGES);
+        let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
+        for image in fs::read_dir(&folder).map_err(failed)? {
+            let image = image.map_err(failed)?;
+            archive.add(&format!("{IMAGES}/{}", image.file_name().to_string_lossy()), &image.path())?;
+        }
+    }
+    archive.finish()
+}
+
+struct Archive<W: Write> {
+    tar: tar::Builder<W>,
+    sums: String,
+}
+
+impl<W: Write> Archive<W> {
+    fn add(&mut self, name: &str, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::File { doing: "backing up", path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let size = file.metadata().map_err(failed)?.len();
+        file.rewind().map_err(failed)?;
+        let mut hashed = Hashed { inner: file.take(size), hash: Sha256::new() };
+        self.tar.append_data(&mut header(size), name, &mut hashed).map_err(failed)?;
+        self.sums.push_str(&format!("{}  {name}\n", hex(&hashed.hash.finalize())));
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let failed = |source| Error::File { doing: "writing", path: SUMS.into(), source };
+        let sums = std::mem::take(&mut self.sums);
+        self.tar.append_data(&mut header(sums.len() as u64), SUMS, sums.as_bytes()).map_err(failed)?;
+        self.tar.into_inner().and_then(|mut output| output.flush()).map_err(failed)
+    }
+}
+
+fn header(size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(size);
+    header.set_mode(0o600);
+    header.set_mtime(now() / 1000);
+    header
+}
+
+/// Computes the digest of what is read.
+struct Hashed<R> {
+    inner: R,
+    hash: Sha256,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hash.update(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}

@@ -1,0 +1,77 @@
+//! Which boot files a machine that must be attested may have started.
+
+use serde::Serialize;
+use slipway_media::Manifest;
+use slipway_protocol::ErrorCode;
+use slipway_secure_boot::authenticode;
+
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::now;
+use crate::store;
+use crate::store::Store;
+use crate::store::boot_builds::{self, Build, Program};
+use crate::store::settings;
+
+/// What a machine that must be attested may have started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KnownBootFiles {
+    /// Whether such a machine is let in only if it started one of the builds.
+    pub required: bool,
+    /// The builds, the newest first.
+    pub builds: Vec<Build>,
+    /// Programs that may start before them.
+    pub programs: Vec<Program>,
+}
+
+/// Records a build, so that machines that started its files are known.
+pub async fn record_build(store: &Store, manifest: &Manifest) -> Result<(), Error> {
+    let build = Build { id: manifest.id.clone(), at: now(), measurements: manifest.measurements.clone() };
+    let mut transaction = store.write().await?;
+    boot_builds::save(&mut transaction, &build).await?;
+    store::commit(transaction).await
+}
+
+/// All that is recorded.
+pub async fn boot_files(store: &Store) -> Result<KnownBootFiles, Error> {
+    let mut connection = store.read().await?;
+    Ok(KnownBootFiles {
+        required: settings::read(&mut connection, settings::ATTESTED_BOOT).await?.is_none(),
+        builds: boot_builds::all(&mut connection).await?,
+        programs: boot_builds::programs(&mut connection).await?,
+    })
+}
+
+/// Lets machines that must be attested in only if they started recorded boot files, or whatever they started.
+pub async fn require_boot_files(store: &Store, required: bool) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    match required {
+        true => settings::remove(&mut transaction, settings::ATTESTED_BOOT).await?,
+        false => settings::write(&mut transaction, settings::ATTESTED_BOOT, "any").await?,
+    }
+    store::commit(transaction).await
+}
+
+/// Lets a program start before boot files, such as a boot loader. Returns its Authenticode digest.
+pub async fn allow_program(store: &Store, name: &str, program: &[u8]) -> Result<String, Error> {
+    let digest = authenticode::digest(program)
+        .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{name:?} cannot be allowed: {error}")))?;
+    let program = Program { digest: random::hex(&digest), name: name.to_owned(), at: now() };
+    let mut transaction = store.write().await?;
+    boot_builds::save_program(&mut transaction, &program).await?;
+    store::commit(transaction).await?;
+    Ok(program.digest)
+}
+
+/// Forgets a build by its id, or a program by its digest: a machine that must be attested is held if it started it.
+pub async fn forget_boot_files(store: &Store, reference: &str) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    if !boot_builds::remove(&mut transaction, reference).await? {
+        let message = format!(
+            "no boot files have the id {reference:?}, and no program that is allowed has this digest; \
+             `slipway-server media list` shows both"
+        );
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    }
+    store::commit(transaction).await
+}

@@ -1,0 +1,109 @@
+//! iPXE scripts, from the templates in `ipxe/`.
+
+use slipway_protocol::{NodeState, RunState};
+
+const INSTALL: &str = include_str!("../../../ipxe/install.ipxe");
+const DISK: &str = include_str!("../../../ipxe/disk.ipxe");
+const UNSUPPORTED: &str = include_str!("../../../ipxe/unsupported.ipxe");
+
+/// The first stage, the same for every machine.
+pub const FIRST: &str = include_str!("../../../ipxe/first.ipxe");
+
+/// What is known about the machine that asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It has not all identifiers of a node, or those of several.
+    No,
+    /// It has the identifiers of a node.
+    Node {
+        /// The node's state.
+        state: NodeState,
+        /// State of its newest run.
+        run: Option<RunState>,
+    },
+}
+
+/// The script for a machine. `build_arch` is iPXE's own architecture, its setting `buildarch`.
+pub fn script(known: &Known, build_arch: &str) -> String {
+    if boots_from_disk(known) {
+        return DISK.to_owned();
+    }
+    let Some((arch, serial_console)) = machine(build_arch) else {
+        let message = format!("there is no boot image for {:?}", printable(build_arch));
+        return UNSUPPORTED.replace("{{message}}", &message);
+    };
+    INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
+}
+
+/// Whether the machine has nothing to install.
+pub fn boots_from_disk(known: &Known) -> bool {
+    let Known::Node { state, run, .. } = known else { return false };
+    match state {
+        NodeState::Installed | NodeState::Booting | NodeState::Running => {
+            !matches!(run, Some(RunState::Pending | RunState::Running))
+        }
+        _ => false,
+    }
+}
+
+/// The folder of boot files, named as uname(2) names the machine, and its first serial port. iPXE built for 32-bit BIOS
+/// runs on 64-bit machines and can start a 64-bit kernel.
+fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
+    match build_arch {
+        "x86_64" | "i386" => Some(("x86_64", "ttyS0")),
+        "arm64" | "aarch64" => Some(("aarch64", "ttyAMA0")),
+        _ => None,
+    }
+}
+
+/// Makes text from a request safe for a line of a script.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(state: NodeState, run: Option<RunState>) -> Known {
+        Known::Node { state, run }
+    }
+
+    #[test]
+    fn only_a_machine_with_nothing_to_install_boots_from_its_disk() {
+        use NodeState as N;
+        use RunState as R;
+        let table = [
+            (Known::No, false),
+            (node(N::Registered, None), false),
+            (node(N::Held, None), false),
+            (node(N::Enrolled, None), false),
+            (node(N::Enrolled, Some(R::Pending)), false),
+            (node(N::Installing, Some(R::Running)), false),
+            (node(N::Failed, Some(R::Failed)), false),
+            (node(N::Installed, Some(R::Succeeded)), true),
+            (node(N::Booting, Some(R::Succeeded)), true),
+            (node(N::Running, Some(R::Succeeded)), true),
+            (node(N::Running, Some(R::Pending)), false),
+        ];
+        for (known, disk) in table {
+            let script = script(&known, "x86_64");
+            assert_eq!(script.contains("\nexit 1\n"), disk, "{known:?}\n{script}");
+            assert_eq!(script.contains("\nkernel "), !disk, "{known:?}\n{script}");
+        }
+    }
+
+    #[test]
+    fn scripts_are_filled_in() {
+        for arch in ["x86_64", "arm64", "riscv\nexit 0"] {
+            for known in [Known::No, node(NodeState::Running, None)] {
+                let script = script(&known, arch);
+                assert!(script.starts_with("#!ipxe\n"), "{script}");
+                assert!(!script.contains("{{"), "{script}");
+                assert!(!script.contains("\nexit 0"), "{script}");
+            }
+        }
+        let script = script(&Known::No, "arm64");
+        assert!(script.contains("kernel /boot/aarch64/vmlinuz initrd=initramfs console=tty0 console=ttyAMA0,115200"));
+    }
+}

@@ -1,0 +1,399 @@
+//! States of nodes, runs and steps, and what changes them. The functions are pure: the store keeps what they return.
+
+use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
+
+use crate::base::time::Millis;
+
+/// What can happen to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// It asked to enrol and was told to wait.
+    ToldToWait,
+    /// It got its credentials.
+    Enrolled,
+    /// The operator started a run on it.
+    GivenWork,
+    /// It began a step.
+    StepStarted,
+    /// Every step of its run succeeded.
+    RunSucceeded(AfterRun),
+    /// A step failed for good.
+    RunFailed,
+    /// The operator cancelled a run of which no step had begun.
+    RunWithdrawn,
+    /// The system its newest run installed has reported.
+    PhonedHome,
+    /// The system its newest run installed has nothing left to start, and no other report of it is awaited.
+    SystemRuns,
+    /// The operator took it out of service.
+    Decommissioned,
+}
+
+/// What is known of the installed system when its run succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRun {
+    /// It was not asked to report.
+    NotAsked,
+    /// It is asked to report and has not yet.
+    Awaited,
+    /// It has reported already.
+    Reported,
+}
+
+/// The state of a node after an event.
+pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
+    use NodeState as S;
+    match (state, what) {
+        (_, NodeEvent::Decommissioned) => S::Decommissioned,
+        // The operator takes nodes out of service; nothing the machine does changes that.
+        (S::Decommissioned, _) => state,
+        (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
+        (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
+        // A power-cycled machine enrols again. That alone changes nothing.
+        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
+        (S::Registered | S::Held, NodeEvent::GivenWork) => state,
+        // What runs on it, or failed to, is not from its newest run.
+        (_, NodeEvent::GivenWork) => S::Enrolled,
+        (_, NodeEvent::StepStarted) => S::Installing,
+        (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
+        (_, NodeEvent::RunSucceeded(AfterRun::Awaited)) => S::Booting,
+        (_, NodeEvent::RunSucceeded(AfterRun::Reported)) => S::Running,
+        (_, NodeEvent::RunFailed) => S::Failed,
+        (S::Booting | S::Installed, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => S::Running,
+        // While the run is in progress, the report is only recorded; see AfterRun::Reported.
+        (_, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => state,
+    }
+}
+
+/// The part of a run that events change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunProgress {
+    /// State of the run.
+    pub state: RunState,
+    /// State of each step.
+    pub steps: Vec<StepStatus>,
+    /// When the run ended.
+    pub finished_at: Option<Millis>,
+    /// An operator ended the run, not its steps.
+    pub ended: bool,
+}
+
+/// The effect of an event on its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunTransition {
+    /// No transition: the run continues, or had already ended.
+    None,
+    /// A step began.
+    StepStarted,
+    /// This was the last step.
+    Succeeded,
+    /// This ended the run.
+    Failed,
+}
+
+/// The event names a step that its workflow does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event {seq} is about step {step}, but the run has {steps} steps, counted from 0")]
+pub struct NoSuchStep {
+    /// The event.
+    pub seq: u64,
+    /// The step it names.
+    pub step: u32,
+    /// How many there are.
+    pub steps: usize,
+}
+
+/// A run that no machine has fetched.
+pub fn pending(steps: &[Step]) -> RunProgress {
+    let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
+    RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
+}
+
+fn pending_step(name: &str, action: &Action) -> StepStatus {
+    blank(name.to_owned(), action.name().to_owned())
+}
+
+fn blank(name: String, action: String) -> StepStatus {
+    StepStatus {
+        name,
+        action,
+        state: StepState::Pending,
+        attempt: 0,
+        started_at: None,
+        finished_at: None,
+        progress: None,
+        notes: Vec::new(),
+        outcome: None,
+        failure: None,
+    }
+}
+
+/// Applies one event to its run. `now` is the server's clock, the only one used for a run: the machine's clock, in the
+/// event, may be off by a second or by years.
+///
+/// A run that has ended accepts only notes and skipped steps. The first attempt of a step resets that step and the
+/// later ones, because the machine was power-cycled and starts over.
+pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTransition, NoSuchStep> {
+    let at = usize::try_from(event.step).unwrap_or(usize::MAX);
+    let steps = run.steps.len();
+    if at >= steps {
+        return Err(NoSuchStep { seq: event.seq, step: event.step, steps });
+    }
+    if !is_open(run.state) && !matches!(event.kind, EventKind::Note(_) | EventKind::Skipped) {
+        return Ok(RunTransition::None);
+    }
+    if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
+        for step in &mut run.steps[at..] {
+            *step = blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action));
+        }
+    }
+    let turn = apply_to_step(&mut run.steps[at], event, now);
+    match turn {
+        RunTransition::StepStarted => run.state = RunState::Running,
+        RunTransition::Failed => {
+            end_as_failed(run, now);
+        }
+        RunTransition::Succeeded if run.steps.iter().all(|step| step.state == StepState::Succeeded) => {
+            run.state = RunState::Succeeded;
+            run.finished_at = Some(now);
+        }
+        RunTransition::Succeeded | RunTransition::None => return Ok(RunTransition::None),
+    }
+    Ok(turn)
+}
+
+fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransition {
+    step.attempt = step.attempt.max(event.attempt);
+    match &event.kind {
+        EventKind::Started => {
+            step.state = StepState::Running;
+            step.started_at.get_or_insert(now);
+            step.progress = None;
+            return RunTransition::StepStarted;
+        }
+        EventKind::Progress(progress) => step.progress = Some(progress.clone()),
+        // Kept apart from the run, by `store::notes`.
+        EventKind::Note(_) => {}
+        EventKind::Retrying(failure) => step.failure = Some(failure.clone()),
+        EventKind::Skipped => step.state = StepState::Skipped,
+        EventKind::Succeeded(outcome) => {
+            step.state = StepState::Succeeded;
+            step.finished_at = Some(now);
+            step.outcome = Some(outcome.clone());
+            step.failure = None;
+            return RunTransition::Succeeded;
+        }
+        EventKind::Failed(failure) => return end_step(step, StepState::Failed, failure, now),
+        EventKind::TimedOut(failure) => return end_step(step, StepState::TimedOut, failure, now),
+    }
+    RunTransition::None
+}
+
+fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Millis) -> RunTransition {
+    step.state = state;
+    step.finished_at = Some(at);
+    step.failure = Some(failure.clone());
+    RunTransition::Failed
+}
+
+/// Ends a run for an operator, if it is not over. The current step fails with this reason.
+pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
+    run.ended |= is_open(run.state);
+    fail(run, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
+}
+
+/// Ends a run that cannot go on, if it is not over. The current step fails for this reason.
+pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
+    if !is_open(run.state) {
+        return;
+    }
+    let current = run.steps.iter_mut().find(|step| matches!(step.state, StepState::Running | StepState::Pending));
+    if let Some(step) = current {
+        end_step(step, StepState::Failed, failure, now);
+    }
+    end_as_failed(run, now);
+}
+
+/// Actions that leave slipway for the installed system.
+const LEAVES: [&str; 2] = ["reboot", "kexec"];
+
+/// Whether these steps end with the machine leaving slipway.
+pub fn leaves(steps: &[StepStatus]) -> bool {
+    steps.last().is_some_and(|step| LEAVES.contains(&&*step.action))
+}
+
+/// True while there is something left to do.
+pub fn is_open(run: RunState) -> bool {
+    matches!(run, RunState::Pending | RunState::Running)
+}
+
+fn end_as_failed(run: &mut RunProgress, now: Millis) {
+    run.state = RunState::Failed;
+    run.finished_at = Some(now);
+    for step in run.steps.iter_mut().filter(|step| step.state == StepState::Pending) {
+        step.state = StepState::Skipped;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{EraseDisk, Outcome, Progress, Reboot};
+
+    use super::*;
+
+    #[test]
+    fn a_node_goes_from_registered_to_running() {
+        use NodeEvent as H;
+        use NodeState as S;
+        let table = [
+            (S::Registered, H::ToldToWait, S::Held),
+            (S::Registered, H::Enrolled, S::Enrolled),
+            (S::Held, H::Enrolled, S::Enrolled),
+            (S::Enrolled, H::StepStarted, S::Installing),
+            (S::Installing, H::Enrolled, S::Installing),
+            (S::Installing, H::RunSucceeded(AfterRun::NotAsked), S::Installed),
+            (S::Installing, H::RunSucceeded(AfterRun::Awaited), S::Booting),
+            (S::Installing, H::RunSucceeded(AfterRun::Reported), S::Running),
+            (S::Installing, H::PhonedHome, S::Installing),
+            (S::Installing, H::RunFailed, S::Failed),
+            (S::Booting, H::PhonedHome, S::Running),
+            (S::Installed, H::PhonedHome, S::Running),
+            (S::Booting, H::SystemRuns, S::Running),
+            (S::Installing, H::SystemRuns, S::Installing),
+            (S::Failed, H::SystemRuns, S::Failed),
+            (S::Running, H::PhonedHome, S::Running),
+            (S::Running, H::Enrolled, S::Running),
+            (S::Running, H::StepStarted, S::Installing),
+            (S::Failed, H::PhonedHome, S::Failed),
+            (S::Failed, H::Enrolled, S::Failed),
+            (S::Failed, H::StepStarted, S::Installing),
+            (S::Registered, H::GivenWork, S::Registered),
+            (S::Held, H::GivenWork, S::Held),
+            (S::Running, H::GivenWork, S::Enrolled),
+            (S::Booting, H::GivenWork, S::Enrolled),
+            (S::Failed, H::GivenWork, S::Enrolled),
+            (S::Enrolled, H::PhonedHome, S::Enrolled),
+            (S::Running, H::Decommissioned, S::Decommissioned),
+            (S::Decommissioned, H::Enrolled, S::Decommissioned),
+            (S::Decommissioned, H::PhonedHome, S::Decommissioned),
+            (S::Decommissioned, H::GivenWork, S::Decommissioned),
+        ];
+        for (state, what, expect) in table {
+            assert_eq!(next(state, what), expect, "{state:?} after {what:?}");
+        }
+    }
+
+    fn two_steps() -> RunProgress {
+        let step = |name: &str, action| Step { name: name.to_owned(), action, retries: 0, timeout: None };
+        pending(&[
+            step("erase", Action::EraseDisk(EraseDisk::default())),
+            step("reboot", Action::Reboot(Reboot::default())),
+        ])
+    }
+
+    fn event(step: u32, attempt: u32, kind: EventKind) -> Event {
+        Event { seq: 1, at: 7, step, attempt, kind }
+    }
+
+    fn failure(reason: &str) -> Failure {
+        Failure { reason: reason.to_owned(), ..Failure::default() }
+    }
+
+    /// Applies the events, compares the states of the run and its two steps and the last transition, and returns the
+    /// run.
+    fn check(events: &[Event], expect: (RunState, [StepState; 2], RunTransition)) -> RunProgress {
+        let mut run = two_steps();
+        let mut turn = RunTransition::None;
+        for event in events {
+            turn = apply(&mut run, event, 9).expect("the step exists");
+        }
+        let states = [run.steps[0].state, run.steps[1].state];
+        assert_eq!((run.state, states, turn), expect, "{events:?}");
+        run
+    }
+
+    #[test]
+    fn events_move_a_run_to_its_end() {
+        use EventKind as K;
+        use StepState as S;
+        let done = || K::Succeeded(Outcome::default());
+        let first = [event(0, 1, K::Started), event(0, 1, done())];
+        check(&first[..1], (RunState::Running, [S::Running, S::Pending], RunTransition::StepStarted));
+        check(&first, (RunState::Running, [S::Succeeded, S::Pending], RunTransition::None));
+
+        let both = [first.as_slice(), &[event(1, 1, K::Started), event(1, 1, done())]].concat();
+        let run = check(&both, (RunState::Succeeded, [S::Succeeded, S::Succeeded], RunTransition::Succeeded));
+        assert_eq!(run.finished_at, Some(9));
+
+        let failed = [event(0, 1, K::Started), event(0, 1, K::Failed(failure("no disk")))];
+        let run = check(&failed, (RunState::Failed, [S::Failed, S::Skipped], RunTransition::Failed));
+        assert_eq!(run.steps[0].failure, Some(failure("no disk")));
+        let times = [run.steps[0].started_at, run.steps[0].finished_at, run.finished_at];
+        assert_eq!(times, [Some(9); 3], "by one clock, the server's");
+
+        let late = [failed.as_slice(), &[event(1, 1, K::Started)]].concat();
+        check(&late, (RunState::Failed, [S::Failed, S::Skipped], RunTransition::None));
+
+        let timed_out = [event(0, 1, K::TimedOut(failure("took 600 s")))];
+        check(&timed_out, (RunState::Failed, [S::TimedOut, S::Skipped], RunTransition::Failed));
+    }
+
+    #[test]
+    fn a_retry_keeps_why_the_last_attempt_failed_and_starts_its_progress_anew() {
+        let progress = Progress { bytes: 5, ..Progress::default() };
+        let events = [
+            event(0, 1, EventKind::Started),
+            event(0, 1, EventKind::Progress(progress)),
+            event(0, 1, EventKind::Retrying(failure("reset"))),
+            event(0, 2, EventKind::Started),
+        ];
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], RunTransition::StepStarted);
+        let run = check(&events, expect);
+        assert_eq!(run.steps[0].attempt, 2);
+        assert_eq!(run.steps[0].progress, None);
+        assert_eq!(run.steps[0].failure, Some(failure("reset")));
+    }
+
+    #[test]
+    fn a_machine_that_was_power_cycled_starts_over() {
+        let events = [
+            event(0, 1, EventKind::Started),
+            event(0, 1, EventKind::Succeeded(Outcome::default())),
+            event(1, 1, EventKind::Started),
+            event(1, 1, EventKind::Note("half-way".to_owned())),
+            event(0, 1, EventKind::Started),
+        ];
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], RunTransition::StepStarted);
+        let run = check(&events, expect);
+        assert_eq!(run.steps[0].outcome, None);
+        assert_eq!(run.steps[1], two_steps().steps[1]);
+    }
+
+    #[test]
+    fn an_event_about_a_step_that_does_not_exist_is_refused() {
+        let refused = apply(&mut two_steps(), &event(2, 1, EventKind::Started), 9);
+        assert_eq!(refused, Err(NoSuchStep { seq: 1, step: 2, steps: 2 }));
+    }
+
+    #[test]
+    fn a_run_an_operator_ends_says_why() {
+        let mut run = two_steps();
+        end(&mut run, "replaced by run r2", 9);
+        assert_eq!((run.state, run.ended), (RunState::Failed, true));
+        assert_eq!(run.steps[0].failure, Some(failure("replaced by run r2")));
+        assert_eq!(run.steps[1].state, StepState::Skipped);
+        let before = run.clone();
+        end(&mut run, "again", 10);
+        assert_eq!(run, before, "it was over");
+    }
+
+    #[test]
+    fn a_run_that_failed_by_itself_was_not_ended() {
+        let failed = [event(0, 1, EventKind::Started), event(0, 1, EventKind::Failed(failure("no disk")))];
+        let mut run =
+            check(&failed, (RunState::Failed, [StepState::Failed, StepState::Skipped], RunTransition::Failed));
+        end(&mut run, "replaced by run r2", 10);
+        assert!(!run.ended);
+        assert_eq!(run.steps[0].failure, Some(failure("no disk")));
+    }
+}

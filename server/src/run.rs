@@ -1,0 +1,5 @@
+//! A run before its first step, and what the machine is told of it.
+
+pub mod compose;
+pub mod foresee;
+pub mod metadata;

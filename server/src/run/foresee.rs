@@ -1,0 +1,191 @@
+//! Judges a whole run before its first step: when an operator starts it, and when its machine fetches it. The machine
+//! judges it once more (`actions::foresee`), with what it alone knows.
+
+mod image;
+mod inside;
+
+use slipway_protocol::workflow::Foreseen;
+use slipway_protocol::workflow::foresee::{Need, too_small, without_partition};
+use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
+
+use crate::base::error::Error;
+use crate::image::stored;
+use crate::run::compose::image_at;
+use crate::store::Connection;
+use crate::store::Store;
+use crate::store::findings::{self, Finding};
+use crate::store::images;
+use crate::store::images::Image;
+use crate::store::settings;
+
+pub use self::image::{contradiction, unusable};
+pub use self::inside::unmet;
+
+/// An image of this server, and what was found in its file.
+struct Stored {
+    image: Image,
+    finding: Option<Finding>,
+}
+
+/// What is certain of the machine that will do the steps: nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine<'a> {
+    /// Its architecture, as uname(2) says it. Empty if it is not known.
+    pub arch: &'a str,
+    /// Its disks. None if they may be others, or more, once it works.
+    pub disks: &'a [Disk],
+}
+
+/// The first problem that the steps are known to have on this machine. `connection` may be in a transaction. Their
+/// images are known as far as they were examined before ([`crate::image::examine`]).
+pub async fn foresee(
+    store: &Store,
+    connection: &mut Connection,
+    machine: Machine<'_>,
+    steps: &[Step],
+) -> Result<Option<Foreseen>, Error> {
+    let mut findings = findings::all(connection).await?;
+    let stored = |image: Image| Stored { finding: findings.remove(&image.digest), image };
+    let images: Vec<Stored> = images::all(connection).await?.into_iter().map(stored).collect();
+    if let Some(foreseen) = missing(store, connection, &images, steps).await? {
+        return Ok(Some(foreseen));
+    }
+    let numbers = |step: &StreamImage| image::of(step, &images)?.made_for()?.numbers.clone();
+    let foreseen = on_no_machine(machine.arch, &images, steps).or_else(|| without_partition(steps, numbers));
+    if foreseen.is_some() {
+        return Ok(foreseen);
+    }
+    if let Some(foreseen) = inside::lacking(&images, steps) {
+        return Ok(Some(foreseen));
+    }
+    let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
+    let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();
+    let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, &images, machine.disks));
+    let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
+    Ok(foreseen.map(|foreseen| Foreseen { problem: as_reported(foreseen.problem), ..foreseen }))
+}
+
+/// The digests of the images that steps write, and of the other files that they fetch, as far as this server may have
+/// them.
+pub fn images_of(steps: &[Step]) -> Vec<Digest> {
+    let of_step = |step: &Step| {
+        let image = match &step.action {
+            Action::StreamImage(image) => image.digest.clone(),
+            _ => None,
+        };
+        let needs = step.action.needs();
+        let urls = needs.iter().flat_map(|need| &need.urls).filter_map(|url| image_at(url));
+        image.into_iter().chain(urls).collect::<Vec<_>>()
+    };
+    steps.iter().flat_map(of_step).collect()
+}
+
+/// The first image that no machine can install, or not as the step says, or no machine of this architecture.
+fn on_no_machine(arch: &str, images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
+    streams(steps).find_map(|(step, stream)| {
+        let stored = image::of(stream, images)?;
+        let problem = contradiction(stream, &stored.image).or_else(|| stored.problem(stream, arch))?;
+        Some(Foreseen { step, problem })
+    })
+}
+
+/// The first image whose table fits no disk that its step may choose. Once a step makes partitions, disks
+/// are no longer what they are now.
+fn on_no_disk(steps: &[Step], images: &[Stored], disks: &[Disk]) -> Option<Foreseen> {
+    let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
+    streams(steps).take_while(|(step, _)| *step < made).find_map(|(step, stream)| {
+        let made_for = image::of(stream, images)?.made_for()?;
+        let disks = possible(&stream.disk, disks).into_iter();
+        let problems: Option<Vec<String>> =
+            disks.map(|disk| made_for.mismatch(&disk.path, disk.size, disk.logical_block.into())).collect();
+        Some(Foreseen { step, problem: problems?.into_iter().next()? })
+    })
+}
+
+fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
+    steps.iter().enumerate().filter_map(|(index, step)| match &step.action {
+        Action::StreamImage(image) => Some((index, image)),
+        _ => None,
+    })
+}
+
+/// The first file that this server should have for a step, and has not.
+async fn missing(
+    store: &Store,
+    connection: &mut Connection,
+    images: &[Stored],
+    steps: &[Step],
+) -> Result<Option<Foreseen>, Error> {
+    let server = settings::read(connection, settings::SERVER_URL).await?;
+    let is_here = |url: &str| server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
+    // None: the URL is of somebody else, or all is well.
+    let problem = |url: &str| {
+        let digest: Digest = image_at(url)?;
+        match images.iter().find(|stored| stored.image.digest == digest) {
+            Some(Stored { image, finding }) => {
+                Some(stored::sentence(image, stored::problem(store, image, finding.as_ref())?))
+            }
+            None if is_here(url) => Some(format!("there is no image {digest} on this server; {}", stored::ADD_AGAIN)),
+            None => None,
+        }
+    };
+    let nowhere = |need: &Need<'_>| {
+        let problems: Option<Vec<String>> = need.urls.iter().map(|url| problem(url)).collect();
+        problems.and_then(|problems| problems.into_iter().next())
+    };
+    let of_step = |(step, of): (usize, &Step)| {
+        let problem = of.action.needs().iter().find_map(nowhere)?;
+        Some(Foreseen { step, problem })
+    };
+    Ok(steps.iter().enumerate().find_map(of_step))
+}
+
+/// The disks that a machine may choose by these hints, of those it reported.
+fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
+    let is_named = |disk: &Disk| match &hints.device {
+        Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),
+        None => true,
+    };
+    let may_be = |disk: &&Disk| {
+        let is_usable = !disk.read_only && (!disk.removable || hints.names_one_disk());
+        is_usable && is_named(disk) && hints.mismatch(disk).is_none()
+    };
+    let found: Vec<&Disk> = disks.iter().filter(may_be).collect();
+    // The medium that the machine started from may look like a disk, and is never chosen.
+    let has_medium = found.iter().any(|disk| disk.transport.as_deref() == Some("usb"));
+    match hints.choose {
+        DiskChoice::Smallest if !has_medium => found.into_iter().min_by_key(|disk| disk.size).into_iter().collect(),
+        _ => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disks_of_hints_are_known_as_far_as_the_inventory_goes() {
+        let disk = |path: &str, size| Disk { path: path.to_owned(), size, ..Disk::default() };
+        let usb = Disk { transport: Some("usb".to_owned()), ..disk("/dev/sdc", 1) };
+        let card = Disk { removable: true, ..disk("/dev/sdd", 9) };
+        let locked = Disk { read_only: true, ..disk("/dev/sde", 8) };
+        let serial = Disk { serial: Some("S1".to_owned()), ..disk("/dev/sda", 5) };
+        let without_usb = [serial.clone(), disk("/dev/sdb", 7), card, locked];
+        let with_usb = [&without_usb[..], &[usb]].concat();
+        let hints = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
+        let table = [
+            ("{}", &with_usb[..], &["/dev/sda", "/dev/sdb", "/dev/sdc"][..]),
+            (r#"{"serial": "S1"}"#, &with_usb, &["/dev/sda"]),
+            (r#"{"device": "/dev/sda"}"#, &with_usb, &["/dev/sda"]),
+            (r#"{"device": "/dev/md/root"}"#, &with_usb, &[]),
+            (r#"{"choose": "smallest"}"#, &without_usb, &["/dev/sda"]),
+            (r#"{"choose": "smallest"}"#, &with_usb, &["/dev/sda", "/dev/sdb", "/dev/sdc"]),
+            (r#"{"serial": "S2"}"#, &with_usb, &[]),
+            ("{}", &[], &[]),
+        ];
+        for (text, disks, expect) in table {
+            let found: Vec<&str> = possible(&hints(text), disks).iter().map(|disk| disk.path.as_str()).collect();
+            assert_eq!(found, expect, "{text}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What is known of the image of a step.
+
+use slipway_formats::architecture;
+use slipway_formats::image::made_for::MadeFor;
+use slipway_protocol::{Algorithm, Digest, StreamImage};
+
+use super::Stored;
+use crate::run::compose::image_at;
+use crate::store::findings::Content;
+use crate::store::images::Image;
+
+/// The image of this server that a step certainly writes, wherever it fetches it.
+pub(super) fn of<'a>(step: &StreamImage, images: &'a [Stored]) -> Option<&'a Stored> {
+    let with = |digest: &Digest| images.iter().find(|stored| stored.image.digest == *digest);
+    // Another place may have another image, unless a digest says which one is meant.
+    let at_url = || image_at(&step.url).filter(|_| step.mirrors.is_empty());
+    step.digest.as_ref().and_then(with).or_else(|| at_url().as_ref().and_then(with))
+}
+
+/// Why an image of this server cannot be what a step says of it.
+pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
+    let name = format!("the image {} ({})", image.file_name, image.digest);
+    match (&step.digest, &step.raw_digest) {
+        (Some(said), _) if said.algorithm() == Algorithm::Sha256 && *said != image.digest => {
+            return Some(format!("the image {} has the digest {}, not {said} as given", image.file_name, image.digest));
+        }
+        (Some(_), Some(_)) if image.is_qcow2() => {
+            let advice = "leave out `raw_digest`, or leave out `digest`, so that machines read it by ranges";
+            return Some(format!("{name} is a qcow2 image, of which one pass can check one digest alone; {advice}"));
+        }
+        _ => {}
+    }
+    let raw_digest = image.raw_digest.as_ref().zip(step.raw_digest.as_ref());
+    if let Some((found, said)) =
+        raw_digest.filter(|(found, said)| found.algorithm() == said.algorithm() && found != said)
+    {
+        return Some(format!("the raw image of {} has the digest {found}, not {said} as given", image.file_name));
+    }
+    let (found, said) = image.raw_size.zip(step.raw_size).filter(|(found, said)| found != said)?;
+    Some(format!("the raw image of {} has {found} bytes, not {said} bytes as given", image.file_name))
+}
+
+/// Why machines cannot use an image as a step wants it, by what was found in its file.
+pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
+    let is_read_once = step.digest.is_some() || step.sums.is_some() || step.signature.is_some();
+    match content {
+        Content::Unusable(reason) => Some(reason.clone()),
+        Content::MadeFor(made_for) if made_for.needs_ranges && is_read_once => Some(
+            "the image is qcow2, and its blocks are not in the order in which one pass can read and check them; \
+             convert it with `qemu-img convert -O qcow2` or to raw, and add that"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+impl Stored {
+    /// Why a machine of this architecture cannot use the image in a step. An empty architecture is not known.
+    pub(super) fn problem(&self, step: &StreamImage, machine: &str) -> Option<String> {
+        let content = &self.finding.as_ref()?.content;
+        let foreign = |made_for: &MadeFor| architecture::mismatch(&made_for.machines, machine);
+        unusable(step, content).or_else(|| self.made_for().and_then(foreign))
+    }
+
+    /// What the image is made for.
+    pub(super) fn made_for(&self) -> Option<&MadeFor> {
+        match &self.finding.as_ref()?.content {
+            Content::MadeFor(made_for) => Some(made_for),
+            _ => None,
+        }
+    }
+}
