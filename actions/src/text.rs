@@ -1,6 +1,6 @@
 //! Texts for messages.
 
-pub(crate) use slipway_protocol::printable::{size, two_sizes};
+pub(crate) use slipway_protocol::shared::printable::{size, two_sizes};
 
 /// An error with its causes in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use slipway_protocol::boot_report::places;
+use slipway_protocol::node::boot_report::places;
 use slipway_protocol::{Action, BootReporter, BootReporterConfig, Proxy};
 
 use common::disk_image::{LINUX, Part, ROOT, can_mount, debugfs, make, read_file, run};

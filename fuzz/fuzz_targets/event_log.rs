@@ -2,7 +2,7 @@
 #![no_main]
 
 use slipway_attestation::event_log::EventLog;
-use slipway_protocol::attestation::QUOTED_PCRS;
+use slipway_protocol::node::attestation::QUOTED_PCRS;
 
 /// Bytes of the smallest event: one digest and no data.
 const SMALLEST: usize = 50;

@@ -1,7 +1,7 @@
 //! A pattern of a module fits a device as a matrix of all positions says.
 #![no_main]
 
-use slipway_installer::modalias::fits;
+use slipway_installer::drivers::modalias::fits;
 
 /// Whether a pattern without brackets fits: `reach[t]` says that what was seen of the pattern fits the first `t` bytes.
 fn fits_by_matrix(pattern: &[u8], text: &[u8]) -> bool {

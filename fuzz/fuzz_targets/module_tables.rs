@@ -1,7 +1,7 @@
 //! What is read of a kernel's tables of modules has names that can be compared, and is no more than was there.
 #![no_main]
 
-use slipway_installer::module_tables::{aliases, canonical, dependencies};
+use slipway_installer::drivers::module_tables::{aliases, canonical, dependencies};
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let lines = text.lines().count();

@@ -1,7 +1,7 @@
 //! An index of rare drivers that passes has bounded pieces, names that stay in their folders, and each module after what it needs.
 #![no_main]
 
-use slipway_protocol::rare_drivers::{MAX_FILE_BYTES, MAX_PIECE_BYTES, RareDrivers};
+use slipway_protocol::node::rare_drivers::{MAX_FILE_BYTES, MAX_PIECE_BYTES, RareDrivers};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Ok(index) = serde_json::from_slice::<RareDrivers>(input) else { return };

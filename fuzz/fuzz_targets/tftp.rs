@@ -1,7 +1,7 @@
 //! What a TFTP client asks for is granted within bounds, and the answer is never a packet that only clients send.
 #![no_main]
 
-use slipway_pxe::tftp::packet::{self, Packet};
+use slipway_pxe::tftp::packet::{Packet, self};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some(Packet::Read(request)) = packet::parse(input) else { return };

@@ -2,7 +2,7 @@
 #![no_main]
 
 use slipway_attestation::{Challenger, Keys};
-use slipway_protocol::attestation::{Blob, TpmKeys};
+use slipway_protocol::node::attestation::{Blob, TpmKeys};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
 const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");

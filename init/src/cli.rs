@@ -9,9 +9,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use nix::sys::signal::SigSet;
-use slipway_installer::{config, discover, tls, tpm};
-use slipway_protocol::given::{is_blank, options};
-use slipway_protocol::{Proof, printable};
+use slipway_installer::config;
+use slipway_installer::discover::{self, tpm};
+use slipway_installer::server::tls;
+use slipway_protocol::Proof;
+use slipway_protocol::shared::given::{is_blank, options};
+use slipway_protocol::shared::printable;
 
 mod action;
 mod disks;

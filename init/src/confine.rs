@@ -16,7 +16,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Compare, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
-use slipway_installer::link;
+use slipway_installer::server::link;
 
 /// User and group without files of their own, by convention.
 const NOBODY: u32 = 65534;

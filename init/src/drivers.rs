@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use slipway_installer::module_tables::{self, Modules};
-use slipway_installer::{command_line, modalias};
+use slipway_installer::drivers::module_tables::{self, Modules};
+use slipway_installer::drivers::{command_line, modalias};
 
 /// The modules of one kernel.
 pub struct Drivers {

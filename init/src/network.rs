@@ -4,7 +4,7 @@
 //! DHCP, what routers advertise, and addresses from the settings of the medium. A task keeps its addresses as long as it
 //! lives, with routes of low preference, and connects to the server through this interface only. The first with a TLS
 //! handshake that the CA of the boot medium vouches for gets the preferred routes and the name servers: anybody can accept a
-//! connection. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
+//! connection. It is written to [`slipway_installer::server::link::PATH`], which the installer waits for.
 
 mod dhcp4;
 mod dhcp6;
@@ -25,8 +25,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rtnetlink::Handle;
 use slipway_installer::config::Config;
-use slipway_installer::link;
-use slipway_installer::reach::Server;
+use slipway_installer::server::link;
+use slipway_installer::server::reach::Server;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};

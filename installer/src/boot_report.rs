@@ -7,15 +7,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slipway_protocol::boot_report::MAINTENANCE;
-use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, NodeState};
+use slipway_protocol::node::boot_report::MAINTENANCE;
+use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, Failure, NodeState};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use crate::backoff::Backoff;
-use crate::client::{Client, ClientError};
 use crate::config::Config;
-use crate::one_line;
+use crate::server::backoff::Backoff;
+use crate::server::client::{Client, ClientError};
 
 pub use files::{configuration, may_start, remove};
 
@@ -209,7 +208,7 @@ impl Reporter<'_> {
     async fn send_log(&self, report: &BootReport) -> bool {
         let log = collect::log(self.surroundings, report).await;
         let sent = self.client.boot_log(&self.boot_id, &log).await;
-        sent.inspect_err(|error| warn!("{}", one_line(error))).is_ok()
+        sent.inspect_err(|error| warn!("{}", Failure::of(error).in_one_line())).is_ok()
     }
 }
 
@@ -219,7 +218,7 @@ struct Told(String);
 
 impl Told {
     fn warn(&mut self, error: &ClientError) {
-        let sentence = one_line(error);
+        let sentence = Failure::of(error).in_one_line();
         if self.0 != sentence {
             warn!("{sentence}");
             self.0 = sentence;

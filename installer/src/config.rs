@@ -12,12 +12,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
-use slipway_protocol::given::{self, Rule, is_blank};
-use slipway_protocol::{Network, Proof, Proxy, Secret, boot_settings, network};
+use slipway_protocol::node::boot_settings;
+use slipway_protocol::shared::given::{self, Rule, is_blank};
+use slipway_protocol::shared::network;
+use slipway_protocol::{Network, Proof, Proxy, Secret};
 use slipway_user_data::Refusal;
 
-use crate::command_line;
 use crate::discover::{self, Roots};
+use crate::drivers::command_line;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
@@ -147,7 +149,7 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     }
     // Only root can read the table. A machine without SMBIOS has none.
     let table = std::fs::read(root.join("sys/firmware/dmi/tables/DMI")).unwrap_or_default();
-    sources.push(from_words("the SMBIOS OEM strings", &crate::oem_strings::parse(&table))?);
+    sources.push(from_words("the SMBIOS OEM strings", &crate::discover::oem_strings::parse(&table))?);
     sources.push(from_fw_cfg(&root.join("sys/firmware/qemu_fw_cfg/by_name/opt/slipway")));
     if let Some(text) = read_if_there(&root.join("proc/cmdline"))? {
         sources.push(from_command_line(&text)?);

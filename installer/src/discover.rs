@@ -12,8 +12,10 @@ mod links;
 mod loader;
 mod memory;
 mod nics;
+pub mod oem_strings;
 mod partitions;
 mod smbios;
+pub mod tpm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,18 +3,18 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest, Tpm};
+use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Failure, Identity, Inventory, RenewRequest, Tpm};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::backoff::Backoff;
-use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
+use crate::discover::tpm::MachineTpm;
 use crate::discover::{self, Roots};
-use crate::link;
-use crate::machine_key::MachineKey;
-use crate::tls::NodeCertificate;
-use crate::told::{HAS_SYSTEM, Told};
-use crate::tpm::MachineTpm;
+use crate::server::backoff::Backoff;
+use crate::server::client::{Client, ClientError, Enrolled};
+use crate::server::link;
+use crate::server::machine_key::MachineKey;
+use crate::server::tls::NodeCertificate;
+use crate::server::told::{HAS_SYSTEM, Told};
 use tracing::{error, info, warn};
 
 /// Wait before a refused machine asks again. An operator may have fixed the cause.
@@ -81,7 +81,7 @@ impl Session {
 
     /// Enrols again after the server rejected the credentials with the error `why`.
     pub async fn reopen(&self, why: &ClientError) -> Result<(), ClientError> {
-        warn!("{}; enrolling again", crate::one_line(why));
+        warn!("{}; enrolling again", Failure::of(why).in_one_line());
         let (client, _) = self.enrol().await?;
         self.replace(client);
         Ok(())
@@ -107,7 +107,7 @@ impl Session {
                     end = due + wait;
                 }
                 Err(error) => {
-                    warn!("{}", crate::one_line(&error));
+                    warn!("{}", Failure::of(&error).in_one_line());
                     due += AFTER_FAILED_RENEWAL;
                 }
             }
@@ -124,7 +124,7 @@ impl Session {
             let csr = self.key.request()?;
             match self.client().renew(&RenewRequest { csr }).await {
                 Ok(enrolment) => credentials(&self.config, &self.key, enrolment)?,
-                Err(error) if crate::is_shut_out(&error) => anew().await?,
+                Err(error) if error.is_shut_out() => anew().await?,
                 Err(error) => return Err(error),
             }
         };
@@ -176,7 +176,7 @@ async fn enrol(
                     if impatient && failures > IMPATIENT_FAILURES {
                         return Err(ClientError::Unproved);
                     }
-                    let sentence = crate::one_line(&ClientError::Unproved);
+                    let sentence = Failure::of(&ClientError::Unproved).in_one_line();
                     if told.is_due(&sentence, Instant::now()) {
                         warn!("{sentence}");
                     }
@@ -203,7 +203,7 @@ async fn enrol(
             Err(error) if impatient && (!error.is_outage() || failures == IMPATIENT_FAILURES) => return Err(error),
             Err(error) => {
                 failures += 1;
-                let sentence = crate::one_line(&error);
+                let sentence = Failure::of(&error).in_one_line();
                 if told.is_due(&sentence, Instant::now()) {
                     error!("{sentence}");
                 }

@@ -4,49 +4,37 @@
 //! No code here opens a disk (`slipway-actions` does) or restarts the machine ([`run()`] returns that it is to be
 //! restarted).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, Failure};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
 
-use crate::backoff::Backoff;
-use crate::client::ClientError;
 use crate::config::Config;
 use crate::enrol::{Facts, Session};
-use crate::log_book::LogBook;
-use crate::machine_key::MachineKey;
-use crate::reporter::Reporter;
+use crate::report::log_book::LogBook;
+use crate::report::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
-use crate::told::{HAS_SYSTEM, Told};
-use tracing::{error, info, warn};
+use crate::server::backoff::Backoff;
+use crate::server::client::ClientError;
+use crate::server::clock;
+use crate::server::machine_key::MachineKey;
+use crate::server::told::HAS_SYSTEM;
 
 pub use crate::run::End;
 
-pub mod backoff;
 pub mod boot_report;
-mod capture;
-pub mod client;
-pub mod clock;
-pub mod command_line;
 pub mod config;
 pub mod discover;
+pub mod drivers;
 pub mod enrol;
 pub mod files;
-pub mod link;
-pub mod log_book;
-pub mod machine_key;
-pub mod modalias;
-pub mod module_tables;
-pub mod oem_strings;
 pub mod rare_drivers;
-pub mod reach;
-pub mod reporter;
+pub mod report;
 pub mod run;
-pub mod tls;
-pub mod told;
-pub mod tpm;
+pub mod server;
 
 /// Name of the file in [`Options::state`] in which a panic leaves its message for the next installer.
 pub const PANIC: &str = "panic";
@@ -77,7 +65,7 @@ pub struct Options {
 /// errors that waiting cannot fix.
 pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     if options.set_clock {
-        set_clock(&config, &options.state.join(clock::SEEN)).await?;
+        clock::set(&config, &options.state.join(clock::SEEN)).await?;
     }
     let key = MachineKey::of_this_boot(&options.state)?;
     let session = Session::open(config, options.facts, key, options.once).await?;
@@ -123,38 +111,14 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
             }
             Ok(None) => backoff.reset(),
             Err(error) if options.once && error.code() == Some(ErrorCode::Decommissioned) => return Err(error),
-            Err(error) if is_shut_out(&error) => {
+            Err(error) if error.is_shut_out() => {
                 sleep(backoff.next_wait()).await;
                 session.reopen(&error).await?;
             }
             Err(error) => {
-                warn!("{}", one_line(&error));
+                warn!("{}", Failure::of(&error).in_one_line());
                 sleep(backoff.next_wait()).await;
             }
-        }
-    }
-}
-
-/// Whether the node's credentials are useless: unknown to the server, or the node was decommissioned.
-pub(crate) fn is_shut_out(error: &ClientError) -> bool {
-    matches!(error.code(), Some(ErrorCode::Unauthenticated | ErrorCode::Decommissioned))
-}
-
-/// Asks for the time until the server answers. This first contact shows whether the server can be trusted.
-pub(crate) async fn set_clock(config: &Config, seen: &Path) -> Result<(), ClientError> {
-    let mut backoff = Backoff::default();
-    let mut told = Told::default();
-    loop {
-        match clock::set_from_server(config, seen).await {
-            Ok(_) => return Ok(()),
-            Err(failure) if failure.is_transient() => {
-                let sentence = one_line(&failure);
-                if told.is_due(&sentence, Instant::now()) {
-                    error!("{sentence}");
-                }
-                sleep(backoff.next_wait()).await;
-            }
-            Err(failure) => return Err(failure),
         }
     }
 }
@@ -169,20 +133,4 @@ pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> boo
         sleep(Duration::from_millis(100)).await;
     }
     true
-}
-
-/// An error and its causes in one line, safe for a terminal: the server's own texts may be among them.
-pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        // Some libraries include the cause in their own message.
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    slipway_protocol::printable::line(&text).into_owned()
 }

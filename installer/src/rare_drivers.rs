@@ -11,15 +11,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slipway_protocol::UnservedDevice;
-use slipway_protocol::rare_drivers::{DIGEST_FILE, Piece, RareDrivers, RareModule};
+use slipway_protocol::node::rare_drivers::{DIGEST_FILE, Piece, RareDrivers, RareModule};
+use slipway_protocol::{Failure, UnservedDevice};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use self::fetch::{Pack, RareError};
 use crate::config::Config;
 use crate::discover::{self, Roots};
-use crate::{clock, modalias, one_line};
+use crate::drivers::modalias;
+use crate::server::clock;
 
 /// How long a module may take to find its devices, in the boot image.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,14 +67,14 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
         return 0;
     }
     // Certificates are judged by the clock. An error comes again when the machine enrols.
-    if crate::set_clock(config, &places.state.join(clock::SEEN)).await.is_err() {
+    if clock::set(config, &places.state.join(clock::SEEN)).await.is_err() {
         return 0;
     }
     let (pack, index) = match open(config, places).await {
         Ok(opened) => opened,
         Err(error) => {
             for (device, _) in devices {
-                warn!("{}: looking for its driver on the server: {}", device.name(), one_line(&error));
+                warn!("{}: looking for its driver on the server: {}", device.name(), Failure::of(&error).in_one_line());
             }
             return 0;
         }
@@ -88,7 +89,7 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
             match fetched.load(name, module, insert).await {
                 Ok(new) => loaded += usize::from(new),
                 Err(error) => {
-                    warn!("{}: its driver {name} is not loaded: {}", device.name(), one_line(&error));
+                    warn!("{}: its driver {name} is not loaded: {}", device.name(), Failure::of(&error).in_one_line());
                     // The next one would wait for it, in the kernel.
                     if matches!(error, RareError::Hangs { .. }) {
                         return loaded;
@@ -134,7 +135,11 @@ impl Fetched<'_> {
             let Some(piece) = self.index.firmware.get(file) else { continue };
             // Its driver may do without it. If not, the kernel log says so, and the inventory has it from there.
             if let Err(error) = self.put_firmware(file, piece).await {
-                warn!("{}: firmware {file} of its driver {name}: {}", self.device.name(), one_line(&error));
+                warn!(
+                    "{}: firmware {file} of its driver {name}: {}",
+                    self.device.name(),
+                    Failure::of(&error).in_one_line()
+                );
             }
         }
         let path = self.places.state.join(format!("{name}.ko"));

@@ -1,5 +1,7 @@
 //! A run: the steps of a workflow in order, each with its attempts, each reported.
 
+mod capture;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,18 +9,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use slipway_actions::{Cancel, Done, Machine, Next, Report};
-use slipway_protocol::{Action, EventKind, Failure, Step, Workflow, duration, workflow};
+use slipway_protocol::shared::duration;
+use slipway_protocol::{Action, EventKind, Failure, Step, Workflow, workflow};
 use slipway_user_data::seed;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::backoff::Backoff;
-use crate::capture::ServerMachine;
 use crate::enrol::Session;
 use crate::files;
-use crate::log_book::LogBook;
-use crate::reporter::Reporter;
+use crate::report::log_book::LogBook;
+use crate::report::reporter::Reporter;
+use crate::run::capture::ServerMachine;
+use crate::server::backoff::Backoff;
 use tracing::{error, info, warn};
 
 /// How long a cancelled action may take to release the disk before it is reported as stuck.

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 use qemu_tests::firmware_trusts;
 use qemu_tests::site::{self, Site};
 use serde::Serialize;
+use slipway_parts::Arch;
 use slipway_protocol::{NodeStatus, StepState};
-use xtask::binary::{self, Arch};
-use xtask::image::{self, ImagePaths};
-use xtask::kernel;
-use xtask::lab::{FOR_EMULATION, Lab, Place};
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, create_disk, firmware};
-use xtask::target_image::{self, System};
+use xtask::build::image::{self, ImagePaths};
+use xtask::build::{binary, kernel};
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk, firmware};
+use xtask::lab::server::{FOR_EMULATION, Lab, Place};
+use xtask::lab::target_image::{self, System};
 
 /// The operating system on the server.
 const OS: &str = "debian-12";

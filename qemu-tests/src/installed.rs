@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use slipway_protocol::{NodeState, NodeStatus, SeedPlace};
-use xtask::demo::{self, Demo};
-use xtask::lab::Lab;
-use xtask::target_image::{System, TargetImage};
+use xtask::lab::demo::{self, Demo};
+use xtask::lab::server::Lab;
+use xtask::lab::target_image::{System, TargetImage};
 
 /// A system that was installed and has phoned home.
 pub struct Installed {

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use slipway_parts::Arch;
 use slipway_protocol::{Action, Digest, DiskHints, NodeStatus, Step, StreamImage};
 use slipway_secure_boot::lists::{self, Entry};
 use slipway_secure_boot::{Certificate, Uuid};
 use tempfile::TempDir;
-use xtask::binary::Arch;
-use xtask::bootable;
-use xtask::image::ImagePaths;
-use xtask::lab::{Lab, Place, parse_status};
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
-use xtask::target_image::{self, System};
+use xtask::build::image::ImagePaths;
+use xtask::lab::bootable;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::lab::server::{Lab, Place, parse_status};
+use xtask::lab::target_image::{self, System};
 
 pub mod installed;
 pub mod nginx;
@@ -210,7 +210,7 @@ pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
 }
 
 /// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without
-/// a network, the small program [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
+/// a network, the small program [`xtask::lab::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     let image = folder.join("bootable");
     bootable::make(&image, 64 << 20, program, &[])?;

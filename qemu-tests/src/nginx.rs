@@ -7,9 +7,9 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::command::{command, run_quietly};
-use xtask::lab::{Lab, free_ports};
-use xtask::{host, workspace};
+use xtask::host::command::{command, run_quietly};
+use xtask::host::{packages, workspace};
+use xtask::lab::server::{Lab, free_ports};
 
 use crate::{Bench, LIMIT};
 
@@ -24,7 +24,7 @@ impl Nginx {
     /// Starts it in front of a server that has a certificate for firmware, with the shipped configuration for another port
     /// and another data folder.
     pub fn start(bench: &Bench) -> Result<Self> {
-        host::ensure(&["nginx-light"])?;
+        packages::ensure(&["nginx-light"])?;
         let folder = bench.folder().join("nginx");
         fs::create_dir_all(&folder)?;
         let [port] = free_ports()?;

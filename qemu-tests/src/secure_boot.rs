@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use slipway_formats::pe::Sections;
-use xtask::bootable;
-use xtask::qemu::{Boot, MachineConfig};
+use xtask::lab::bootable;
+use xtask::lab::qemu::{Boot, MachineConfig};
 
 use crate::Bench;
 

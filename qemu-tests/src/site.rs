@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 use nix::sched::{CloneFlags, unshare};
-use xtask::binary::Arch;
-use xtask::command::{command, run_quietly};
-use xtask::host;
-use xtask::qemu::{Boot, Machine, MachineConfig};
+use slipway_parts::Arch;
+use xtask::host::command::{command, run_quietly};
+use xtask::host::packages;
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 
 use crate::UUID;
 use crate::programs::Programs;
@@ -32,7 +32,7 @@ impl Site {
     /// Moves this thread, and what it starts from now on, to a network of its own: a bridge with a tap for a machine.
     /// None if that is not allowed here.
     pub fn new() -> Result<Option<Self>> {
-        host::ensure(&["dnsmasq-base", "iproute2"])?;
+        packages::ensure(&["dnsmasq-base", "iproute2"])?;
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
             eprintln!("not checked: networks of one's own are not allowed: {error}");
             return Ok(None);

@@ -5,8 +5,8 @@
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
 use slipway_protocol::{Action, BootReporter, BootStage, NodeState, RunInTarget, WriteFile};
-use xtask::qemu::{Boot, Disk, MachineConfig, create_disk};
-use xtask::target_image::System;
+use xtask::lab::qemu::{Boot, Disk, MachineConfig, create_disk};
+use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 4 << 30;
 /// Prints on the console how the boot went, and when the reporter is gone.

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, noise, step, timed};
 use serde_json::json;
 use slipway_protocol::{Action, DiskHints, EraseDisk, NodeState};
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 const LATE: &str = "late-controller";
 

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, timed};
 use slipway_protocol::NodeState;
-use xtask::kernel;
-use xtask::qemu::{Boot, MachineConfig};
+use xtask::build::kernel;
+use xtask::lab::qemu::{Boot, MachineConfig};
 
 #[test]
 fn a_disc_image_starts_a_machine_from_its_cd_drive() -> Result<()> {

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, noise, stream, timed};
 use slipway_protocol::NodeState;
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 const IMAGE: usize = 8 << 20;
 

@@ -11,7 +11,7 @@ use slipway_protocol::{
     Action, DiskHints, FileSystemKind, MakeFileSystem, NewPartition, NodeState, NumberOrName, Partition,
     PartitionChoice, PartitionSize, WriteFile,
 };
-use xtask::qemu::{Disk, MachineConfig, create_disk};
+use xtask::lab::qemu::{Disk, MachineConfig, create_disk};
 
 const MIB: u64 = 1 << 20;
 const DISK_MIB: u64 = 640;

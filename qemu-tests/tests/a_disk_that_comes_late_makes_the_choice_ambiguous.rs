@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, timed};
 use slipway_protocol::{Action, EraseDisk, NodeState};
-use xtask::qemu::{Boot, MachineConfig};
+use xtask::lab::qemu::{Boot, MachineConfig};
 
 const LATE_SERIAL: &str = "late-usb-disk";
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, noise, step, stream, timed};
 use slipway_protocol::{Action, EraseDisk, RunState, Step, StreamImage};
-use xtask::qemu::{Disk, MachineConfig, drive, firmware};
-use xtask::{bootable, tables};
+use xtask::lab::qemu::{Disk, MachineConfig, drive, firmware};
+use xtask::lab::{bootable, tables};
 
 const IMAGE_SIZE: u64 = 64 << 20;
 const FILLER: u64 = 40 << 20;

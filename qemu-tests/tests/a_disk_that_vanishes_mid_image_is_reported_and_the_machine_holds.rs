@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, has_empty_head, noise, progress, step, stream, timed};
 use slipway_protocol::{Action, NodeState, Reboot, StepState};
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 #[test]
 fn a_disk_that_vanishes_mid_image_is_reported_and_the_machine_holds() -> Result<()> {

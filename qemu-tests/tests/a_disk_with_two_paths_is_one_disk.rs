@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, stream, timed};
 use slipway_protocol::{Action, DiskChoice, DiskHints, EraseDisk, NodeState};
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 const NAME: &str = "5000c500a1b2c3d4";
 

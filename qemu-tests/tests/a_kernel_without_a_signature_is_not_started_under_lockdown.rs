@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use qemu_tests::{Bench, LIMIT, bootable_image, step, stream, timed};
 use slipway_protocol::{Action, Kexec, NodeState};
-use xtask::command::{command, run_quietly};
-use xtask::qemu::{Boot, MachineConfig};
+use xtask::host::command::{command, run_quietly};
+use xtask::lab::qemu::{Boot, MachineConfig};
 
 const ENTRY: &str = "title Installed\nlinux /linux\noptions root=/dev/vda1\n";
 /// In a PE file (Microsoft, "PE Format"): position of the header's offset, magic number of a 64-bit optional header,
@@ -54,7 +54,7 @@ fn image(bench: &Bench, vmlinuz: &Path) -> Result<PathBuf> {
     ensure!(entry.iter().any(|byte| *byte != 0), "{} has no signature", vmlinuz.display());
     entry.fill(0);
 
-    let image = bootable_image(bench.folder(), Path::new(xtask::qemu::firmware::IPXE))?;
+    let image = bootable_image(bench.folder(), Path::new(xtask::lab::qemu::firmware::IPXE))?;
     let partition = format!("{}@@1M", image.display());
     let (linux, conf) = (bench.folder().join("linux"), bench.folder().join("installed.conf"));
     std::fs::write(&linux, kernel)?;

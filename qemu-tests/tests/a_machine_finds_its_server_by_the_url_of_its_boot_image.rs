@@ -5,9 +5,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, firmware_trusts, timed};
-use slipway_parts::sha256;
-use xtask::binary::Arch;
-use xtask::qemu::{Boot, MachineConfig};
+use slipway_parts::{Arch, sha256};
+use xtask::lab::qemu::{Boot, MachineConfig};
 
 #[test]
 fn a_machine_finds_its_server_by_the_url_of_its_boot_image() -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use qemu_tests::secure_boot::{machine, stick, unsigned};
 use qemu_tests::{Bench, LIMIT, step, timed};
 use slipway_protocol::{Action, EnrolSecureBoot, NodeStatus, RunState};
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 #[test]
 fn a_machine_in_setup_mode_is_enrolled_and_then_starts_only_what_is_signed() -> Result<()> {

@@ -7,12 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Context, Result};
 use qemu_tests::programs::Programs;
 use qemu_tests::{Bench, noise, stream, timed};
+use slipway_parts::Arch;
 use slipway_protocol::StepState;
-use xtask::binary::Arch;
-use xtask::command::command;
-use xtask::image::{self, ImagePaths};
-use xtask::lab::{FOR_EMULATION, Lab, Place, free_ports};
-use xtask::{host, kernel};
+use xtask::build::image::{self, ImagePaths};
+use xtask::build::kernel;
+use xtask::host::command::command;
+use xtask::host::packages;
+use xtask::lab::server::{FOR_EMULATION, Lab, Place, free_ports};
 
 /// A name that only the proxy knows.
 const HOST: &str = "install.example";
@@ -29,7 +30,7 @@ fn make_boot_files(lab: &Lab, proxy: u16) -> Result<ImagePaths> {
 
 /// Starts squid for the port of the server alone.
 fn start_squid(programs: &mut Programs, port: u16, server: &str) -> Result<()> {
-    host::ensure(&["squid"])?;
+    packages::ensure(&["squid"])?;
     fs::write(programs.path("hosts"), format!("127.0.0.1 {HOST}\n"))?;
     let folder = programs.folder().display();
     let configuration = format!(

@@ -9,12 +9,14 @@ use anyhow::{Result, bail};
 use nix::sched::{CloneFlags, unshare};
 use qemu_tests::programs::Programs;
 use qemu_tests::{LIMIT, UUID, firmware_trusts, timed};
+use slipway_parts::Arch;
 use slipway_protocol::NodeState;
-use xtask::binary::Arch;
-use xtask::command::{command, run_quietly, stdout};
-use xtask::lab::{FOR_EMULATION, build_server, parse_status};
-use xtask::qemu::{Boot, Machine, MachineConfig};
-use xtask::{debian, host, image, kernel};
+use xtask::build::server::build_server;
+use xtask::build::{image, kernel};
+use xtask::host::command::{command, run_quietly, stdout};
+use xtask::host::{debian, packages};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::server::{FOR_EMULATION, parse_status};
 
 const SLIPWAY: &str = "fd77::1";
 const URL: &str = "https://[fd77::1]:8443";
@@ -31,7 +33,7 @@ impl Site {
     /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. None if that
     /// is not allowed here.
     fn new() -> Result<Option<Self>> {
-        host::ensure(&["dnsmasq-base", "iproute2"])?;
+        packages::ensure(&["dnsmasq-base", "iproute2"])?;
         let program = build_server()?;
         // What has to be fetched, while there is a network to fetch from.
         debian::unpacked(&debian::NEWER_FIRMWARE)?;

@@ -9,8 +9,8 @@ use qemu_tests::secure_boot::stick;
 use qemu_tests::tpm::Tpm;
 use qemu_tests::{Bench, DISK_SERIAL, UUID, timed};
 use slipway_protocol::{ClaimReason, Proof};
-use xtask::kernel;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig};
+use xtask::build::kernel;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig};
 
 /// A word of the command line of each build, and one of the same length.
 const WORD: &[u8] = b"rootfstype=ramfs";

@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use qemu_tests::{Bench, noise, stream, timed};
 use slipway_protocol::NodeState;
-use xtask::qemu::{Boot, MachineConfig, create_disk};
+use xtask::lab::qemu::{Boot, MachineConfig, create_disk};
 
 const MEMORY_MIB: u32 = 192;
 const IMAGE: usize = 224 << 20;

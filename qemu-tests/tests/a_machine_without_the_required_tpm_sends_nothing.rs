@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use qemu_tests::tpm::Tpm;
 use qemu_tests::{Bench, LIMIT, timed};
-use xtask::binary::Arch;
-use xtask::image::{self, ImagePaths};
-use xtask::kernel;
-use xtask::lab::FOR_EMULATION;
-use xtask::qemu::{Boot, Machine, MachineConfig};
+use slipway_parts::Arch;
+use xtask::build::image::{self, ImagePaths};
+use xtask::build::kernel;
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::server::FOR_EMULATION;
 
 /// Bytes of a capture without a packet (tcpdump's format, pcap-savefile(5)).
 const EMPTY_CAPTURE: u64 = 24;

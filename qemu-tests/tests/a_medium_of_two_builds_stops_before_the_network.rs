@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use qemu_tests::{Bench, LIMIT, timed};
 use slipway_protocol::NodeStatus;
-use xtask::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 
 /// Bytes of a capture without a packet (tcpdump's format, pcap-savefile(5)).
 const EMPTY_CAPTURE: u64 = 24;

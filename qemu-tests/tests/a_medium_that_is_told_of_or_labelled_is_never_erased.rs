@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, timed};
 use slipway_protocol::{Action, DiskHints, EraseDisk, NodeState, StepState};
-use xtask::command::{command, run_quietly};
-use xtask::qemu::{Boot, Disk, create_disk};
+use xtask::host::command::{command, run_quietly};
+use xtask::lab::qemu::{Boot, Disk, create_disk};
 
 const SIZE: u64 = 64 << 20;
 

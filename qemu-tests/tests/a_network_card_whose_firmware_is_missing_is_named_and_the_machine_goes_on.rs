@@ -6,9 +6,9 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, noise, stream, timed};
-use slipway_protocol::rare_drivers::{INDEX, PACK, RareDrivers};
+use slipway_protocol::node::rare_drivers::{INDEX, PACK, RareDrivers};
 use slipway_protocol::{DeviceKind, NodeState};
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 const IMAGE: usize = 8 << 20;
 /// The card of QEMU is an Intel 82551, revision F.

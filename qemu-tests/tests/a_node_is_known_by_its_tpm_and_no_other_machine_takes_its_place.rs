@@ -10,8 +10,8 @@ use qemu_tests::{Bench, DISK_SERIAL, UUID, timed};
 use serde_json::{Value, json};
 use slipway_parts::cpio::{self, Archive};
 use slipway_protocol::{ClaimReason, KeyOrigin, Proof};
-use xtask::command;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic};
+use xtask::host::command;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic};
 
 const MAC: &str = "52:54:00:7d:2f:01";
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use qemu_tests::{LIMIT, noise, timed};
+use slipway_parts::Arch;
 use slipway_protocol::{NodeStatus, RunState};
-use xtask::binary::{self, Arch};
-use xtask::lab::{Lab, parse_status};
+use xtask::build::binary;
+use xtask::lab::server::{Lab, parse_status};
 
 /// Size in bytes of the stack of each thread of the installer.
 const STACK: u64 = 512 << 20;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use qemu_tests::timed;
-use xtask::torture::{self, Recording};
+use xtask::check::torture::{self, Recording};
 
 const CUTS: u64 = 300;
 const BOOTS: usize = 3;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use qemu_tests::{Bench, LIMIT, timed};
-use xtask::lab::Lab;
+use xtask::lab::server::Lab;
 
 #[test]
 fn a_server_with_another_ca_is_refused_before_anything_is_sent() -> Result<()> {

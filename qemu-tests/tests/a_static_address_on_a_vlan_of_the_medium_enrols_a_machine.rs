@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use qemu_tests::programs::Programs;
 use qemu_tests::{Bench, LIMIT, timed};
+use slipway_parts::Arch;
 use slipway_protocol::NodeState;
-use xtask::binary::Arch;
-use xtask::command::command;
-use xtask::image::{self, ImagePaths};
-use xtask::kernel;
-use xtask::lab::{FOR_EMULATION, Lab};
-use xtask::qemu::MachineConfig;
+use xtask::build::image::{self, ImagePaths};
+use xtask::build::kernel;
+use xtask::host::command::command;
+use xtask::lab::qemu::MachineConfig;
+use xtask::lab::server::{FOR_EMULATION, Lab};
 
 const NETWORK: &str = "
 interfaces:

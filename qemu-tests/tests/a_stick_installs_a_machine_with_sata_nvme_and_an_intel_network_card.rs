@@ -4,8 +4,8 @@
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, noise, step, timed};
 use slipway_protocol::{Action, Digest, DiskHints, NodeState, StreamImage};
-use xtask::kernel;
-use xtask::qemu::{Boot, MachineConfig, create_disk};
+use xtask::build::kernel;
+use xtask::lab::qemu::{Boot, MachineConfig, create_disk};
 
 const IMAGE: usize = 24 << 20;
 const DISK: u64 = 64 << 20;

@@ -7,13 +7,13 @@ use std::fs::File;
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
 use serde_json::json;
-use slipway_protocol::boot_report::MAINTENANCE;
+use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::{
     Action, BootReport, BootReporter, BootStage, NodeState, NodeStatus, SeedCloudInit, SeedPlace, Step,
 };
-use xtask::command::{command, run_quietly};
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, create_disk};
-use xtask::target_image::System;
+use xtask::host::command::{command, run_quietly};
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk};
+use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 4 << 30;
 /// Fails in each boot.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, bootable_image, has_empty_head, step, stream, timed};
 use slipway_protocol::{Action, NodeState, Reboot, StepState};
-use xtask::qemu::firmware;
+use xtask::lab::qemu::firmware;
 
 /// The greeting of the boot loader on the image.
 const GREETING: &str = "iPXE initialising devices";

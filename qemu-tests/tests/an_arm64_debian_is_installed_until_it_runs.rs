@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, timed};
+use slipway_parts::Arch;
 use slipway_protocol::{NodeState, NodeStatus, RunState};
-use xtask::binary::Arch;
-use xtask::qemu::{Boot, Disk, MachineConfig, create_disk};
-use xtask::target_image::System;
-use xtask::translation;
+use xtask::host::translation;
+use xtask::lab::qemu::{Boot, Disk, MachineConfig, create_disk};
+use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 2 << 30;
 

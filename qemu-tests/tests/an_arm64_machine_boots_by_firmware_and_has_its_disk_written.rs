@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, bootable_image, step, stream, timed};
+use slipway_parts::Arch;
 use slipway_protocol::{
     Action, DiskHints, EfiBootOrder, FileSystemKind, MakeFileSystem, NewPartition, NodeState, NodeStatus, Partition,
     PartitionChoice, PartitionSize, Reboot, RunState, Step, StepState,
 };
-use xtask::binary::Arch;
-use xtask::qemu::{Boot, Disk, MachineConfig, create_disk, firmware};
+use xtask::lab::qemu::{Boot, Disk, MachineConfig, create_disk, firmware};
 
 const MIB: u64 = 1 << 20;
 /// Serial number of the disk that gets file systems.

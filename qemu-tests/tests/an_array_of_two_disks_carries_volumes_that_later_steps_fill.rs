@@ -11,7 +11,7 @@ use slipway_protocol::{
     Action, DiskHints, FileSystemKind, MakeFileSystem, NodeState, NumberOrName, Partition, PartitionChoice,
     StreamImage, WriteFile,
 };
-use xtask::qemu::create_disk;
+use xtask::lab::qemu::create_disk;
 
 const SIZE: u64 = 192 << 20;
 /// The array follows an EFI system partition of 40 MiB and ends before the last MiB.

@@ -10,9 +10,9 @@ use qemu_tests::{Bench, DISK_SERIAL, step, stream, timed};
 use slipway_protocol::{
     Action, DiskHints, EncryptRoot, KernelArgs, NodeState, Reboot, SeedCloudInit, Step, StreamImage,
 };
-use xtask::lab::{FOR_EMULATION, Lab};
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
-use xtask::target_image::System;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::lab::server::{FOR_EMULATION, Lab};
+use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 2 << 30;
 /// An emulated processor makes the initramfs and encrypts a gigabyte.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, has_empty_head, noise, stream, timed};
 use slipway_protocol::{Digest, RunState, RunStatus};
-use xtask::command::{command, stdout};
-use xtask::qemu::Machine;
+use xtask::host::command::{command, stdout};
+use xtask::lab::qemu::Machine;
 
 const IMAGE_SIZE: usize = 24 << 20;
 

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, timed};
 use slipway_protocol::NodeState;
-use xtask::qemu::MachineConfig;
+use xtask::lab::qemu::MachineConfig;
 
 #[test]
 fn an_interface_that_does_not_reach_the_server_does_not_matter() -> Result<()> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use qemu_tests::{Bench, step, timed};
 use slipway_protocol::{Action, DiskHints, NodeState, Partition, StreamImage, WriteFile};
-use xtask::command::{run_quietly, stdout};
+use xtask::host::command::{run_quietly, stdout};
 
 const MIB: usize = 1 << 20;
 const DISKS: usize = 4;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use qemu_tests::timed;
 use slipway_protocol::{NodeState, RunState, StepState};
-use xtask::demo::{Demo, KERNEL_ARGUMENT};
+use xtask::lab::demo::{Demo, KERNEL_ARGUMENT};
 
 #[test]
 fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::lab::Lab;
-use xtask::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::server::Lab;
 
 #[test]
 fn firmware_starts_the_boot_image_by_https_from_the_server_with_the_sites_ca() -> Result<()> {

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, timed};
-use xtask::binary::Arch;
-use xtask::lab::FOR_EMULATION;
-use xtask::qemu::{Boot, MachineConfig};
-use xtask::{image, kernel};
+use slipway_parts::Arch;
+use xtask::build::{image, kernel};
+use xtask::lab::qemu::{Boot, MachineConfig};
+use xtask::lab::server::FOR_EMULATION;
 
 #[test]
 fn firmware_starts_the_disc_image_as_a_ram_disk() -> Result<()> {

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use qemu_tests::nginx::{Nginx, serve_firmware};
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::qemu::{Boot, Machine, MachineConfig, Nic};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig, Nic};
 
 #[test]
 fn ipxe_starts_the_boot_image_by_https_through_nginx() -> Result<()> {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use qemu_tests::{Bench, LIMIT, bootable_image, step, stream, timed};
 use slipway_protocol::{Action, KernelArgs, NodeState, Reboot};
-use xtask::command::{command, run_quietly};
-use xtask::debian;
-use xtask::qemu::{Boot, Machine};
+use xtask::host::command::{command, run_quietly};
+use xtask::host::debian;
+use xtask::lab::qemu::{Boot, Machine};
 
 const BUILT_IN: &str = "console=ttyS0,115200 slipway.built=in";
 const BUILT_LATER: &str = "console=ttyS0,115200 slipway.built=later";

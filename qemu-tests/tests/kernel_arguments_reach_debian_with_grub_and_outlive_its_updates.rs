@@ -7,8 +7,8 @@ use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
 use slipway_protocol::SeedPlace;
-use xtask::lab::FOR_EMULATION;
-use xtask::target_image::System;
+use xtask::lab::server::FOR_EMULATION;
+use xtask::lab::target_image::System;
 
 const NOTE: &str = "slipway.note=\"of two words\"";
 /// What Debian runs when a kernel is installed or removed.

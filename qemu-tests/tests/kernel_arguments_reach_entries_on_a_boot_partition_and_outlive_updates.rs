@@ -6,8 +6,8 @@ use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
 use slipway_protocol::SeedPlace;
-use xtask::lab::FOR_EMULATION;
-use xtask::target_image::System;
+use xtask::lab::server::FOR_EMULATION;
+use xtask::lab::target_image::System;
 
 /// What Debian's systemd-boot runs when a kernel is installed.
 const UPDATE: &str = "version=$(ls /lib/modules)\nkernel-install add $version /boot/vmlinuz-$version";

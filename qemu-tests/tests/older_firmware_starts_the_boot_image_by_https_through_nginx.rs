@@ -4,8 +4,8 @@
 use anyhow::Result;
 use qemu_tests::nginx::{Nginx, serve_firmware};
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::lab::Lab;
-use xtask::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::server::Lab;
 
 #[test]
 fn older_firmware_starts_the_boot_image_by_https_through_nginx() -> Result<()> {

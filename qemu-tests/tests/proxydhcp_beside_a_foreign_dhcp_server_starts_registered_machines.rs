@@ -7,17 +7,17 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use qemu_tests::site::{DHCP, MAC, SLIPWAY, Site, serve};
 use qemu_tests::{LIMIT, UUID, timed};
-use xtask::binary::Arch;
-use xtask::command::stdout;
-use xtask::host;
-use xtask::lab::build_server;
-use xtask::qemu::Boot;
-use xtask::qemu::firmware::IPXE;
+use slipway_parts::Arch;
+use xtask::build::server::build_server;
+use xtask::host::command::stdout;
+use xtask::host::packages;
+use xtask::lab::qemu::Boot;
+use xtask::lab::qemu::firmware::IPXE;
 
 #[test]
 fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result<()> {
     timed("proxydhcp beside a foreign DHCP server starts registered machines", || {
-        host::ensure(host::QEMU)?;
+        packages::ensure(packages::QEMU)?;
         let program = build_server()?;
         let Some(mut site) = Site::new()? else { return Ok(()) };
         let boot = site.programs.path("boot");

@@ -6,17 +6,18 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use qemu_tests::site::{MAC, SLIPWAY, Site, serve};
 use qemu_tests::{LIMIT, UUID, timed};
-use xtask::binary::Arch;
-use xtask::command::stdout;
-use xtask::image;
-use xtask::lab::{FOR_EMULATION, build_server, parse_status};
-use xtask::qemu::Boot;
-use xtask::{host, kernel};
+use slipway_parts::Arch;
+use xtask::build::server::build_server;
+use xtask::build::{image, kernel};
+use xtask::host::command::stdout;
+use xtask::host::packages;
+use xtask::lab::qemu::Boot;
+use xtask::lab::server::{FOR_EMULATION, parse_status};
 
 #[test]
 fn proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop() -> Result<()> {
     timed("proxydhcp starts an arm64 machine by TFTP in one hop", || {
-        host::ensure(host::QEMU_ARM64)?;
+        packages::ensure(packages::QEMU_ARM64)?;
         let (program, arch) = (build_server()?, Arch::Aarch64);
         let parts = image::build_parts(&image::config(kernel::CLOUD, arch)?)?;
         let Some(mut site) = Site::new()? else { return Ok(()) };

@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use qemu_tests::secure_boot::{changed, machine, stick, unsigned};
 use qemu_tests::{Bench, LIMIT, timed};
-use xtask::binary::Arch;
-use xtask::qemu::MachineConfig;
-use xtask::qemu::firmware::{self, GLOBAL, Variable};
+use slipway_parts::Arch;
+use xtask::lab::qemu::MachineConfig;
+use xtask::lab::qemu::firmware::{self, GLOBAL, Variable};
 
 /// Where the first disk is on the PCI bus. The others follow.
 const FIRST_SLOT: usize = 0x10;

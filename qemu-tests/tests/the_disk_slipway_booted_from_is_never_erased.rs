@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, bootable_image, noise, step, timed};
 use slipway_protocol::{Action, EraseDisk, NodeState};
-use xtask::command::{command, run_quietly};
-use xtask::qemu::{Disk, MachineConfig};
+use xtask::host::command::{command, run_quietly};
+use xtask::lab::qemu::{Disk, MachineConfig};
 
 #[test]
 fn the_disk_slipway_booted_from_is_never_erased() -> Result<()> {

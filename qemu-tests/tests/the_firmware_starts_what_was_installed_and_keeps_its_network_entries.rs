@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, UUID, step, stream, timed};
 use serde_json::{Value, json};
+use slipway_parts::Arch;
 use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
-use xtask::binary::Arch;
-use xtask::command::{command, run_quietly};
-use xtask::python;
-use xtask::qemu::firmware::Release;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
-use xtask::target_image::System;
+use xtask::host::command::{command, run_quietly};
+use xtask::host::python;
+use xtask::lab::qemu::firmware::Release;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
+use xtask::lab::target_image::System;
 
 /// The entry that virt-fw-vars makes for a URI.
 const NETWORK: u16 = 0x0099;

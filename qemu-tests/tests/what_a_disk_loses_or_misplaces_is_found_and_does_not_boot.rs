@@ -6,11 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, has_empty_head, noise, stream, timed};
+use slipway_parts::Arch;
 use slipway_parts::cpio::{self, Archive, Entry, Node};
 use slipway_protocol::{Action, RunState, Step, StreamImage, Verify};
-use xtask::binary::Arch;
-use xtask::qemu::{Boot, Disk, MachineConfig, drive};
-use xtask::{command, kernel};
+use xtask::build::kernel;
+use xtask::host::command;
+use xtask::lab::qemu::{Boot, Disk, MachineConfig, drive};
 
 const DISK_SIZE: usize = 32 << 20;
 const IMAGE_SIZE: usize = 24 << 20;

@@ -14,9 +14,9 @@ use sha2::{Digest as _, Sha256, Sha512};
 use slipway_protocol::{
     Action, Digest, EraseDisk, NodeState, RunState, SeedCloudInit, Step, StreamImage, UnpackArchive,
 };
-use xtask::cache::hex;
-use xtask::command::{command, run_quietly};
-use xtask::qemu::firmware;
+use xtask::host::cache::hex;
+use xtask::host::command::{command, run_quietly};
+use xtask::lab::qemu::firmware;
 
 /// The greeting of the boot loader on the disk.
 const GREETING: &str = "iPXE initialising devices";

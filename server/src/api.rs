@@ -36,7 +36,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
-use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES, printable};
+use slipway_protocol::shared::printable;
+use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
 use crate::base::data::DataDir;

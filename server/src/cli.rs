@@ -30,14 +30,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use slipway_protocol::given::{is_blank, options};
-use slipway_protocol::{Digest, printable};
+use slipway_protocol::Digest;
+use slipway_protocol::shared::given::{is_blank, options};
+use slipway_protocol::shared::printable;
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::dated;
-use slipway_server::image;
-use slipway_server::operate;
-use slipway_server::store::Store;
-use slipway_server::store::systems;
+use slipway_server::store::{Store, systems};
+use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
 use boot_files::MediaCommand;
@@ -332,7 +331,8 @@ fn print(text: &str) -> anyhow::Result<()> {
 
 /// Milliseconds of a length of time.
 fn parse_duration(text: &str) -> Result<u64, String> {
-    slipway_protocol::duration::parse(text).map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    slipway_protocol::shared::duration::parse(text)
+        .map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

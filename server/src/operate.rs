@@ -19,13 +19,13 @@ mod tpm;
 mod workflow_file;
 mod yaml;
 
-use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
+use slipway_protocol::shared::ssh_key;
+use slipway_protocol::{DiskHints, ErrorCode};
 
 use crate::base::error::Error;
-use crate::store::Connection;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
-use crate::store::settings;
+use crate::store::{Connection, settings};
 
 pub use self::boot_files::builds::{
     KnownBootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use slipway_actions::{Host, HostOptions};
-use slipway_installer::client::ClientError;
 use slipway_installer::config::Config;
+use slipway_installer::discover::tpm::{MachineTpm, Place};
 use slipway_installer::enrol::Facts;
-use slipway_installer::log_book::LogBook;
-use slipway_installer::tpm::{MachineTpm, Place};
-use slipway_installer::{End, Options, tls};
+use slipway_installer::report::log_book::LogBook;
+use slipway_installer::server::client::ClientError;
+use slipway_installer::server::tls;
+use slipway_installer::{End, Options};
 use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::ca::Authority;

@@ -7,12 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
-use slipway_protocol::boot_report::places;
+use slipway_protocol::node::boot_report::places;
 use slipway_protocol::{Action, BootReporter, BootReporterConfig, BootStage, NodeState, NodeStatus, Step};
 use slipway_server::operate::{self, LogType};
 use slipway_server::store;
-use slipway_server::store::nodes;
-use slipway_server::store::runs;
+use slipway_server::store::{nodes, runs};
 use slipway_tests::Lab;
 
 const PACE: Pace =

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
-use slipway_installer::tls;
+use slipway_installer::server::tls;
 use slipway_protocol::{BootKnown, BootReporterConfig, ErrorBody, ErrorCode, NodeState};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::ca::Authority;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use slipway_installer::discover::Roots;
 use slipway_installer::rare_drivers::{self, Insert, Places};
-use slipway_protocol::rare_drivers::{INDEX, PACK, Piece, RareDrivers, RareModule};
+use slipway_protocol::node::rare_drivers::{INDEX, PACK, Piece, RareDrivers, RareModule};
 use slipway_tests::Lab;
 
 const RELEASE: &str = "6.1.0-1-test";

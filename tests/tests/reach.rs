@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use slipway_installer::clock::{self, Verdict};
 use slipway_installer::config::Config;
-use slipway_installer::reach::{Server, Stranger};
+use slipway_installer::server::clock::{self, Verdict};
+use slipway_installer::server::reach::{Server, Stranger};
 use slipway_protocol::{Failure, Proxy};
 use slipway_tests::Lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -111,7 +111,7 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_only_accepts_connections_is_not_the_server() {
-    slipway_installer::tls::install_provider();
+    slipway_installer::server::tls::install_provider();
     let server = server("127.0.0.1", &some_ca());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_host_that_only_accepts_connections_is_not_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_proxy_that_says_nothing_is_not_waited_for() {
-    slipway_installer::tls::install_provider();
+    slipway_installer::server::tls::install_provider();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let ours = TcpStream::connect(address).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_proxy_that_says_nothing_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_host_that_speaks_without_end_is_not_listened_to() {
-    slipway_installer::tls::install_provider();
+    slipway_installer::server::tls::install_provider();
     let server = server("127.0.0.1", &some_ca());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

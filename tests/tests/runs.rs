@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use slipway_installer::config::Config;
-use slipway_installer::{End, Options, PANIC, clock};
+use slipway_installer::server::clock;
+use slipway_installer::{End, Options, PANIC};
 use slipway_protocol::{
     Action, DiskHints, EfiBootOrder, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage,
 };

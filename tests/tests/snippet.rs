@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio_rustls::TlsAcceptor;
-use xtask::debian;
+use xtask::host::debian;
 
 const BUSYBOX: &str = "/bin/busybox";
 
@@ -208,7 +208,7 @@ async fn check_told(ca: &Ca, tls: &TlsAcceptor, trusted: Option<&Path>, is_told:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_told_to_a_server_of_another_ca_or_name() {
-    slipway_installer::tls::install_provider();
+    slipway_installer::server::tls::install_provider();
     let (ca, other) = (Ca::new(), Ca::new());
     let (own, named, others) = (ca.acceptor("127.0.0.1"), ca.acceptor("192.0.2.1"), other.acceptor("127.0.0.1"));
     tokio::join!(
@@ -224,7 +224,7 @@ async fn nothing_is_told_to_a_server_of_a_ca_that_the_system_trusts() {
         eprintln!("not checked: mounting what a system trusts needs root");
         return;
     }
-    slipway_installer::tls::install_provider();
+    slipway_installer::server::tls::install_provider();
     let (ca, other) = (Ca::new(), Ca::new());
     let trusted = tempfile::tempdir().unwrap();
     std::fs::write(trusted.path().join("ca-certificates.crt"), other.1.pem()).unwrap();

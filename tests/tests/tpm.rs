@@ -1,7 +1,7 @@
 //! A machine with a TPM in software enrols.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use slipway_installer::tpm::{MachineTpm, Place};
+use slipway_installer::discover::tpm::{MachineTpm, Place};
 use slipway_installer::{End, Options};
 use slipway_protocol::{Action, EraseDisk, KeyOrigin, Proof, Step};
 use slipway_tests::Lab;

@@ -16,7 +16,7 @@ struct Arguments {
 fn main() -> ExitCode {
     match Arguments::parse().command.run() {
         Ok(()) => {
-            xtask::prepare::succeeded();
+            xtask::build::prepare::succeeded();
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use xtask::binary::Arch;
-use xtask::{dist, fresh, host, image, kernel, lab};
+use slipway_parts::Arch;
+use xtask::build::{dist, image, kernel, server};
+use xtask::check::fresh;
+use xtask::host::packages;
 
 /// A release for virtual machines, with the server of the tests.
 fn inputs() -> Result<dist::Inputs> {
     let parts = vec![image::config(kernel::CLOUD, Arch::X86_64)?];
-    Ok(dist::Inputs { server: lab::build_server()?, manual: None, parts, date: dist::date()? })
+    Ok(dist::Inputs { server: server::build_server()?, manual: None, parts, date: dist::date()? })
 }
 
 fn packages(files: &[PathBuf]) -> Vec<&Path> {
@@ -88,7 +90,7 @@ fn packages_are_the_same_again_and_work_where_there_is_no_compiler() -> Result<(
     assert_eq!(fs::read_to_string(out.join(dist::SUMS))?, fs::read_to_string(again.join(dist::SUMS))?);
 
     lintian(&packages(&files))?;
-    match host::is_root()? {
+    match packages::is_root()? {
         true => install(&packages(&files), &folder.path().join("root")),
         false => {
             eprintln!("not checked: only root can enter another root");

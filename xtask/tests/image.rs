@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use slipway_parts::Parts;
-use slipway_protocol::rare_drivers::{DIGEST_FILE, INDEX, MAX_INDEX_BYTES, PACK, RareDrivers};
-use xtask::binary::Arch;
-use xtask::image::{self, PartsConfig, build_parts, write_common_archive};
-use xtask::{coverage, kernel, mkfs, modules, rare_drivers, workspace};
+use slipway_parts::{Arch, Parts};
+use slipway_protocol::node::rare_drivers::{DIGEST_FILE, INDEX, MAX_INDEX_BYTES, PACK, RareDrivers};
+use xtask::build::image::{self, PartsConfig, build_parts, write_common_archive};
+use xtask::build::{coverage, kernel, mkfs, modules, rare_drivers};
+use xtask::host::workspace;
 
 fn config() -> Result<PartsConfig> {
     Ok(PartsConfig {

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result};
-use xtask::lab::Lab;
+use xtask::lab::server::Lab;
 
 /// The status line of the answer to a request for a boot file.
 fn get(boot_url: &str, path: &str) -> Result<String> {

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use xtask::binary::Arch;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
-use xtask::target_image::{self, System};
+use slipway_parts::Arch;
+use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
+use xtask::lab::target_image::{self, System};
 
 /// Firmware and systemd are slow under emulation on a busy host.
 const MINUTES: Duration = Duration::from_secs(300);

@@ -8,7 +8,7 @@ mod ostree;
 use std::fs::File;
 use std::io;
 
-use slipway_protocol::boot_report::places;
+use slipway_protocol::node::boot_report::places;
 use slipway_protocol::{BootReporter, BootReporterConfig};
 
 use crate::action::Done;

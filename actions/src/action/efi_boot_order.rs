@@ -8,7 +8,8 @@ use std::fs;
 use slipway_formats::efi::device_path::{HardDrive, Signature, guid_bytes};
 use slipway_formats::efi::load_option::{LoadOption, LoaderPath};
 use slipway_formats::efi::order::{self, Name};
-use slipway_protocol::{BootPosition, EfiBootOrder, partition_types};
+use slipway_protocol::workflow::partition_types;
+use slipway_protocol::{BootPosition, EfiBootOrder};
 
 use crate::action::Done;
 use crate::disk::open::{Access, OpenDisk};

@@ -7,7 +7,8 @@ mod start;
 
 use std::ops::Range;
 
-use slipway_protocol::{Partition, partition as rules};
+use slipway_protocol::Partition;
+use slipway_protocol::workflow::new_partition as rules;
 
 use crate::action::Done;
 use crate::disk::choose;

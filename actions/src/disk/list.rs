@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use slipway_protocol::{Disk, raid_lvm};
+use slipway_protocol::Disk;
+use slipway_protocol::workflow::raid_lvm;
 
 use super::teardown::Usage;
 use crate::machine::Candidate;

@@ -2,7 +2,7 @@
 
 use slipway_formats::fstab::Tags;
 use slipway_formats::roles;
-use slipway_protocol::partition_types;
+use slipway_protocol::workflow::partition_types;
 
 pub(crate) use slipway_formats::roles::{ROOT_VERITY, UNMARKED, USR_VERITY};
 

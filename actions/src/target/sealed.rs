@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use slipway_protocol::partition_types as types;
+use slipway_protocol::workflow::partition_types as types;
 
 use super::verity::{self, Place};
 use crate::disk::open::OpenDisk;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ring::digest::{SHA256, digest};
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
-use slipway_protocol::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmProof};
+use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmProof};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 

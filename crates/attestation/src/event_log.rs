@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use ring::digest::{Context, SHA256};
-use slipway_protocol::attestation::QUOTED_PCRS;
+use slipway_protocol::node::attestation::QUOTED_PCRS;
 
 use crate::keys::SHA_256;
 use crate::reader::Reader;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ring::digest::{SHA256, digest};
-use slipway_protocol::attestation::TpmKeys;
+use slipway_protocol::node::attestation::TpmKeys;
 use thiserror::Error;
 
 use crate::reader::Reader;

@@ -10,7 +10,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, date_time_ymd,
 };
 use slipway_attestation::{Endorsement, Keys, Roots};
-use slipway_protocol::attestation::{Blob, TpmKeys};
+use slipway_protocol::node::attestation::{Blob, TpmKeys};
 
 /// In 2027, in seconds.
 const NOW: u64 = 1_800_000_000;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use slipway_attestation::quote::Quote;
-use slipway_protocol::attestation::QUOTED_PCRS;
+use slipway_protocol::node::attestation::QUOTED_PCRS;
 
 const QUOTE: &[u8] = include_bytes!("../../../fuzz/corpus/tpm_quote/quote");
 /// SHA-256 (TPM_ALG_ID).

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use log::{IPL, NO_ACTION, SEPARATOR, event_log, sha256};
 use slipway_attestation::{Challenger, Endorsement, Keys, ProofError, Roots};
-use slipway_protocol::attestation::{Blob, TpmChallenge, TpmKeys, TpmProof};
+use slipway_protocol::node::attestation::{Blob, TpmChallenge, TpmKeys, TpmProof};
 use tempfile::TempDir;
 
 /// The selection of `QUOTED_PCRS` as tpm2-tools write it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::partition_types;
+use slipway_protocol::workflow::partition_types;
 
 use crate::efi::device_path::guid_text;
 use crate::fat::read::{Files, Found};

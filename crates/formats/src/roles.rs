@@ -1,7 +1,7 @@
 //! Purposes of partitions, by their types, names and labels. A type is the text of a GUID in lower case; an MBR has
 //! none.
 
-use slipway_protocol::partition_types as types;
+use slipway_protocol::workflow::partition_types as types;
 
 /// Types of partitions with hashes of a root file system.
 pub const ROOT_VERITY: &[&str] = &[types::ROOT_X86_64_VERITY, types::ROOT_ARM64_VERITY];

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::digest::DigestError;
+use slipway_protocol::shared::digest::DigestError;
 use slipway_protocol::workflow::Location;
 use slipway_protocol::{Algorithm, Digest};
 

@@ -2,7 +2,9 @@
 
 use slipway_parts::cpio::Archive;
 use slipway_parts::{About, Arch, sha256};
-use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Network, Proof, Proxy, Secret, boot_settings, network};
+use slipway_protocol::node::boot_settings;
+use slipway_protocol::shared::network;
+use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium, Network, Proof, Proxy, Secret};
 
 use crate::kind::Kind;
 

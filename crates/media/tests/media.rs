@@ -11,7 +11,8 @@ use slipway_media::{
     Config, Inputs, Kind, MACHINE_SETTINGS_LEN, MachineSettings, Manifest, UkiError, assemble, build, id,
 };
 use slipway_parts::{About, Arch, Component, Parts, RareDrivers};
-use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan, rare_drivers};
+use slipway_protocol::node::rare_drivers;
+use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
@@ -99,7 +100,7 @@ fn the_program_is_among_the_files_whatever_a_machine_starts_from() {
     let with = [parts(Arch::X86_64, 3000).with_program(b"program".to_vec())];
     let (files, manifest) = made_of(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &with) });
     let path = "x86_64/slipway";
-    assert_eq!(path, slipway_protocol::boot_report::program_of("x86_64"), "the boot reporter fetches it there");
+    assert_eq!(path, slipway_protocol::node::boot_report::program_of("x86_64"), "the boot reporter fetches it there");
     assert_eq!(files[path], b"program");
     assert!(
         manifest.assets.iter().any(|asset| asset.path == path && asset.sha256 == slipway_parts::sha256(b"program"))

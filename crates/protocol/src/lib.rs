@@ -8,62 +8,39 @@
 //! Enums are externally tagged. Requests and workflows reject unknown fields. So a misspelt key is an error, and
 //! slipway never ignores it silently.
 
-pub mod admission;
-pub mod attestation;
-pub mod boot_fetch;
-pub mod boot_report;
-pub mod boot_settings;
-pub mod capture;
-pub mod digest;
-pub mod disk;
-pub mod duration;
-pub mod enrolment;
-pub mod error;
-pub mod event;
-pub mod external_step;
-pub mod given;
-pub mod hint;
-pub mod identity;
-pub mod inventory;
-pub mod journal;
-pub mod medium;
-pub mod network;
-pub mod oci;
-pub mod partition;
-pub mod partition_types;
-pub mod printable;
-pub mod raid_lvm;
-pub mod rare_drivers;
-pub mod secret;
-pub mod ssh_key;
-pub mod status;
+pub mod node;
+pub mod operator;
+pub mod shared;
 pub mod workflow;
 
-pub use admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, Proof, TpmOrigin};
-pub use attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
-pub use boot_fetch::{BootFetch, BootFilesFetched, BootWay};
-pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
-pub use boot_settings::Proxy;
-pub use capture::{CaptureDisk, CapturedImage};
-pub use digest::{Algorithm, Digest};
-pub use disk::{DiskChoice, DiskHints};
-pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
-pub use error::{ErrorBody, ErrorCode};
-pub use event::{
+pub use node::attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
+pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
+pub use node::boot_settings::Proxy;
+pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
+pub use node::event::{
     DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES,
     MAX_SEQ_GAP, Outcome, Progress, Stage,
 };
-pub use external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
-pub use hint::{HintError, SizeHint, TextHint};
-pub use identity::Identity;
-pub use inventory::{Cpu, DeviceKind, Disk, Firmware, Inventory, Nic, System, UnservedDevice};
-pub use medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
-pub use network::{Bond, BondMode, Interface, Network, Vlan};
-pub use oci::{OciReference, OciReferenceError, OciVersion};
-pub use partition::{NewPartition, PartitionChoice, PartitionSize};
-pub use raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
-pub use secret::Secret;
-pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
+pub use node::external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
+pub use node::medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
+pub use node::state::NodeState;
+pub use operator::admission::{
+    Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, Proof, TpmOrigin,
+};
+pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
+pub use operator::status::{NodeStatus, RunState, RunStatus, StepState, StepStatus};
+pub use shared::digest::{Algorithm, Digest};
+pub use shared::error::{ErrorBody, ErrorCode};
+pub use shared::identity::Identity;
+pub use shared::inventory::{Cpu, DeviceKind, Disk, Firmware, Inventory, Nic, System, UnservedDevice};
+pub use shared::network::{Bond, BondMode, Interface, Network, Vlan};
+pub use shared::oci::{OciReference, OciReferenceError, OciVersion};
+pub use shared::secret::Secret;
+pub use workflow::capture::{CaptureDisk, CapturedImage};
+pub use workflow::disk::{DiskChoice, DiskHints};
+pub use workflow::hint::{HintError, SizeHint, TextHint};
+pub use workflow::new_partition::{NewPartition, PartitionChoice, PartitionSize};
+pub use workflow::raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use workflow::{
     Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EnrolSecureBoot, EraseDisk,
     EraseMode, FileSystemKind, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Origin,

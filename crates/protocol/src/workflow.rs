@@ -19,13 +19,19 @@ pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode,
 
 mod boot;
 mod boot_reporter;
+pub mod capture;
+pub mod disk;
 mod encrypt;
 mod erase;
 pub mod foresee;
+pub mod hint;
 mod image;
 mod kernel_args;
+pub mod new_partition;
 mod origin;
 mod partition;
+pub mod partition_types;
+pub mod raid_lvm;
 mod secure_boot;
 mod seed;
 mod target;

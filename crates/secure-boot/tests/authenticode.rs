@@ -106,12 +106,12 @@ fn what_sbsign_has_signed_verifies() {
 
 #[test]
 fn sbverify_accepts_the_signed_stub_of_systemd() {
-    use xtask::debian::{STUB, SYSTEMD_BOOT};
+    use xtask::host::debian::{STUB, SYSTEMD_BOOT};
     if !has(&["sbverify"]) {
         return;
     }
     for (package, name) in [(STUB, "linuxx64.efi.stub"), (SYSTEMD_BOOT, "systemd-bootx64.efi")] {
-        let package = match xtask::debian::unpacked(&package) {
+        let package = match xtask::host::debian::unpacked(&package) {
             Ok(package) => package,
             Err(error) => return eprintln!("not checked: systemd-boot-efi: {error:#}"),
         };

@@ -46,7 +46,7 @@ fn virt_firmware_has_the_same() {
 
 #[test]
 fn a_shim_that_microsoft_has_signed_verifies() {
-    let installer = match xtask::debian::unpacked(&xtask::debian::INSTALLER) {
+    let installer = match xtask::host::debian::unpacked(&xtask::host::debian::INSTALLER) {
         Ok(installer) => installer,
         Err(error) => return eprintln!("not checked: Debian's installer: {error:#}"),
     };

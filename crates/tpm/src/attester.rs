@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use slipway_protocol::attestation::{Blob, MAX_BLOB_BYTES, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
+use slipway_protocol::node::attestation::{Blob, MAX_BLOB_BYTES, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
 
 use crate::commands::{
     ECC, ECDSA, ENDORSEMENT, KEY, NIST_P256, NONE, OWNER, PASSWORD, SHA256, WITH_PASSWORD, create_primary, ecc_key,

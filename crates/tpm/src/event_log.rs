@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use slipway_protocol::attestation::MAX_EVENT_LOG_BYTES;
+use slipway_protocol::node::attestation::MAX_EVENT_LOG_BYTES;
 
 /// The log of the first TPM. It needs securityfs.
 pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";

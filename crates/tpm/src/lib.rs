@@ -1,6 +1,6 @@
 //! What a machine asks of its TPM: to prove which TPM it is, and to seal a secret to the machine's state. Both are
 //! commands of the Trusted Platform Module Library (family 2.0, revision 1.59). What a proof sends to the server is in
-//! [`slipway_protocol::attestation`].
+//! [`slipway_protocol::node::attestation`].
 #![deny(clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
 mod attester;

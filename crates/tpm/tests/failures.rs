@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use slipway_protocol::attestation::MAX_EVENT_LOG_BYTES;
+use slipway_protocol::node::attestation::MAX_EVENT_LOG_BYTES;
 use slipway_tpm::{Attester, TpmError, read_event_log};
 use tempfile::TempDir;
 

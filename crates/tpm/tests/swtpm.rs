@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Output;
 
 use sha2::{Digest, Sha256};
-use slipway_protocol::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
+use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
 use slipway_tpm::{Attester, TpmError};
 use tempfile::TempDir;
 

@@ -1,12 +1,11 @@
 //! Archives: a YAML list of parts (cloud-init documentation, "User data formats", "Cloud config archive").
 
 use crate::block::Block;
-use crate::content;
 use crate::document::{self, Document, Entry, Root};
 use crate::edit::{self, Blocks, Reading, Unfit};
-use crate::jinja;
 use crate::kind::{self, Kind};
 use crate::refusal::Refusal;
+use crate::{content, jinja};
 
 /// Adds a part to the archive. It replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {

@@ -2,11 +2,9 @@
 
 use serde_json::Value;
 
-use crate::document;
-use crate::jinja;
 use crate::kind::{Kind, Whole};
-use crate::lines;
 use crate::refusal::Refusal;
+use crate::{document, jinja, lines};
 
 const JSON_PATCH: &str = "#cloud-config-jsonp";
 const BOOTHOOK: &str = "#cloud-boothook";

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use slipway_protocol::PhoneHome;
 use slipway_user_data::ignition::{Additions, Service, ServiceFile, add_service, complete};
 use tempfile::TempDir;
-use xtask::debian;
+use xtask::host::debian;
 
 /// Where dracut's module has the program.
 const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use slipway_actions::{Done, Host, Next};
-use slipway_protocol::{Action, Failure, printable};
+use slipway_protocol::shared::printable;
+use slipway_protocol::{Action, Failure};
 
 pub use arguments::ActionArguments;
 use arguments::{ByHand, Overwritten};

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
-use slipway_protocol::given::{self, Rule};
-use slipway_protocol::printable::{line, size};
+use slipway_protocol::shared::given::{self, Rule};
+use slipway_protocol::shared::printable::{line, size};
 
 #[derive(Args)]
 pub struct DisksArguments {

@@ -7,8 +7,9 @@ use std::io::IsTerminal;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use slipway_installer::log_book::LogBook;
-use slipway_protocol::{Failure, journal, printable};
+use slipway_installer::report::log_book::LogBook;
+use slipway_protocol::Failure;
+use slipway_protocol::shared::{journal, printable};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;

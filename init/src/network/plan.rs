@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use slipway_protocol::identity::normalise_mac;
-use slipway_protocol::network::prefixed;
+use slipway_protocol::shared::identity::normalise_mac;
+use slipway_protocol::shared::network::prefixed;
 use slipway_protocol::{Interface, Network};
 
 use super::lease::{Lease, Route};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use rustix::net::sockopt;
-use slipway_installer::link::{self, Link};
-use slipway_installer::told::Told;
+use slipway_installer::server::link::{self, Link};
+use slipway_installer::server::told::Told;
 use slipway_protocol::Failure;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};

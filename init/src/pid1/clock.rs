@@ -7,7 +7,7 @@ use super::kmsg::{Kmsg, Level};
 /// Sets the clock to the build time if it is behind. The kernel has read the RTC by now. A machine with an empty
 /// battery starts in 1970, when no certificate is valid.
 pub fn never_before_build(log: &Kmsg) {
-    let built = slipway_installer::clock::build_time();
+    let built = slipway_installer::server::clock::build_time();
     let now = clock_gettime(ClockId::Realtime).tv_sec;
     if now >= built {
         return;

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
-use slipway_protocol::printable::size;
+use slipway_protocol::shared::printable::size;
 
 use super::kmsg::{Kmsg, Level};
 use super::{DRIVERS_LOADED, UEVENTS_HANDLED, mounts};

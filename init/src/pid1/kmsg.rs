@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::Arc;
 
-use slipway_protocol::printable;
+use slipway_protocol::shared::printable;
 
 /// Longest text of one record. The kernel cuts at 1024 minus its prefix (`PRINTKRB_RECORD_MAX`,
 /// kernel/printk/printk.c).

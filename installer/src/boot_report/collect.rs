@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use slipway_protocol::boot_report::{MAX_FAILED_UNITS, is_unit_name};
+use slipway_protocol::node::boot_report::{MAX_FAILED_UNITS, is_unit_name};
 use slipway_protocol::{BootReport, BootStage};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;

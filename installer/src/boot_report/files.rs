@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use slipway_protocol::BootReporterConfig;
-use slipway_protocol::boot_report::places;
+use slipway_protocol::node::boot_report::places;
 use tracing::{info, warn};
 
 use super::{ReportError, Surroundings};

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use slipway_protocol::{BootKnown, BootReport};
 
-use crate::client::{Ask, Client, ClientError, compress};
+use crate::server::client::{Ask, Client, ClientError, compress};
 
 impl Client {
     /// `GET /v1/boot-report`.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slipway_protocol::boot_settings;
+use slipway_protocol::node::boot_settings;
 
 use super::files::{Notes, bytes, note};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use slipway_protocol::Nic;
-use slipway_protocol::identity::{mac_address, normalise_mac};
+use slipway_protocol::shared::identity::{mac_address, normalise_mac};
 
 use super::files::{Notes, attribute, note};
 use super::links::Link;

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use slipway_protocol::System;
-use slipway_protocol::identity::{meaningful, serial_number, system_uuid};
+use slipway_protocol::shared::identity::{meaningful, serial_number, system_uuid};
 
 use super::Roots;
 use super::files::{Notes, attribute};

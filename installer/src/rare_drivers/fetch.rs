@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use reqwest::{Method, StatusCode, header};
 use ring::digest::{SHA256, digest};
-use slipway_protocol::rare_drivers::{INDEX, MAX_INDEX_BYTES, PACK, Piece, RareDrivers, RareDriversError};
+use slipway_protocol::node::rare_drivers::{INDEX, MAX_INDEX_BYTES, PACK, Piece, RareDrivers, RareDriversError};
 use tokio::time::sleep;
 
-use crate::backoff::Backoff;
-use crate::client::{Ask, Client, ClientError};
 use crate::config::Config;
+use crate::server::backoff::Backoff;
+use crate::server::client::{Ask, Client, ClientError};
 
 /// How often a file is asked for while the server is away or overloaded.
 const TRIES: usize = 4;

@@ -11,8 +11,9 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::{DeserializeOwned, Error as _, Unexpected};
 use serde::{Deserialize as _, Deserializer, Serialize};
-use slipway_protocol::given::{self, Rule};
-use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
+use slipway_protocol::shared::given::{self, Rule};
+use slipway_protocol::shared::printable;
+use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::api::body::Unread;
 use crate::api::{App, fault};

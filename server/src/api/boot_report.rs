@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use slipway_protocol::given::Rule;
+use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::api::App;

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use slipway_protocol::capture::UPLOAD_OFFSET;
+use slipway_protocol::workflow::capture::UPLOAD_OFFSET;
 use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
 
 use crate::api::App;

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use slipway_protocol::attestation::CHALLENGE_TYPE;
-use slipway_protocol::given::Rule;
+use slipway_protocol::node::attestation::CHALLENGE_TYPE;
+use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, TpmChallenge, Wait};
 
 use crate::api::App;

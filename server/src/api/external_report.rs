@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use slipway_protocol::external_step::MAX_REPORT_BYTES;
-use slipway_protocol::given::Rule;
+use slipway_protocol::node::external_step::MAX_REPORT_BYTES;
+use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 
 use crate::api::App;

@@ -2,7 +2,7 @@
 //! or meant for whoever reads the log.
 
 use serde_json::error::Category;
-use slipway_protocol::given;
+use slipway_protocol::shared::given;
 
 /// What is wrong with a JSON body, and where.
 pub fn of_json(error: &serde_json::Error) -> String {

@@ -16,11 +16,8 @@ use crate::api::files::{self, Served};
 use crate::base::error::Error;
 use crate::base::random::image_token_hash;
 use crate::rules::state;
-use crate::store::Connection;
-use crate::store::images;
-use crate::store::nodes;
 use crate::store::run_tokens::{self, Purpose};
-use crate::store::runs;
+use crate::store::{Connection, images, nodes, runs};
 use utoipa::IntoParams;
 
 /// How a machine proves that it is to have an image.

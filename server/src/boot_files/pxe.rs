@@ -19,10 +19,9 @@ use crate::base::time::now;
 use crate::boot_files::fetches::BootFetches;
 use crate::node::reports::node_state::known_to_loader;
 use crate::rules::ipxe::{self, Known};
-use crate::store::Store;
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
-use crate::store::runs;
+use crate::store::{Store, runs};
 use tokio::task::JoinSet;
 
 /// What firmware gets, in the boot folder, best first: the boot image itself, else iPXE.

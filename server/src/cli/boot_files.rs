@@ -13,13 +13,11 @@ use slipway_media::{Config, Kind, MachineSettings};
 use slipway_parts::Arch;
 use slipway_protocol::{Network, Proxy, Secret};
 use slipway_server::base::data::DataDir;
-use slipway_server::boot_files;
 use slipway_server::boot_files::make::{Request, write_settings};
 use slipway_server::keys::ca;
 use slipway_server::keys::secure_boot::SecureBoot;
-use slipway_server::operate;
-use slipway_server::store::Store;
-use slipway_server::store::settings;
+use slipway_server::store::{Store, settings};
+use slipway_server::{boot_files, operate};
 
 use super::words::ProofName;
 use super::{print, print_json, print_line};

@@ -7,7 +7,7 @@ use slipway_protocol::{
 use slipway_server::base::time::Millis;
 use slipway_server::node::admission::WAITS;
 
-use slipway_protocol::printable::line;
+use slipway_protocol::shared::printable::line;
 
 use super::words::duration;
 

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slipway_protocol::printable::size;
+use slipway_protocol::shared::printable::size;
 use slipway_server::base::data::DataDir;
 use slipway_server::image::{self, Known, Progress};
 use slipway_server::store::Store;

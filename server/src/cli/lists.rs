@@ -1,6 +1,6 @@
 //! What `slipway-server image list` and `os list` print.
 
-use slipway_protocol::printable::{line, size as bytes};
+use slipway_protocol::shared::printable::{line, size as bytes};
 use slipway_server::base::time::utc;
 use slipway_server::image::stored::{ImageProblem, ImageStatus, SystemStatus};
 use slipway_server::store::images::Image;

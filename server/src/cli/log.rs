@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
-use slipway_protocol::printable;
+use slipway_protocol::shared::printable;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
@@ -42,7 +42,8 @@ pub fn start(filter: EnvFilter, format: Option<Format>) {
 fn journal(format: Option<Format>) -> Option<tracing_journald::Layer> {
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
-    let is_wanted = format.is_none() && slipway_protocol::journal::is_stream(&stream, stderr.st_dev, stderr.st_ino);
+    let is_wanted =
+        format.is_none() && slipway_protocol::shared::journal::is_stream(&stream, stderr.st_dev, stderr.st_ino);
     let layer = is_wanted.then(tracing_journald::layer)?.ok()?;
     let priorities = tracing_journald::PriorityMappings {
         info: tracing_journald::Priority::Informational,

@@ -7,12 +7,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory};
-use slipway_protocol::given::options::name_of;
+use slipway_protocol::shared::given::options::name_of;
 use slipway_server::base::data::DataDir;
-use slipway_server::store::Store;
-use slipway_server::store::images;
-use slipway_server::store::nodes;
-use slipway_server::store::systems;
+use slipway_server::store::{Store, images, nodes, systems};
 
 use super::{Arguments, print};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_protocol::identity::IdentifierKind;
+use slipway_protocol::shared::identity::IdentifierKind;
 use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::jwt::Signer;

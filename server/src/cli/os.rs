@@ -8,9 +8,8 @@ use slipway_server::image::stored;
 use slipway_server::operate;
 use slipway_server::rules::phone_home_settings::PostKeys;
 use slipway_server::run::compose::phone_home;
-use slipway_server::store::Store;
-use slipway_server::store::images;
 use slipway_server::store::systems::System;
+use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
 use super::disk::DiskOptions;

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use slipway_protocol::boot_report::{MAINTENANCE, MAX_FAILED_UNITS};
+use slipway_protocol::node::boot_report::{MAINTENANCE, MAX_FAILED_UNITS};
 use slipway_protocol::{BootReport, BootStatus, ExternalStep, NodeStatus, RunState};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::Millis;

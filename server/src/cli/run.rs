@@ -11,8 +11,7 @@ use slipway_server::base::time::utc;
 use slipway_server::keys::ca;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::rules::phone_home_settings::PostKeys;
-use slipway_server::store::Store;
-use slipway_server::store::nodes;
+use slipway_server::store::{Store, nodes};
 
 use super::disk::DiskOptions;
 use super::os::Reports;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use slipway_protocol::printable::{self, line, size as bytes};
+use slipway_protocol::shared::printable::{self, line, size as bytes};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, dated, now};

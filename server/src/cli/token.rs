@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use clap::Subcommand;
 use slipway_server::base::time::{Millis, now, utc};
 use slipway_server::operate::{self, TokenStatus};
-use slipway_server::store::Store;
-use slipway_server::store::nodes;
 use slipway_server::store::run_tokens::Purpose;
+use slipway_server::store::{Store, nodes};
 
 use super::words::{dash, table};
 use super::{parse_duration, print, print_json, print_line};

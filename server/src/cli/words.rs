@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use slipway_protocol::printable::line;
+use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Firmware, NodeStatus, Proof};
 use slipway_server::base::time::Millis;
 
@@ -45,7 +45,7 @@ pub fn cut_to(said: &str, room: usize) -> String {
 
 /// A length of time in its two largest units.
 pub fn duration(millis: Millis) -> String {
-    slipway_protocol::duration::words(Duration::from_millis(millis))
+    slipway_protocol::shared::duration::words(Duration::from_millis(millis))
 }
 
 /// The protocol's name of an enum value without data.

@@ -15,7 +15,7 @@ use slipway_formats::boot_config::places::{self, BootText};
 use slipway_formats::efi::device_path::guid_text;
 use slipway_formats::partition_table::{Kind, Partition, Table, is_extended};
 use slipway_formats::roles;
-use slipway_protocol::partition_types;
+use slipway_protocol::workflow::partition_types;
 
 use self::source::Source;
 use self::volume::{Unknown, Volume};

@@ -6,11 +6,10 @@ use std::io::ErrorKind;
 use serde::Serialize;
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::Store;
 use crate::store::findings::{self, Content, Finding, Stamp};
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
+use crate::store::{Connection, Store};
 
 /// What is wrong with the file of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]

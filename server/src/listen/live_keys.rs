@@ -9,8 +9,7 @@ use tokio::sync::watch;
 use crate::base::error::{Error, chain};
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
-use crate::store::Store;
-use crate::store::nodes;
+use crate::store::{Store, nodes};
 
 /// How often the store is read. Commands of operators change it from other processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -36,8 +36,7 @@ use crate::node::enrol::tpm;
 use crate::node::reports::secrets;
 use crate::operate::{self, BootFiles};
 use crate::store;
-use crate::store::Store;
-use crate::store::settings;
+use crate::store::{Store, settings};
 use tokio_rustls::TlsAcceptor;
 
 /// As many as NICo's metadata service accepts, and as cloud-init tries for one failing report.

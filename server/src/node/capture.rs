@@ -25,10 +25,8 @@ use crate::base::time::now;
 use crate::image::publish;
 use crate::rules::state;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
 use crate::store::images::{self, Image};
-use crate::store::runs;
+use crate::store::{Connection, Store, runs};
 
 /// Bytes of disk space that captures must leave free.
 const KEPT_FREE: u64 = 512 << 20;

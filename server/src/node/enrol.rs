@@ -5,8 +5,9 @@ pub mod tpm;
 
 use std::net::IpAddr;
 
+use slipway_protocol::shared::printable;
 use slipway_protocol::{
-    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait, printable,
+    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait,
 };
 
 use crate::base::error::Error;
@@ -17,14 +18,10 @@ use crate::keys::jwt::{Signer, Subject};
 use crate::node::admission::{self, Admitted, Policy, Shown};
 use crate::rules::state::{self, NodeEvent};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::boot_fetches;
 use crate::store::claimants::{self, Report};
 use crate::store::nodes::{self, Node};
-use crate::store::runs;
-use crate::store::to_word;
 use crate::store::tokens::{self, Token};
+use crate::store::{Connection, Store, boot_fetches, runs, to_word};
 use tpm::Claimed;
 
 /// Most MAC addresses one machine may have.

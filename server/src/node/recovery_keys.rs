@@ -12,12 +12,9 @@ use crate::base::time::now;
 use crate::keys::seal;
 use crate::rules::state;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::nodes;
-use crate::store::recovery_keys::recipients;
-use crate::store::recovery_keys::{self, Stored};
+use crate::store::recovery_keys::{self, Stored, recipients};
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, nodes};
 
 /// Length of a UUID as text (RFC 9562, 4).
 const UUID: usize = 36;

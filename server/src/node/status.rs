@@ -11,15 +11,10 @@ use crate::base::error::Error;
 use crate::base::time::{Millis, now};
 use crate::node::admission::{SILENT, WAITS};
 use crate::rules::state;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::boot_fetches;
-use crate::store::boot_reports;
 use crate::store::claimants::{self, Claimant};
-use crate::store::external_steps;
 use crate::store::nodes::{self, Node};
-use crate::store::notes;
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, boot_fetches, boot_reports, external_steps, notes};
 
 /// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
 pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;

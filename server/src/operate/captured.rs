@@ -6,8 +6,7 @@ use slipway_protocol::{ErrorCode, Step};
 use crate::base::error::Error;
 use crate::base::random;
 use crate::run::compose::image_at;
-use crate::store::Connection;
-use crate::store::images;
+use crate::store::{Connection, images};
 
 /// Adds a token to the URL of each image that was captured. Returns the hashes of the tokens. Refuses a URL with a
 /// query of its own, such as the token of an earlier run.

@@ -8,14 +8,8 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::rules::state;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::findings;
 use crate::store::images::{self, Image};
-use crate::store::nodes;
-use crate::store::runs;
-use crate::store::systems;
-use crate::store::to_json;
+use crate::store::{Connection, Store, findings, nodes, runs, systems, to_json};
 
 /// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
 /// that is not over uses it.

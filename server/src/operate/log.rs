@@ -3,14 +3,13 @@
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{HOST_BOOT_LOG, printable};
+use slipway_protocol::HOST_BOOT_LOG;
+use slipway_protocol::shared::printable;
 
 use super::known_node;
 use crate::base::error::Error;
-use crate::store::Store;
-use crate::store::boot_reports;
-use crate::store::logs;
 use crate::store::nodes::Node;
+use crate::store::{Store, boot_reports, logs};
 
 /// A log of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -6,8 +6,7 @@ use slipway_protocol::{Action, Digest, ErrorCode, Step};
 use super::image::known_image;
 use crate::base::error::Error;
 use crate::run::compose::image_url;
-use crate::store::Connection;
-use crate::store::settings;
+use crate::store::{Connection, settings};
 
 /// Puts the digest in the place of each name. What a step fetches by its name is then checked by its digest, unless the
 /// step says what to check. A list of sums says nothing of the new URL, so the digest takes its place.

@@ -1,6 +1,7 @@
 //! The network that an operator gives a node: how it is read and checked.
 
-use slipway_protocol::{ErrorCode, Network, network};
+use slipway_protocol::shared::network;
+use slipway_protocol::{ErrorCode, Network};
 
 use super::yaml;
 use crate::base::error::Error;

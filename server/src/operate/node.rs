@@ -1,7 +1,7 @@
 //! Nodes: registers, changes, releases, decommissions and removes them.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
+use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof};
 
 use super::network::valid_network;
@@ -13,13 +13,8 @@ use crate::node::reports::secrets;
 use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::attestations;
-use crate::store::claimants;
 use crate::store::nodes::{self, Node};
-use crate::store::recovery_keys;
-use crate::store::runs;
+use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

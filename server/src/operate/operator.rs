@@ -14,9 +14,8 @@ use crate::base::error::Error;
 use crate::base::random::{self, token_hash};
 use crate::base::time::{Millis, now, utc};
 use crate::store;
-use crate::store::Store;
 use crate::store::operators::{self, Old, Operator};
-use crate::store::settings;
+use crate::store::{Store, settings};
 
 /// Name of the operator that comes with the data folder.
 pub const FIRST: &str = "first";

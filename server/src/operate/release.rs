@@ -11,11 +11,9 @@ use crate::node::admission::WAITS;
 use crate::node::{enrol, status};
 use crate::rules::state::{self, NodeEvent};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::attestations;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
+use crate::store::{Connection, Store, attestations};
 
 /// Lets a node in, under another name if one is given. `reference` is its id or name, or a claim code: then the machine
 /// that shows the code is the node from now on, and no other.

@@ -16,14 +16,10 @@ use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::run::foresee::{self, Machine};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::external_steps;
 use crate::store::nodes::{self, Node};
-use crate::store::notes;
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::systems;
+use crate::store::{Connection, Store, external_steps, notes, systems};
 
 /// Starts a run on a node. The node fetches it at its next poll, or at once if it is polling.
 ///

@@ -14,11 +14,8 @@ use crate::node::reports::external_steps::check_known;
 use crate::rules::phone_home_settings::PhoneHomeSettings;
 use crate::run::compose;
 use crate::run::compose::phone_home;
-use crate::store::Connection;
 use crate::store::nodes::Node;
-use crate::store::settings;
-use crate::store::systems;
-use crate::store::to_json;
+use crate::store::{Connection, settings, systems, to_json};
 
 /// Bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
 const ROOM: usize = 1 << 10;

@@ -9,14 +9,11 @@ use crate::base::time::now;
 use crate::image::examine::examine;
 use crate::image::stored;
 use crate::node::reports::external_steps::check_known;
-use crate::run::compose;
-use crate::run::foresee;
+use crate::run::{compose, foresee};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::findings;
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
+use crate::store::{Connection, Store, findings};
 
 /// Adds an operating system, or replaces the one of the same name.
 pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {

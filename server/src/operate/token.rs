@@ -11,10 +11,9 @@ use crate::keys::jwt::Signer;
 use crate::node::reports::run_token;
 use crate::run::metadata;
 use crate::store;
-use crate::store::Store;
 use crate::store::run_tokens::Purpose;
-use crate::store::runs;
 use crate::store::tokens::{self, Token};
+use crate::store::{Store, runs};
 
 /// Length of a token's id, the first digits of its hash.
 const TOKEN_ID: usize = 12;

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use slipway_protocol::attestation::QUOTED_PCRS;
+use slipway_protocol::node::attestation::QUOTED_PCRS;
 use slipway_protocol::{Algorithm, Digest, ErrorCode, NodeTpm, TpmKeys, TpmOrigin, TpmProof};
 
 use super::known_node;
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::Store;
 use crate::store::attestations::{self, Attestation};
 use crate::store::nodes::{self, Node};
+use crate::store::{Connection, Store};
 
 /// What the machine of a node proved with its TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter, options};
-use slipway_protocol::given::{self, Rule};
+use slipway_protocol::shared::given::{self, Rule};
 use slipway_user_data::check_numbers;
 
 /// Reads a document. Errors end with line and column.
@@ -70,7 +70,8 @@ fn line_after_end(yaml: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{DiskHints, Network, given::NO_VALUE};
+    use slipway_protocol::shared::given::NO_VALUE;
+    use slipway_protocol::{DiskHints, Network};
 
     use super::*;
 

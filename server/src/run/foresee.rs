@@ -11,12 +11,9 @@ use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, Stream
 use crate::base::error::Error;
 use crate::image::stored;
 use crate::run::compose::image_at;
-use crate::store::Connection;
-use crate::store::Store;
 use crate::store::findings::{self, Finding};
-use crate::store::images;
 use crate::store::images::Image;
-use crate::store::settings;
+use crate::store::{Connection, Store, images, settings};
 
 pub use self::image::{contradiction, unusable};
 pub use self::inside::unmet;

@@ -6,10 +6,8 @@ use slipway_protocol::{Action, ErrorCode, NodeState, SeedCloudInit, Step};
 use slipway_user_data::quoted;
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::nodes;
 use crate::store::nodes::Node;
-use crate::store::runs;
+use crate::store::{Connection, nodes, runs};
 
 /// The versions offered. cloud-init's Ec2 data source asks for newer ones first, and falls back to the older of these.
 pub const VERSIONS: [&str; 2] = ["latest", "2009-04-04"];

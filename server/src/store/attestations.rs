@@ -4,11 +4,7 @@ use slipway_protocol::{TpmKeys, TpmProof};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::json;
-use crate::store::number;
-use crate::store::to_json;
+use crate::store::{Connection, database, json, number, to_json};
 
 /// What a machine proved.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,12 +6,7 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::json;
-use crate::store::number;
-use crate::store::to_json;
+use crate::store::{Connection, database, get, json, number, to_json};
 
 /// A build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

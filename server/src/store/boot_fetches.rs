@@ -10,12 +10,7 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::rate::Origin;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::get;
-use crate::store::number;
-use crate::store::to_word;
+use crate::store::{Connection, database, enum_from_text, get, number, to_word};
 use sqlx::sqlite::SqliteRow;
 
 /// Most fetches kept of a node.

@@ -4,11 +4,7 @@ use slipway_protocol::BootStatus;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::json;
-use crate::store::to_json;
+use crate::store::{Connection, database, get, json, to_json};
 
 /// Most logs of one kind kept of a node, and their total size in bytes, compressed.
 const MAX_LOGS: i64 = 16;

@@ -5,14 +5,7 @@ use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory}
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::get;
-use crate::store::json;
-use crate::store::number;
-use crate::store::to_json;
-use crate::store::to_word;
+use crate::store::{Connection, database, enum_from_text, get, json, number, to_json, to_word};
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 

@@ -3,9 +3,7 @@
 use slipway_protocol::Event;
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::json;
+use crate::store::{Connection, database, json};
 
 /// Stores an event. `json` is the event in JSON.
 pub async fn insert(connection: &mut Connection, run: &str, seq: u64, json: &str) -> Result<(), Error> {

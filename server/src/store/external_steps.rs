@@ -4,12 +4,7 @@
 use slipway_protocol::ExternalStep;
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::json;
-use crate::store::number;
-use crate::store::to_json;
+use crate::store::{Connection, database, get, json, number, to_json};
 use sqlx::sqlite::SqliteRow;
 
 /// Stores the names that a new run expects.

@@ -9,11 +9,7 @@ use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::Digest;
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::json;
-use crate::store::to_json;
+use crate::store::{Connection, database, enum_from_text, json, to_json};
 
 /// What the file of an image was found to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,13 +5,7 @@ use slipway_protocol::Digest;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::get;
-use crate::store::number;
-use crate::store::optional_number;
-use crate::store::optional_word;
+use crate::store::{Connection, database, enum_from_text, get, number, optional_number, optional_word};
 use sqlx::sqlite::SqliteRow;
 
 /// An image.

@@ -2,10 +2,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::number;
+use crate::store::{Connection, database, get, number};
 
 /// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;

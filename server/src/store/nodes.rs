@@ -7,16 +7,9 @@ use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, Node
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::get;
-use crate::store::json;
-use crate::store::number;
-use crate::store::optional_json;
-use crate::store::optional_number;
-use crate::store::to_json;
-use crate::store::to_word;
+use crate::store::{
+    Connection, database, enum_from_text, get, json, number, optional_json, optional_number, to_json, to_word,
+};
 use sqlx::sqlite::SqliteRow;
 
 /// A node as stored.

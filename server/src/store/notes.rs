@@ -1,11 +1,8 @@
 //! The notes of the steps of runs, apart from the runs: those are written with every event.
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::number;
 use crate::store::runs::Run;
+use crate::store::{Connection, database, get, number};
 use sqlx::sqlite::SqliteRow;
 
 /// Most notes kept of one step, and their bytes. The first note stays, however long it is. The rest is in the event

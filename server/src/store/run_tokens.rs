@@ -2,10 +2,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::number;
+use crate::store::{Connection, database, get, number};
 
 /// What a token may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,15 +7,7 @@ use slipway_protocol::{Proof, Step};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::state::{self, RunProgress};
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::enum_from_text;
-use crate::store::get;
-use crate::store::json;
-use crate::store::number;
-use crate::store::optional_number;
-use crate::store::to_json;
-use crate::store::to_word;
+use crate::store::{Connection, database, enum_from_text, get, json, number, optional_number, to_json, to_word};
 use sqlx::sqlite::SqliteRow;
 
 /// A run as stored.

@@ -1,9 +1,7 @@
 //! Single values that all processes on this database must agree on.
 
 use crate::base::error::Error;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
+use crate::store::{Connection, database, get};
 
 /// The URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";

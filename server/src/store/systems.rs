@@ -6,10 +6,7 @@ use slipway_protocol::{Digest, DiskHints, Proof};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::json;
-use crate::store::to_json;
+use crate::store::{Connection, database, json, to_json};
 
 /// An operating system: an image and how it is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

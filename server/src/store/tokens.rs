@@ -3,11 +3,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
-use crate::store::number;
-use crate::store::optional_number;
+use crate::store::{Connection, database, get, number, optional_number};
 use sqlx::sqlite::SqliteRow;
 
 /// A bootstrap token as stored.

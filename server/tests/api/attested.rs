@@ -4,7 +4,7 @@ use std::path::Path;
 
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode};
-use slipway_protocol::attestation::CHALLENGE_TYPE;
+use slipway_protocol::node::attestation::CHALLENGE_TYPE;
 use slipway_protocol::{
     Blob, ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge,
     TpmKeys, TpmOrigin, TpmProof, Wait,

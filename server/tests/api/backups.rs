@@ -8,9 +8,7 @@ use std::process::Command;
 use age::secrecy::ExposeSecret;
 use slipway_protocol::{Event, EventKind, Identity};
 use slipway_server::operate;
-use slipway_server::store::Store;
-use slipway_server::store::events;
-use slipway_server::store::nodes;
+use slipway_server::store::{Store, events, nodes};
 
 use crate::enrolment::waits;
 use crate::installing::{add_system, debian, start, web1};

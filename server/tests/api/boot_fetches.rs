@@ -8,10 +8,9 @@ use slipway_server::base::time::{Millis, now};
 use slipway_server::boot_files::fetches::BootFetches;
 use slipway_server::node::status;
 use slipway_server::store;
-use slipway_server::store::Store;
 use slipway_server::store::boot_fetches::{self, Fetched};
-use slipway_server::store::claimants;
 use slipway_server::store::nodes::{self, Node as Stored};
+use slipway_server::store::{Store, claimants};
 
 use crate::installing::web1;
 use crate::program;

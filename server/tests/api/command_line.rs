@@ -7,8 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use slipway_protocol::{NodeState, NodeStatus, RecoveryKey};
 use slipway_server::store;
-use slipway_server::store::Store;
-use slipway_server::store::recovery_keys;
+use slipway_server::store::{Store, recovery_keys};
 
 use crate::program::{Ended, command, fail, made, run, serve, succeed};
 use crate::support::{IMAGE, UUID};

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use slipway_server::store::Store;
-use slipway_server::store::settings;
+use slipway_server::store::{Store, settings};
 
 use crate::program::{Ended, command, fail, made, serve, succeed};
 use crate::support::UUID;

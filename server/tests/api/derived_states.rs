@@ -3,10 +3,9 @@
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Progress};
 use slipway_server::base::time::now;
-use slipway_server::operate;
-use slipway_server::store;
 use slipway_server::store::nodes;
 use slipway_server::store::run_tokens::Purpose;
+use slipway_server::{operate, store};
 
 use crate::installing::{add_system, debian, install, report_path, start, web1};
 use crate::support::TestServer;

@@ -2,8 +2,7 @@
 
 use slipway_protocol::{Action, DiskChoice, DiskHints};
 use slipway_server::Error;
-use slipway_server::operate::Task;
-use slipway_server::operate::{self, NewRun, NodeChange};
+use slipway_server::operate::{self, NewRun, NodeChange, Task};
 
 use crate::installing::{add_system, debian, start, web1};
 use crate::support::TestServer;

@@ -6,11 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use slipway_protocol::{Cpu, Disk, DiskChoice, DiskHints, Event, EventKind, Inventory, NodeState, RunState};
-use slipway_server::Error;
 use slipway_server::image::examine::examine as examine_images;
-use slipway_server::operate;
-use slipway_server::store;
 use slipway_server::store::nodes;
+use slipway_server::{Error, operate, store};
 
 use crate::installing::{add_system, debian, start, web1};
 use crate::program::{fail, succeed};

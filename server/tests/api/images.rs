@@ -7,8 +7,7 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::Digest;
 use slipway_server::Error;
 use slipway_server::image::{self, Added, Known};
-use slipway_server::store::findings;
-use slipway_server::store::images;
+use slipway_server::store::{findings, images};
 
 use crate::installing::add_system;
 use crate::support::{IMAGE, TestServer};

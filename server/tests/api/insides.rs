@@ -2,9 +2,8 @@
 
 use std::fs;
 
-use slipway_server::operate;
-use slipway_server::store;
 use slipway_server::store::findings;
+use slipway_server::{operate, store};
 
 use crate::foreseen::{install, made};
 use crate::program::{run, succeed};

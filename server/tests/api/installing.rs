@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use slipway_protocol::{Action, DiskHints, NodeStatus, Proof, RunStatus, SeedCloudInit, Workflow};
-use slipway_server::Error;
-use slipway_server::image;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::store::systems::System;
+use slipway_server::{Error, image};
 
 use crate::support::{IMAGE, Node, TestServer};
 

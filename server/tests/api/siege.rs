@@ -15,8 +15,7 @@ use slipway_protocol::{
 use slipway_server::base::limits::{Connections, Limits, Pace};
 use slipway_server::node::status;
 use slipway_server::operate;
-use slipway_server::store::events;
-use slipway_server::store::runs;
+use slipway_server::store::{events, runs};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;

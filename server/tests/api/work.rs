@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Response, StatusCode};
 use slipway_protocol::{ErrorCode, Event, EventAck, EventKind, Failure, NodeState, Progress, RunState, StepState};
 use slipway_server::operate::{self, LogType, NewRun, Task};
-use slipway_server::store::events;
-use slipway_server::store::nodes;
+use slipway_server::store::{events, nodes};
 use tokio::task::JoinHandle;
 
 use crate::support::{Node, TestServer, refusal};

@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 
-use crate::command::{command, run, run_and_tell};
-use crate::{lab, workspace};
+use crate::build::server;
+use crate::host::command::{command, run, run_and_tell};
+use crate::host::workspace;
 
 /// Builds the program that measures, and runs it for so many rounds of these ways, all if there are none. It prints the
 /// results: it needs what only tests of whole machines do.
 pub fn boot(rounds: usize, ways: &[String]) -> Result<()> {
-    let target = lab::host_target()?;
+    let target = server::host_target()?;
     let mut cargo = command(workspace::cargo(), ["build", "--package", "qemu-tests", "--example", "boot"]);
     cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
     run_and_tell(&mut cargo, "Compiling", "building the program that measures (kept for the next time)")?;

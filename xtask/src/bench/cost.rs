@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::tail;
+use crate::host::command::tail;
 
 /// Cost of one run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::stalls::Stalls;
-use crate::command::{command, run_quietly, stdout};
+use crate::host::command::{command, run_quietly, stdout};
 
 /// A kind of disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

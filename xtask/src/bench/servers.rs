@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 
 use super::cost::cpu_of;
 use super::streams::Stream;
-use crate::command::{command, run_quietly, stdout};
+use crate::build::server;
+use crate::host::command::{command, run_quietly, stdout};
 use crate::lab;
 
 /// How long nginx may take to listen.
@@ -36,8 +37,8 @@ impl Servers {
             let link = www.join(stream.name());
             symlink(&stream.path, &link).with_context(|| format!("linking {}", link.display()))?;
         }
-        let program = lab::build_server()?;
-        let [nginx_port, slipway_port] = lab::free_ports()?;
+        let program = server::build_server()?;
+        let [nginx_port, slipway_port] = lab::server::free_ports()?;
         let mut servers = Self { folder: folder.to_owned(), program, nginx_port, slipway_port, running: Vec::new() };
         servers.start_slipway()?;
         servers.start_nginx()?;

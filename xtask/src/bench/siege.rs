@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 
-use crate::command::{command, run, run_and_tell};
-use crate::{lab, workspace};
+use crate::build::server;
+use crate::host::command::{command, run, run_and_tell};
+use crate::host::workspace;
 
 /// Builds the server and the program that attacks it, and runs the attacks for so many seconds each. The program prints
 /// the results: the server's own crates know how to speak to it, and xtask does without them.
 pub fn siege(seconds: u64) -> Result<()> {
-    let target = lab::host_target()?;
+    let target = server::host_target()?;
     let arguments = ["build", "--release", "--package", "slipway-server", "--bins", "--example", "siege"];
     let mut cargo = command(workspace::cargo(), arguments);
     cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());

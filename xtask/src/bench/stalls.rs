@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::power_cut::Dice;
+use crate::lab::power_cut::Dice;
 
 /// Milliseconds for which the disk works, at least and at most.
 const WORKS: [u64; 2] = [10, 60];
@@ -145,11 +145,11 @@ fn put(file: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::bench::disk::{Kind, LoopDevice};
-    use crate::host;
+    use crate::host::packages;
 
     #[test]
     fn a_slow_disk_is_held_back_again_and_again_until_it_is_gone() {
-        if !host::is_root().unwrap() || !are_possible() {
+        if !packages::is_root().unwrap() || !are_possible() {
             eprintln!("not checked: a slow disk needs root and a control group that can hold it back");
             return;
         }

@@ -5,14 +5,15 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use slipway_parts::Arch;
 
 use super::cost::{self, Cost};
 use super::disk::{Kind, LoopDevice};
 use super::servers::Servers;
 use super::streams::{self, Image, Stream};
-use crate::binary::{self, Arch};
-use crate::command::{command, run_quietly, stdout};
-use crate::host;
+use crate::build::binary;
+use crate::host::command::{command, run_quietly, stdout};
+use crate::host::packages;
 
 /// The results.
 #[derive(Debug, Default, Serialize)]
@@ -124,7 +125,7 @@ pub fn run(
     disks: &[Kind],
     say: &mut dyn FnMut(&str),
 ) -> Result<Results> {
-    host::ensure(host::BENCH)?;
+    packages::ensure(packages::BENCH)?;
     let all = streams::build(image, formats)?;
     let wanted = |stream: &&Stream| streams::is_wanted(formats, &stream.format);
     let raw = all.first().context("looking for the raw image")?.path.clone();

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::cache::{self, Key};
-use crate::command::{command, run_quietly, stdout};
-use crate::target_image::{self, System};
+use crate::host::cache::{self, Key};
+use crate::host::command::{command, run_quietly, stdout};
+use crate::lab::target_image::{self, System};
 
 /// The image that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

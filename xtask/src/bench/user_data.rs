@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use slipway_parts::Arch;
 
 use super::cost::{self, Cost};
-use crate::binary::{self, Arch};
-use crate::command::command;
+use crate::build::binary;
+use crate::host::command::command;
 
 const MIB: usize = 1 << 20;
 const INJECT: [&str; 4] = ["user-data", "inject", "--phone-home-url", "https://s.example/v1/phone-home/t"];

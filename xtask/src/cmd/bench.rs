@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum as _};
 use xtask::bench::boot::boot;
 use xtask::bench::disk::Kind;
 use xtask::bench::siege::siege;
-use xtask::bench::stalls;
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
-use xtask::bench::user_data;
-use xtask::{host, prepare, workspace};
+use xtask::bench::{stalls, user_data};
+use xtask::build::prepare;
+use xtask::host::{packages, workspace};
 
 /// Measure slipway against other tools and against the limit of this machine.
 #[derive(Args)]
@@ -86,7 +86,7 @@ impl Bench {
     /// What this host lacks to run it, if anything.
     pub fn lacks(&self) -> Result<Option<&'static str>> {
         let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
-        if needs_root && !host::is_root()? {
+        if needs_root && !packages::is_root()? {
             return Ok(Some("no root"));
         }
         let stalls = matches!(&self.what, What::Stream { disk, .. } if disk.contains(&Kind::Slow));

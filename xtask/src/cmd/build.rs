@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use xtask::binary::{self, Arch, Toolchain};
-use xtask::{prepare, workspace};
+use slipway_parts::Arch;
+use xtask::build::binary::{self, Toolchain};
+use xtask::build::prepare;
+use xtask::host::workspace;
 
 /// Build the static musl binary.
 #[derive(Args)]

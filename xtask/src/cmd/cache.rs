@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
-use slipway_protocol::printable::size;
-use xtask::cache;
+use slipway_protocol::shared::printable::size;
+use xtask::host::cache;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Inputs found by fuzzing cannot be rebuilt.

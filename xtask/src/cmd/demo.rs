@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use slipway_protocol::printable::size as bytes;
+use slipway_protocol::shared::printable::size as bytes;
 use slipway_protocol::{Failure, NodeState, NodeStatus, Progress, StepState, StepStatus};
-use xtask::demo::{self, NAME};
-use xtask::lab::Lab;
-use xtask::qemu::Machine;
-use xtask::{prepare, workspace};
+use xtask::build::prepare;
+use xtask::host::workspace;
+use xtask::lab::demo::{self, NAME};
+use xtask::lab::qemu::Machine;
+use xtask::lab::server::Lab;
 
 /// Interval of progress lines if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use xtask::binary::Arch;
-use xtask::{dist, prepare};
+use slipway_parts::Arch;
+use xtask::build::{dist, prepare};
 
 /// Make the files of a release: the server, the parts of boot images, Debian packages, man pages, SBOM and digests.
 #[derive(Args)]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use xtask::{fresh, prepare, workspace};
+use xtask::build::prepare;
+use xtask::check::fresh;
+use xtask::host::workspace;
 
 /// Run the README's commands on a machine without any trace of the project.
 ///

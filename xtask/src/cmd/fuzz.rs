@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use xtask::fuzz::{self, Extent, Outcome};
-use xtask::prepare;
+use xtask::build::prepare;
+use xtask::check::fuzz::{self, Extent, Outcome};
 
 /// Number of targets that run at the same time.
 const AT_A_TIME: usize = 2;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use slipway_protocol::boot_settings;
-use xtask::binary::Arch;
-use xtask::command::{command, run};
-use xtask::{image, kernel, lab, prepare};
+use slipway_parts::Arch;
+use slipway_protocol::node::boot_settings;
+use xtask::build::{image, kernel, prepare, server};
+use xtask::host::command::{command, run};
 
 /// Build kernel, initramfs, unified kernel image, and the images of a stick and of a disc, for one server.
 ///
@@ -60,7 +60,7 @@ impl Image {
                 println!("for real machines, build the image with --kernel {}", kernel::GENERIC);
             }
         }
-        let mut media = command(lab::build_server()?, ["media", "build"]);
+        let mut media = command(server::build_server()?, ["media", "build"]);
         media.arg("--parts").arg(image::build_parts(&config)?);
         media.args(["--kernel", &self.kernel, "--url", &self.server_url]).arg("--ca").arg(&self.ca);
         media.arg("--out").arg(&self.out);

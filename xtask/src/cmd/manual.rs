@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use xtask::{manual, prepare};
+use xtask::build::prepare;
+use xtask::check::manual;
 
 /// Build the manual as web pages, with option tables from the types.
 #[derive(Args)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use xtask::prepare;
-use xtask::target_image::{self, System};
+use xtask::build::prepare;
+use xtask::lab::target_image::{self, System};
 
 /// Build the small Debian images that the demo and the tests install.
 #[derive(Args)]

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use xtask::binary::{self, Arch};
-use xtask::command::{command, run};
-use xtask::runner::{self, LONG, Tally};
-use xtask::target_image::{self, System};
-use xtask::{debian, kernel, lab, manual, mkfs, prepare, python, translation, workspace};
+use slipway_parts::Arch;
+use xtask::build::{binary, kernel, mkfs, prepare, server};
+use xtask::check::manual;
+use xtask::check::runner::{self, LONG, Tally};
+use xtask::host::command::{command, run};
+use xtask::host::{debian, python, translation, workspace};
+use xtask::lab::target_image::{self, System};
 
 use super::bench::Bench;
 
@@ -71,7 +73,7 @@ impl Test {
                     target_image::build(system)?;
                 }
             }
-            lab::build_server()?;
+            server::build_server()?;
             let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
             let with_arm64 = LONG.iter().any(|(name, _)| runner::is_arm64(name) && !is_left_out(name));
             for arch in Arch::ALL.into_iter().filter(|arch| *arch == Arch::X86_64 || with_arm64) {
@@ -168,7 +170,7 @@ fn check_dependencies() -> Result<()> {
 /// cargo with a target directory that other clones share.
 fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut cargo = command(workspace::cargo(), arguments);
-    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", lab::host_target()?);
+    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", server::host_target()?);
     cargo.env("RUSTDOCFLAGS", "--deny warnings");
     Ok(cargo)
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use xtask::torture::{self, Recording};
-use xtask::{prepare, workspace};
+use xtask::build::prepare;
+use xtask::check::torture::{self, Recording};
+use xtask::host::workspace;
 
 /// Cuts between two lines of progress.
 const LINE_EVERY: u64 = 100;

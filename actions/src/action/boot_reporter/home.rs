@@ -3,7 +3,7 @@
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use rustix::io::Errno;
 use slipway_formats::fstab;
-use slipway_protocol::boot_report::places;
+use slipway_protocol::node::boot_report::places;
 
 use super::ostree;
 use crate::action::seed_cloud_init::ignition;

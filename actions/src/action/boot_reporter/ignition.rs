@@ -6,7 +6,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use serde_json::Value;
-use slipway_protocol::boot_report::{places, program_of};
+use slipway_protocol::node::boot_report::{places, program_of};
 use slipway_protocol::{BootReporter, BootReporterConfig, Proxy};
 use slipway_user_data::ignition::{Service, ServiceFile, add_service};
 

@@ -7,10 +7,9 @@ use slipway_formats::fstab;
 
 use crate::error::Error;
 use crate::target::mount::Unmounted;
-use crate::target::os_release;
-use crate::target::roles;
 use crate::target::root::MAX_LINKS;
 use crate::target::volume::Volume;
+use crate::target::{os_release, roles};
 
 const FSTAB: &str = "etc/fstab";
 /// Maximum bytes read of the fstab.

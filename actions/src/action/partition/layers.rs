@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use slipway_protocol::raid_lvm::{chosen, is_read_by_firmware};
-use slipway_protocol::{NewRaid, NewVolumeGroup, Partition as Inputs};
+use slipway_protocol::Partition as Inputs;
+use slipway_protocol::workflow::raid_lvm::{chosen, is_read_by_firmware};
+use slipway_protocol::{NewRaid, NewVolumeGroup};
 
 use super::lvm::{self, Group, Physical, Volume};
 use super::raid::{self, Array};

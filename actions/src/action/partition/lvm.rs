@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use slipway_protocol::raid_lvm;
+use slipway_protocol::workflow::raid_lvm;
 
 use crate::disk::probe::lvm_crc;
 use crate::text;

@@ -3,7 +3,7 @@
 //! cloud-init prefers it to a seed in the root file system. So an old one must be removed wherever the new one is put.
 
 use slipway_formats::fat::{File, Kind, Volume};
-use slipway_protocol::partition_types;
+use slipway_protocol::workflow::partition_types;
 
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::{Addition, Partition};

@@ -123,7 +123,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
         at = next;
     }
     parts.reverse();
-    (has_transport && has_parent).then(|| format!("{}{}", slipway_protocol::disk::BY_PATH, parts.join("-")))
+    (has_transport && has_parent).then(|| format!("{}{}", slipway_protocol::workflow::disk::BY_PATH, parts.join("-")))
 }
 
 /// The index behind the consecutive devices of the same subsystem from here.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use slipway_protocol::Disk;
-use slipway_protocol::disk::is_of_one_disk;
+use slipway_protocol::workflow::disk::is_of_one_disk;
 
 use super::{attribute, kernel_folder};
 use crate::machine::Candidate;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use slipway_protocol::partition_types as types;
+use slipway_protocol::workflow::partition_types as types;
 
 use super::Partition;
 use crate::disk::open::OpenDisk;

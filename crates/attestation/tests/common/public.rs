@@ -1,7 +1,7 @@
 //! Public areas, made by hand.
 #![allow(dead_code, reason = "shared by several tests")]
 
-use slipway_protocol::attestation::{Blob, TpmKeys};
+use slipway_protocol::node::attestation::{Blob, TpmKeys};
 
 /// TPM_ALG_ID and TPM_ECC_CURVE.
 pub const NULL: u16 = 0x10;

@@ -2,7 +2,7 @@
 //! there.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::printable::two_sizes;
+use slipway_protocol::shared::printable::two_sizes;
 
 use crate::architecture::{self, Evidence};
 use crate::partition_table::{self, Fault, Kind, Known, ReadAt, Table, is_extended};

@@ -1,7 +1,7 @@
 //! What is known of a run before its first step: what would stop it once a disk was erased.
 
 use super::{Action, Location, NumberOrName, Origin, Step, StreamImage};
-use crate::printable::two_sizes;
+use crate::shared::printable::two_sizes;
 use crate::{Disk, DiskHints};
 
 /// A problem that a run will have.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::is_guid;
-use crate::{DiskHints, NewPartition, NewRaid, NewVolumeGroup, PartitionChoice, raid_lvm};
+use crate::workflow::new_partition::is_guid;
+use crate::workflow::raid_lvm;
+use crate::{DiskHints, NewPartition, NewRaid, NewVolumeGroup, PartitionChoice};
 
 /// The most partitions in a table. The table has this many entries.
 pub const MAX_PARTITIONS: usize = 128;

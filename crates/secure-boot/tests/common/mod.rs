@@ -68,7 +68,7 @@ pub fn has(programs: &[&str]) -> bool {
 
 /// A program of virt-firmware, by its whole path. None if it cannot be had here.
 pub fn virt_firmware(program: &str) -> Option<String> {
-    let tools = xtask::python::environment(xtask::python::FIRMWARE);
+    let tools = xtask::host::python::environment(xtask::host::python::FIRMWARE);
     let tools = tools.inspect_err(|error| eprintln!("not checked: virt-firmware: {error:#}")).ok()?;
     Some(tools.join(program).to_str().unwrap().to_owned())
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use slipway_actions::HostOptions;
-use slipway_protocol::{Action, DiskHints, duration};
+use slipway_protocol::shared::duration;
+use slipway_protocol::{Action, DiskHints};
 
 use crate::cli::read_file;
 

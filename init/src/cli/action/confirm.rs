@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Context, Result, bail, ensure};
 use slipway_actions::{Candidate, Host, Place};
-use slipway_protocol::printable::{self, line};
+use slipway_protocol::shared::printable::{self, line};
 
 /// Maximum number of places listed. A table may have thousands.
 const MOST_PLACES: usize = 16;

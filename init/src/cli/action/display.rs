@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use slipway_actions::Report;
-use slipway_protocol::printable::size;
-use slipway_protocol::{Progress, duration};
+use slipway_protocol::Progress;
+use slipway_protocol::shared::duration;
+use slipway_protocol::shared::printable::size;
 
 use crate::cli;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use slipway_actions::Cancel;
-use slipway_protocol::duration;
+use slipway_protocol::shared::duration;
 
 use crate::cli;
 

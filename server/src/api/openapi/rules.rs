@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use slipway_protocol::given;
+use slipway_protocol::shared::given;
 
 use crate::base::time::{DATED, is_time};
 

@@ -1,6 +1,6 @@
 //! Texts about the boot files that machines fetched.
 
-use slipway_protocol::printable::{self, line};
+use slipway_protocol::shared::printable::{self, line};
 use slipway_protocol::{BootFetch, NodeStatus};
 use slipway_server::base::time::Millis;
 

@@ -10,10 +10,9 @@ use crate::base::time::Millis;
 use crate::keys::jwt::Signer;
 use crate::node::admission::WAITS;
 use crate::rules::state::{self, NodeEvent};
-use crate::store::Connection;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
-use crate::store::to_word;
+use crate::store::{Connection, to_word};
 
 /// Most machines that wait at a time, and most from one network. A machine that waits keeps its place while it asks.
 const MAX_CLAIMANTS: u64 = 1000;

@@ -12,12 +12,9 @@ use slipway_protocol::{
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::node::admission::ShownTpm;
-use crate::store::Connection;
 use crate::store::attestations::{self, Attestation};
-use crate::store::boot_builds;
 use crate::store::nodes::Node;
-use crate::store::settings;
-use crate::store::to_word;
+use crate::store::{Connection, boot_builds, settings, to_word};
 
 /// Asks machines to prove their TPMs.
 pub struct Judge {

@@ -1,6 +1,6 @@
 //! Reports of the boot reporters of installed systems. The caller has [admitted](run_token::admit) the token.
 
-use slipway_protocol::boot_report::{MAX_BOOT_WORD_BYTES, MAX_FAILED_UNITS, is_unit_name};
+use slipway_protocol::node::boot_report::{MAX_BOOT_WORD_BYTES, MAX_FAILED_UNITS, is_unit_name};
 use slipway_protocol::{
     Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, Step, StepStatus,
 };
@@ -10,12 +10,10 @@ use crate::base::time::Millis;
 use crate::node::reports::{node_state, run_token};
 use crate::rules::state::NodeEvent;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
 use crate::store::boot_reports::{self, HostLog};
-use crate::store::nodes;
 use crate::store::run_tokens::Purpose;
 use crate::store::runs::Run;
+use crate::store::{Connection, Store, nodes};
 
 /// Whether the steps leave a boot reporter in the system they install.
 pub fn is_asked_for(steps: &[Step]) -> bool {

@@ -1,16 +1,15 @@
 //! External steps: reports by anything with a run's token. They are separate from the workflow's steps and never change
 //! them.
 
-use slipway_protocol::external_step::DEFAULT_PRIORITY;
+use slipway_protocol::node::external_step::DEFAULT_PRIORITY;
 use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::node::reports::run_token;
 use crate::store;
-use crate::store::Store;
-use crate::store::external_steps;
 use crate::store::run_tokens::Purpose;
+use crate::store::{Store, external_steps};
 
 /// Most external steps of one run.
 pub const MAX_STEPS: u64 = 100;

@@ -1,15 +1,14 @@
 //! The state of a node, as its reports change it.
 
-use slipway_protocol::{NodeState, StepState, StepStatus, printable};
+use slipway_protocol::shared::printable;
+use slipway_protocol::{NodeState, StepState, StepStatus};
 
 use crate::base::error::{Error, MOST_LOGGED};
 use crate::rules::ipxe::Known;
 use crate::rules::state::{self, NodeEvent};
-use crate::store::Connection;
-use crate::store::nodes;
 use crate::store::nodes::Node;
 use crate::store::runs::Run;
-use crate::store::to_word;
+use crate::store::{Connection, nodes, to_word};
 
 /// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {

@@ -11,10 +11,8 @@ use crate::base::rate::Rate;
 use crate::base::time::Millis;
 use crate::rules::state::NodeEvent;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::nodes;
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, nodes};
 
 /// How the installed system identifies its run.
 pub enum Caller<'a> {

@@ -15,14 +15,9 @@ use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::run::foresee::{Machine, foresee, images_of};
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::boot_fetches;
-use crate::store::events;
-use crate::store::nodes;
 use crate::store::nodes::Node;
-use crate::store::notes;
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, boot_fetches, events, nodes, notes};
 
 /// Milliseconds for which a sign of life stands for those that follow. It spares a write for most requests, and is
 /// less than the time between two heartbeats.

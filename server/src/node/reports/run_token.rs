@@ -6,11 +6,9 @@ use crate::base::error::Error;
 use crate::base::random::{self, token_hash};
 use crate::base::rate::Rate;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::nodes;
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, nodes};
 
 /// Most tokens of one run for one purpose. Each may be in use somewhere, so none is withdrawn for a new one.
 const MAX_TOKENS: u64 = 16;

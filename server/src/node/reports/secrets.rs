@@ -7,10 +7,8 @@ use slipway_protocol::{Action, NodeState, RegistryAuth, RunState, Secret, Step};
 use crate::base::error::Error;
 use crate::rules::state;
 use crate::store;
-use crate::store::Connection;
-use crate::store::Store;
-use crate::store::nodes;
 use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, nodes};
 
 /// Stands in the place of a secret that was removed.
 pub const REMOVED: &str = "(removed when the run was over)";

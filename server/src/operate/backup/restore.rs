@@ -16,8 +16,7 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::random::hex;
 use crate::store;
-use crate::store::Store;
-use crate::store::runs;
+use crate::store::{Store, runs};
 
 /// What an encrypted backup begins with.
 const SEALED: &[u8] = b"age-encryption.org/";

@@ -9,9 +9,8 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::now;
 use crate::store;
-use crate::store::Store;
 use crate::store::boot_builds::{self, Build, Program};
-use crate::store::settings;
+use crate::store::{Store, settings};
 
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

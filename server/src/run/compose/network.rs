@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
-use slipway_protocol::{Bond, BondMode, Interface, Network, Vlan, identity};
+use slipway_protocol::shared::identity;
+use slipway_protocol::{Bond, BondMode, Interface, Network, Vlan};
 
 /// How often the kernel checks the links of a bond, in milliseconds. Without it the kernel never checks, and no link
 /// ever fails.

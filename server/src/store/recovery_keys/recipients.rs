@@ -2,9 +2,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::Connection;
-use crate::store::database;
-use crate::store::get;
+use crate::store::{Connection, database, get};
 
 /// Adds a public key. Returns whether it is new.
 pub async fn insert(connection: &mut Connection, recipient: &str, now: Millis) -> Result<bool, Error> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use slipway_actions::HostOptions;
-use slipway_protocol::given::is_blank;
+use slipway_protocol::shared::given::is_blank;
 use slipway_protocol::{
     Action, Algorithm, CaptureDisk, Digest, EraseDisk, EraseMode, FileSystemKind, MakeFileSystem, NewPartition,
     Partition, PartitionChoice, PartitionSize, StreamImage, Verify,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::{ArgGroup, Args};
 use slipway_actions::HostOptions;
-use slipway_protocol::given::is_blank;
+use slipway_protocol::shared::given::is_blank;
 use slipway_protocol::{
     Action, BootPosition, BootReporter, Digest, EfiBootOrder, EncryptRoot, KernelArgReplacement, KernelArgs, Kexec,
     NumberOrName, PhoneHome, RunInTarget, Secret, SeedCloudInit, SeedPlace, UnpackArchive, WriteFile,

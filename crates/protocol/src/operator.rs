@@ -1,0 +1,5 @@
+//! What the server shows to operators.
+
+pub mod admission;
+pub mod boot_fetch;
+pub mod status;

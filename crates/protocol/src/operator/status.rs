@@ -1,0 +1,218 @@
+//! The state that the server shows to operators: the types of `slipway-server status --json` and `/v1/operator`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BootFilesFetched, BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network,
+    NodeKey, NodeState, NodeTpm, Outcome, Progress, Proof,
+};
+
+/// A node, as operators see it. Times are in milliseconds since 1970, by the server's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeStatus {
+    /// The node's id.
+    pub id: String,
+    /// The name that the operator gave the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The state of the node.
+    pub state: NodeState,
+    /// Whether an operator has released the node.
+    pub released: bool,
+    /// The code on the node's console, if one machine waits to become this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_code: Option<String>,
+    /// The machines that claim to be this node and are not let in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
+    /// The key of the node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<NodeKey>,
+    /// The keys that the node had before, newest first. Left out of lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_keys: Vec<NodeKey>,
+    /// The TPM that the node is known by. A machine without it is not let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<NodeTpm>,
+    /// What the machine of the node must prove, in addition to what its operating system and the site require.
+    #[serde(default)]
+    pub require: Proof,
+    /// Whether an operator accepted that the node is known by nothing but MAC addresses.
+    #[serde(default)]
+    pub mac_only: bool,
+    /// The identifiers of the node: UUID, serial number and MAC addresses.
+    pub identity: Identity,
+    /// The hardware that discovery found. Absent until the node enrols.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<Inventory>,
+    /// The time of the last message from the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<u64>,
+    /// The time when the node first enrolled in its current boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolled_at: Option<u64>,
+    /// The time of the last message from the node. Present if the node works on a run and has been silent for longer
+    /// than it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<u64>,
+    /// The time when the node came back to slipway. Present if it should have started the system that its run
+    /// installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_back_at: Option<u64>,
+    /// The boot files that the node fetched since it was last heard from. Present if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_files_fetched: Option<BootFilesFetched>,
+    /// How long the node took to boot, as it reported when it enrolled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<BootTiming>,
+    /// The network of the node's installed system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// The SSH public keys that let into the node's installed system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
+    /// Selects the disk for the node's operating systems, whatever hints they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskHints>,
+    /// The node's newest run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunStatus>,
+}
+
+impl NodeStatus {
+    /// A node of which nothing more is known.
+    pub fn new(id: String, state: NodeState, identity: Identity) -> Self {
+        Self {
+            id,
+            name: None,
+            state,
+            released: false,
+            claim_code: None,
+            claims: Vec::new(),
+            key: None,
+            earlier_keys: Vec::new(),
+            tpm: None,
+            require: Proof::default(),
+            mac_only: false,
+            identity,
+            inventory: None,
+            last_seen: None,
+            enrolled_at: None,
+            silent_since: None,
+            came_back_at: None,
+            boot_files_fetched: None,
+            timing: None,
+            network: None,
+            ssh_keys: Vec::new(),
+            disk: None,
+            run: None,
+        }
+    }
+}
+
+/// The state of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// The node has not fetched the run yet.
+    Pending,
+    /// The node works on the run.
+    Running,
+    /// Every step succeeded.
+    Succeeded,
+    /// A step failed.
+    Failed,
+}
+
+/// A run, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunStatus {
+    /// The run's id.
+    pub id: String,
+    /// The node's id.
+    pub node: String,
+    /// The state of the run.
+    pub state: RunState,
+    /// The time when the operator started the run.
+    pub created_at: u64,
+    /// The time when the node fetched the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<u64>,
+    /// Whether the run came unfinished from a backup. The node does not get it until an operator confirms it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
+    /// The time when the last step ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<u64>,
+    /// The time of the installed system's first report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phoned_home_at: Option<u64>,
+    /// The time of the installed system's last report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_contact_at: Option<u64>,
+    /// The values that cloud-init posted the first time: host keys, instance id, host names.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub phone_home: std::collections::BTreeMap<String, String>,
+    /// The steps, in order.
+    pub steps: Vec<StepStatus>,
+    /// The external steps that were reported, in the order to show them. They do not change the state of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub external_steps: Vec<ExternalStep>,
+    /// The reports of the installed system's boot reporter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootStatus>,
+}
+
+/// The state of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum StepState {
+    /// The step's turn has not come.
+    Pending,
+    /// The machine works on the step.
+    Running,
+    /// The step is done.
+    Succeeded,
+    /// The step failed for good.
+    Failed,
+    /// The step took longer than allowed.
+    TimedOut,
+    /// The step was not run, because an earlier step failed.
+    Skipped,
+}
+
+/// A step, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StepStatus {
+    /// The name of the step in the workflow.
+    pub name: String,
+    /// The name of the action.
+    pub action: String,
+    /// The state of the step.
+    pub state: StepState,
+    /// The number of the current attempt, from 1. It is 0 before the first attempt.
+    pub attempt: u32,
+    /// The time when the server heard that the first attempt began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<u64>,
+    /// The time when the server heard that the step ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<u64>,
+    /// The newest progress of the current attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The notes of the step, oldest first.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// The result of the step, if it succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// The reason why the step failed, or why its last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+}

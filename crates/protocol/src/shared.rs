@@ -1,0 +1,14 @@
+//! What messages and workflows consist of.
+
+pub mod digest;
+pub mod duration;
+pub mod error;
+pub mod given;
+pub mod identity;
+pub mod inventory;
+pub mod journal;
+pub mod network;
+pub mod oci;
+pub mod printable;
+pub mod secret;
+pub mod ssh_key;

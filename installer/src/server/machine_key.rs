@@ -1,0 +1,85 @@
+//! The key of the machine. The server knows the machine by it, so all installers of one boot use the same.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rcgen::{CertificateParams, KeyPair};
+use slipway_protocol::Secret;
+use tracing::warn;
+
+use crate::server::tls::TlsError;
+
+/// Name of the file with the key, in PEM, in [`crate::Options::state`].
+const FILE: &str = "machine.key";
+
+/// A P-256 key that never leaves the machine, and is lost when the machine restarts.
+#[derive(Debug)]
+pub struct MachineKey(KeyPair);
+
+impl MachineKey {
+    /// The key that an installer of this boot has left in the folder, else a new one, which is left there.
+    ///
+    /// A folder that cannot be read or written costs a warning: the machine can be installed, but a restarted installer
+    /// must wait until the server takes it for the same machine.
+    pub fn of_this_boot(folder: &Path) -> Result<Self, TlsError> {
+        let path = folder.join(FILE);
+        match fs::read_to_string(&path) {
+            Ok(pem) => match KeyPair::from_pem(&pem) {
+                Ok(key) => return Ok(Self(key)),
+                Err(error) => warn!("reading the key of this machine from {path:?}: {error}; making a new one"),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => warn!("reading the key of this machine from {path:?}: {error}; making a new one"),
+        }
+        let key = KeyPair::generate().map_err(wrong)?;
+        if let Err(error) = store(folder, &path, &key.serialize_pem()) {
+            warn!("storing the key of this machine in {path:?}: {error}");
+        }
+        Ok(Self(key))
+    }
+
+    /// A certificate request in PEM. The server sets the subject.
+    pub fn request(&self) -> Result<String, TlsError> {
+        let request = CertificateParams::default().serialize_request(&self.0).map_err(wrong)?;
+        request.pem().map_err(wrong)
+    }
+
+    /// The private key in PEM.
+    pub fn pem(&self) -> Secret {
+        self.0.serialize_pem().into()
+    }
+}
+
+/// Writes the key for its owner alone, whole or not at all.
+fn store(folder: &Path, path: &Path, pem: &str) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let aside = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    file.write_all(pem.as_bytes())?;
+    fs::rename(aside, path)
+}
+
+fn wrong(source: rcgen::Error) -> TlsError {
+    TlsError::Identity { source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_installers_of_one_boot_have_one_key() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let state = folder.path().join("slipway");
+        let first = MachineKey::of_this_boot(&state)?;
+        assert_eq!(MachineKey::of_this_boot(&state)?.pem().reveal(), first.pem().reveal());
+        assert_eq!(fs::metadata(state.join(FILE))?.permissions().mode() & 0o777, 0o600);
+        fs::write(state.join(FILE), "damaged")?;
+        assert_ne!(MachineKey::of_this_boot(&state)?.pem().reveal(), first.pem().reveal());
+        Ok(())
+    }
+}

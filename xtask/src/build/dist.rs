@@ -1,0 +1,258 @@
+//! Releases: programs, the parts of boot images, Debian packages, man pages, a bill of materials, and the digests of all of them. The
+//! same sources give the same bytes.
+
+mod licences;
+mod package;
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use slipway_parts::{Arch, Component, Parts};
+
+use crate::build::image::{self, PartsConfig};
+use crate::build::{binary, components, kernel, server};
+use crate::host::command::{command, run_and_tell, run_quietly};
+use crate::host::{cache, workspace};
+use package::Package;
+
+/// The version of all crates.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The file with the digests of all others, as sha256sum writes it.
+pub const SUMS: &str = "SHA256SUMS";
+/// The bill of materials of the server.
+pub const SBOM: &str = "slipway-server.spdx.json";
+/// The folder of man pages.
+const MAN: &str = "man";
+
+/// What a release is made of.
+pub struct Inputs {
+    /// `slipway-server` for this host.
+    pub server: PathBuf,
+    /// The folder in which `slipway` wrote its man pages and completions, if it did.
+    pub manual: Option<PathBuf>,
+    /// The parts of boot images, of which each has the static program of its architecture.
+    pub parts: Vec<PartsConfig>,
+    /// Date of all files, in seconds since 1970.
+    pub date: u64,
+}
+
+/// Builds everything of a release. `archs` are those of the boot images.
+pub fn inputs(archs: &[Arch]) -> Result<Inputs> {
+    let mut parts = Vec::new();
+    for arch in archs {
+        for kernel in [kernel::GENERIC, kernel::CLOUD] {
+            parts.push(image::config(kernel, *arch)?);
+        }
+    }
+    Ok(Inputs { server: build_server()?, manual: Some(build_manual()?), parts, date: date()? })
+}
+
+/// The date of a release: that of the last change to what is in it.
+pub fn date() -> Result<u64> {
+    let mut sources: BTreeSet<PathBuf> = BTreeSet::new();
+    for package in ["slipway", "slipway-server"] {
+        sources.extend(workspace::folders_of(package)?);
+    }
+    sources.extend(["initramfs", "packaging"].map(|name| workspace::root().join(name)));
+    workspace::source_date(&sources.into_iter().collect::<Vec<_>>())
+}
+
+/// Makes the files of a release in a folder, which is emptied, and returns their paths in it.
+pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
+    if out.exists() {
+        fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
+    }
+    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
+    let server = out.join("slipway-server");
+    run_quietly(command("strip", ["--strip-unneeded", "-o"]).arg(&server).arg(&inputs.server))?;
+    let folders = copy_parts(&inputs.parts, &out.join("parts"))?;
+    let manual = tempfile::tempdir().context("creating a temporary folder")?;
+    run_quietly(command(&server, ["manual"]).arg(manual.path()))?;
+
+    let components = components::crates("slipway-server", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH))?;
+    let sbom = slipway_parts::sbom(&format!("slipway-server-{VERSION}"), inputs.date, &components);
+    write(&out.join(SBOM), &sbom)?;
+    package_server(inputs.date, &server, manual.path(), &components, &sbom, out)?;
+    package_parts(inputs, &folders, out)?;
+    for arch in Arch::ALL {
+        if let Some(config) = inputs.parts.iter().find(|config| config.arch == arch) {
+            package_program(inputs, config, out)?;
+        }
+    }
+    for folder in [Some(manual.path()), inputs.manual.as_deref()].into_iter().flatten() {
+        for page in files_of(folder, ".1")? {
+            let name = page.file_name().unwrap_or_default();
+            write(&out.join(MAN).join(name), &read(&page)?)?;
+        }
+    }
+    let files = cache::files_below(out)?;
+    let mut sums = String::new();
+    for file in &files {
+        let name = file.strip_prefix(out).unwrap_or(file);
+        sums.push_str(&format!("{}  {}\n", slipway_parts::sha256(&read(file)?), name.display()));
+    }
+    write(&out.join(SUMS), sums.as_bytes())?;
+    cache::files_below(out)
+}
+
+/// Builds `slipway-server` without a path of this machine in it, and returns its path. The server of the lab has some.
+fn build_server() -> Result<PathBuf> {
+    let target = cache::cargo_target("target-dist", &[&["--release"]])?;
+    let maps = [(binary::cargo_home()?, "/cargo"), (target.clone(), "/target")];
+    let flags = |option: &str| maps.each_ref().map(|(from, to)| format!("{option}={}={to}", from.display()));
+    let mut cargo = command(workspace::cargo(), ["build", "--release", "--package", "slipway-server"]);
+    cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", flags("--remap-path-prefix").join("\x1f"));
+    cargo.env("CFLAGS", flags("-ffile-prefix-map").join(" ")).current_dir(workspace::root());
+    run_and_tell(&mut cargo, "Compiling", "building slipway-server for the release (kept for the next time)")?;
+    let program = target.join("release/slipway-server");
+    let bytes = read(&program)?;
+    for private in [workspace::root(), binary::cargo_home()?, cache::root()?] {
+        let needle = private.as_os_str().as_encoded_bytes();
+        if bytes.windows(needle.len()).any(|window| window == needle) {
+            bail!("checking {}: it contains the path {} of this machine", program.display(), private.display());
+        }
+    }
+    Ok(program)
+}
+
+/// Builds `slipway` with the command that writes its manual, and returns the folder in which it wrote it.
+fn build_manual() -> Result<PathBuf> {
+    let target = server::host_target()?;
+    let mut cargo = command(workspace::cargo(), ["build", "--package", "slipway", "--features", "manual"]);
+    cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
+    run_and_tell(&mut cargo, "Compiling", "building slipway's man pages")?;
+    let folder = workspace::root().join("target/slipway/manual-of-slipway");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    run_quietly(command(target.join("debug/slipway"), ["manual"]).arg(&folder))?;
+    Ok(folder)
+}
+
+/// Copies the parts, and returns the folders with them.
+fn copy_parts(configs: &[PartsConfig], to: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for config in configs {
+        let name = format!("{}-{}", config.arch.name(), config.kernel_name);
+        for file in cache::files_below(&image::build_parts(config)?.join(&name))? {
+            write(&to.join(&name).join(file.file_name().unwrap_or_default()), &read(&file)?)?;
+        }
+        folders.push(to.join(name));
+    }
+    Ok(folders)
+}
+
+fn package_server(
+    date: u64,
+    program: &Path,
+    manual: &Path,
+    components: &[Component],
+    sbom: &[u8],
+    out: &Path,
+) -> Result<()> {
+    let arch = Arch::ALL.into_iter().find(|arch| arch.is_of_host());
+    let arch = arch.context("packaging slipway-server: there are no packages for this architecture")?;
+    let package = Package::new("slipway-server", arch.debian(), date)?;
+    package.add_program("usr/bin/slipway-server", &read(program)?)?;
+    for (name, path) in [
+        ("slipway-server.service", "usr/lib/systemd/system/slipway-server.service"),
+        ("default", "etc/default/slipway-server"),
+        ("sysusers.conf", "usr/lib/sysusers.d/slipway-server.conf"),
+        ("tmpfiles.conf", "usr/lib/tmpfiles.d/slipway-server.conf"),
+    ] {
+        package.add(path, &packaging(&format!("slipway-server/{name}"))?)?;
+    }
+    add_manual(&package, "slipway-server", manual)?;
+    add_licences(&package, "copyright", components, sbom)?;
+    let libraries = package.libraries("usr/bin/slipway-server")?;
+    package.build(&libraries, &["-Zxz"], out).map(drop)
+}
+
+fn package_parts(inputs: &Inputs, folders: &[PathBuf], out: &Path) -> Result<()> {
+    let package = Package::new("slipway-parts", "all", inputs.date)?;
+    let mut components = Vec::new();
+    for folder in folders {
+        let parts = Parts::open(folder)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        for (file, content) in parts.files() {
+            package.add(&format!("usr/share/slipway/parts/{name}/{file}"), &content)?;
+        }
+        components.extend(parts.about.components);
+    }
+    let sbom = slipway_parts::sbom(&format!("slipway-parts-{VERSION}"), inputs.date, &components);
+    add_licences(&package, "slipway-parts/copyright", &components, &sbom)?;
+    let kernels: Vec<PathBuf> = inputs.parts.iter().map(|config| config.kernel.root.clone()).collect();
+    for (name, text) in licences::of_debian(&components, &kernels)? {
+        package.add_compressed(&package.doc(&format!("licences/{name}.gz")), &text)?;
+    }
+    // Its files are compressed already.
+    package.build("", &["-Zgzip", "-z1"], out).map(drop)
+}
+
+/// Packages the static program.
+fn package_program(inputs: &Inputs, config: &PartsConfig, out: &Path) -> Result<()> {
+    let package = Package::new("slipway", config.arch.debian(), inputs.date)?;
+    package.add_program("usr/bin/slipway", &read(&config.binary)?)?;
+    package.add("usr/share/lintian/overrides/slipway", &packaging("slipway/lintian-overrides")?)?;
+    if let Some(manual) = &inputs.manual {
+        add_manual(&package, "slipway", manual)?;
+    }
+    let components = components::crates("slipway", &binary::target(config.arch))?;
+    let sbom = slipway_parts::sbom(&format!("slipway-{VERSION}-{}", config.arch.name()), inputs.date, &components);
+    add_licences(&package, "copyright", &components, &sbom)?;
+    package.build("", &["-Zxz"], out).map(drop)
+}
+
+/// Adds man pages, and the completions of shells where each of them looks for those of packages.
+fn add_manual(package: &Package, program: &str, manual: &Path) -> Result<()> {
+    let pages = files_of(manual, ".1")?;
+    ensure!(!pages.is_empty(), "adding man pages: {} has none", manual.display());
+    for page in pages {
+        let name = page.file_name().unwrap_or_default().to_string_lossy();
+        package.add_compressed(&format!("usr/share/man/man1/{name}.gz"), &read(&page)?)?;
+    }
+    for (name, path) in [
+        (format!("{program}.bash"), format!("usr/share/bash-completion/completions/{program}")),
+        (format!("_{program}"), format!("usr/share/zsh/vendor-completions/_{program}")),
+        (format!("{program}.fish"), format!("usr/share/fish/vendor_completions.d/{program}.fish")),
+    ] {
+        package.add(&path, &read(&manual.join(name))?)?;
+    }
+    Ok(())
+}
+
+/// Adds the bill of materials, the file `copyright` of this name in `packaging`, and the licences of crates.
+fn add_licences(package: &Package, copyright: &str, components: &[Component], sbom: &[u8]) -> Result<()> {
+    package.add(&package.doc("copyright"), &packaging(copyright)?)?;
+    package.add(&package.doc("slipway.spdx.json"), sbom)?;
+    package.add_compressed(&package.doc("licences.gz"), licences::of_crates(components)?.as_bytes())
+}
+
+/// A file of the folder `packaging`.
+fn packaging(name: &str) -> Result<Vec<u8>> {
+    read(&workspace::root().join("packaging").join(name))
+}
+
+/// The files in a folder whose names end so, sorted.
+fn files_of(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
+    let mut files = cache::files_below(folder)?;
+    files.retain(|file| file.to_string_lossy().ends_with(end));
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// Writes a file that everybody may read, and the folders above it.
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, content))
+        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o644)))
+        .with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,130 @@
+//! Debian packages (deb(5), Debian Policy), made of files and of a folder in `packaging`. The same inputs give the same bytes.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::{VERSION, read};
+use crate::host::command::{command, run_quietly, stdout};
+use crate::host::{cache, workspace};
+
+/// Files of dpkg in a package, by their names in `packaging/NAME`, where all but the first may be missing.
+const CONTROL: [&str; 5] = ["control", "conffiles", "postinst", "prerm", "postrm"];
+
+/// A package whose files are put together in a folder.
+pub struct Package {
+    name: &'static str,
+    architecture: &'static str,
+    date: u64,
+    folder: TempDir,
+}
+
+impl Package {
+    /// A package with `packaging/NAME`, without files yet. `date` is that of all files, in seconds since 1970.
+    pub fn new(name: &'static str, architecture: &'static str, date: u64) -> Result<Self> {
+        let folder = tempfile::tempdir().context("creating a temporary folder")?;
+        let package = Self { name, architecture, date, folder };
+        // A package of Debian's own format, "native", has one change log, in Debian's format.
+        let when = stdout(&mut command("date", ["--utc", "--rfc-email", &format!("--date=@{date}")]))?;
+        let changes = format!(
+            "{name} ({VERSION}) unstable; urgency=medium\n\n  * Release {VERSION}.\n\n -- The slipway authors \
+             <authors@slipway.invalid>  {when}"
+        );
+        package.add_compressed(&package.doc("changelog.gz"), changes.as_bytes())?;
+        Ok(package)
+    }
+
+    /// Adds a file.
+    pub fn add(&self, path: &str, content: &[u8]) -> Result<()> {
+        let path = self.root().join(path);
+        let folder = path.parent().unwrap_or(self.folder.path());
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Adds a program.
+    pub fn add_program(&self, path: &str, content: &[u8]) -> Result<()> {
+        self.add(path, content)?;
+        let path = self.root().join(path);
+        fs::set_permissions(&path, Permissions::from_mode(0o755))
+            .with_context(|| format!("changing {}", path.display()))
+    }
+
+    /// Adds a file that is compressed by gzip, without name and time. The path ends in `.gz`.
+    pub fn add_compressed(&self, path: &str, content: &[u8]) -> Result<()> {
+        self.add(path.trim_end_matches(".gz"), content)?;
+        run_quietly(command("gzip", ["-9", "--no-name"]).arg(self.root().join(path.trim_end_matches(".gz"))))
+    }
+
+    /// Path of a file in the package's folder of documentation.
+    pub fn doc(&self, name: &str) -> String {
+        format!("usr/share/doc/{}/{name}", self.name)
+    }
+
+    /// The packages with the libraries that a program is linked with, as in the field `Depends`.
+    pub fn libraries(&self, program: &str) -> Result<String> {
+        // The program reads the names of packages from a source package.
+        let source = tempfile::tempdir().context("creating a temporary folder")?;
+        let control = source.path().join("debian/control");
+        fs::create_dir(source.path().join("debian"))
+            .and_then(|()| {
+                fs::write(&control, format!("Source: slipway\n\nPackage: {}\nArchitecture: any\n", self.name))
+            })
+            .with_context(|| format!("writing {}", control.display()))?;
+        let mut shlibdeps = command("dpkg-shlibdeps", ["-O", "-e"]);
+        let found = stdout(shlibdeps.arg(self.root().join(program)).current_dir(source.path()))?;
+        let libraries = found.trim().strip_prefix("shlibs:Depends=");
+        Ok(libraries.with_context(|| format!("looking for the libraries of {program}: there are none"))?.to_owned())
+    }
+
+    /// Writes the package into a folder. `libraries` is what [`Package::libraries`] found, `compression` are options of
+    /// dpkg-deb.
+    pub fn build(self, libraries: &str, compression: &[&str], out: &Path) -> Result<PathBuf> {
+        let root = self.root();
+        let files = cache::files_below(&root)?;
+        let size = files.iter().map(|file| Ok(fs::metadata(file)?.len().div_ceil(1024))).sum::<Result<u64>>()?;
+        let sums = files.iter().map(|file| self.sum(file)).collect::<Result<String>>()?;
+        let values = [
+            ("${version}", VERSION),
+            ("${architecture}", self.architecture),
+            ("${libraries}", libraries),
+            ("${size}", &size.to_string()),
+        ];
+        let from = workspace::root().join("packaging").join(self.name);
+        for name in CONTROL.into_iter().filter(|name| from.join(name).exists()) {
+            let mut text = String::from_utf8(read(&from.join(name))?).with_context(|| format!("reading {name}"))?;
+            if name == "control" {
+                values.iter().for_each(|(key, value)| text = text.replace(key, value));
+            }
+            let path = format!("DEBIAN/{name}");
+            match text.starts_with("#!") {
+                true => self.add_program(&path, text.as_bytes())?,
+                false => self.add(&path, text.as_bytes())?,
+            }
+        }
+        self.add("DEBIAN/md5sums", sums.as_bytes())?;
+        // Folders and files as everybody may read them, whatever the umask is.
+        run_quietly(command("chmod", ["--recursive", "u=rwX,go=rX"]).arg(&root))?;
+        let path = out.join(format!("{}_{VERSION}_{}.deb", self.name, self.architecture));
+        // The number of threads changes the bytes. Later times than the date become the date.
+        let mut build = command("dpkg-deb", ["--root-owner-group", "--threads-max=1"]);
+        build.args(compression);
+        run_quietly(build.arg("--build").arg(&root).arg(&path).env("SOURCE_DATE_EPOCH", self.date.to_string()))?;
+        Ok(path)
+    }
+
+    /// Not the temporary folder itself: it is this user's alone, and the package has its mode.
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// The line of a file in `md5sums`.
+    fn sum(&self, file: &Path) -> Result<String> {
+        let sum = stdout(command("md5sum", ["--binary"]).arg(file))?;
+        let sum = sum.split_whitespace().next().unwrap_or_default();
+        Ok(format!("{sum}  {}\n", file.strip_prefix(self.root()).unwrap_or(file).display()))
+    }
+}

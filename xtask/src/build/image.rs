@@ -1,0 +1,223 @@
+//! The parts of boot images, which are the same for every site. `slipway-server media` makes boot files of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use slipway_parts::cpio::{Archive, Entry, Node};
+use slipway_parts::{About, Arch, Component, Parts};
+
+use crate::build::kernel::Kernel;
+use crate::build::modules::{Index, Selection};
+use crate::build::{binary, components, firmware_files, kernel, mkfs, rare_drivers};
+use crate::host::cache::{self, Key};
+use crate::host::command::{command, run_quietly};
+use crate::host::{debian, workspace};
+
+/// The inputs of the parts.
+#[derive(Clone, Debug)]
+pub struct PartsConfig {
+    /// The processor that binary, programs and kernel are for.
+    pub arch: Arch,
+    /// The static binary.
+    pub binary: PathBuf,
+    /// The folder with mke2fs and mkfs.xfs.
+    pub mkfs: PathBuf,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Name of the kernel in `initramfs/kernels.txt`.
+    pub kernel_name: String,
+    /// Date of every file in the image, in seconds since 1970.
+    pub date: u64,
+}
+
+/// Paths of boot files for the network.
+#[derive(Clone, Debug)]
+pub struct ImagePaths {
+    /// The kernel.
+    pub vmlinuz: PathBuf,
+    /// The initramfs.
+    pub initramfs: PathBuf,
+    /// The unified kernel image.
+    pub uki: PathBuf,
+}
+
+/// The list of modules in the initramfs.
+pub const DRIVERS: &str = "drivers.txt";
+/// The list of modules for which the initramfs has no room.
+pub const RARE_DRIVERS: &str = "rare-drivers.txt";
+
+/// Path of the stub of unified kernel images, which is fetched: the host's is too old.
+fn stub(arch: Arch) -> Result<PathBuf> {
+    let root = debian::unpacked_for(&debian::STUB, arch)?;
+    Ok(root.join(format!("usr/lib/systemd/boot/efi/linux{}.efi.stub", arch.efi())))
+}
+
+/// Default date of an image: that of the last change to its sources.
+fn source_date() -> Result<u64> {
+    let mut sources = workspace::folders_of("slipway")?;
+    sources.push(workspace::root().join("initramfs"));
+    workspace::source_date(&sources)
+}
+
+/// The inputs of the parts with a kernel of `initramfs/kernels.txt`, from the cache or built.
+pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
+    Ok(PartsConfig {
+        arch,
+        binary: binary::build(arch, None)?,
+        mkfs: mkfs::build(arch)?,
+        kernel: kernel::fetch(Some(kernel), arch)?,
+        kernel_name: kernel.to_owned(),
+        date: source_date()?,
+    })
+}
+
+/// The folder of parts with one folder for each architecture and kernel, from the cache or built. The same
+/// configuration gives the same bytes.
+pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
+    let (arch, release) = (config.arch, &config.kernel.release);
+    let common = common_archive(config)?;
+    let components = read(&common.join(COMPONENTS))?;
+    let mut components: Vec<Component> = serde_json::from_slice(&components).context("reading components")?;
+    components.push(components::stub(arch)?);
+    let about = About::new(arch, &config.kernel_name, release, config.date, components);
+    let (vmlinuz, archive) = (read(&config.kernel.vmlinuz())?, read(&common.join(COMMON_ARCHIVE))?);
+    let mut parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?).with_program(read(&config.binary)?);
+    if let Some(rare) = rare_drivers::build(&config.kernel)? {
+        parts = parts.with_rare_drivers(rare);
+    }
+    let key = Key::new("parts-1").with("parts", &parts.digest);
+    cache::keyed("parts", key, |folder| {
+        let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        for (name, content) in parts.files() {
+            let path = folder.join(name);
+            fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    })
+}
+
+impl ImagePaths {
+    /// Those below a folder in which boot files were made.
+    pub fn below(out: &Path, arch: &str) -> Self {
+        let file = |name: &str| out.join(arch).join(name);
+        Self { vmlinuz: file("vmlinuz"), initramfs: file("initramfs"), uki: file("slipway.efi") }
+    }
+}
+
+/// The folder with the compressed archive of programs and modules, and with the components in it, from the cache or built.
+fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
+    let sources = workspace::root().join("initramfs");
+    let key = Key::new("initramfs-4")
+        .with("date", config.date.to_string())
+        .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
+        .with("release", &config.kernel.release)
+        .with_path(&config.binary)?
+        .with_path(&config.mkfs)?
+        .with_path(&sources)?;
+    cache::keyed("initramfs", key, |folder| {
+        write_common_archive(config, folder)?;
+        let path = folder.join(COMPONENTS);
+        let components = serde_json::to_vec(&components::of(config)?).context("writing components")?;
+        fs::write(&path, components).with_context(|| format!("writing {}", path.display()))
+    })
+}
+
+/// Names of the compressed archive and of the list of its components in their folder.
+const COMMON_ARCHIVE: &str = "common.cpio.zst";
+const COMPONENTS: &str = "components.json";
+
+/// Builds the archive with programs and modules, even if it is in the cache, and returns its path in the folder.
+pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
+    let sources = workspace::root().join("initramfs");
+    let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
+    let selection = select(&config.kernel, DRIVERS)?;
+    add_modules(&mut archive, &config.kernel, &selection)?;
+    firmware_files::add(&mut archive, &config.kernel, &selection)?;
+    if let Some(rare) = rare_drivers::build(&config.kernel)? {
+        // What the machine fetches of it is trusted as far as this file is.
+        let digest = format!("{}\n", slipway_parts::sha256(&rare.index));
+        archive.add_file(slipway_protocol::node::rare_drivers::DIGEST_FILE, 0o644, digest.into_bytes());
+    }
+    let plain = folder.join("common.cpio");
+    fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
+    // One thread, because zstd does not promise the same output with more.
+    let finished = folder.join(COMMON_ARCHIVE);
+    run_quietly(command("zstd", ["-19", "--single-thread", "--quiet", "--rm"]).arg(&plain).arg("-o").arg(&finished))?;
+    Ok(finished)
+}
+
+/// The entries of a gen_init_cpio list.
+fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
+    let mut archive = Archive::default();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let octal =
+            |mode| u32::from_str_radix(mode, 8).with_context(|| format!("manifest.txt:{}: mode {mode:?}", number + 1));
+        let (path, mode, node) = match words[..] {
+            [] => continue,
+            [word, ..] if word.starts_with('#') => continue,
+            ["dir", path, mode, "0", "0"] => (path, mode, Node::Directory),
+            ["slink", path, target, mode, "0", "0"] => (path, mode, Node::Symlink(target.to_owned())),
+            ["nod", path, mode, "0", "0", "c", major, minor] => {
+                (path, mode, Node::CharDevice(major.parse()?, minor.parse()?))
+            }
+            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(read(&config.binary)?)),
+            ["file", path, "${MKE2FS}", mode, "0", "0"] => {
+                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKE2FS))?))
+            }
+            ["file", path, "${MKFS_XFS}", mode, "0", "0"] => {
+                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKFS_XFS))?))
+            }
+            _ => bail!("manifest.txt:{}: {line:?} is not a dir, nod, slink or file that root owns", number + 1),
+        };
+        archive.add(path, Entry { node, mode: octal(mode)? });
+    }
+    Ok(archive)
+}
+
+/// Entries of the driver list that the kernel does not have.
+pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
+    Ok(select(kernel, DRIVERS)?.absent)
+}
+
+/// The modules of a list in the folder `initramfs`, with all their dependencies.
+pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
+    let drivers = read_text(&workspace::root().join("initramfs").join(list))?;
+    // Debian's name of a kernel for virtual machines has this in the middle.
+    let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
+    let index = |name: &str| read_text(&kernel.modules().join(name));
+    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
+    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
+    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(&drivers, name))
+}
+
+/// Adds modules, and a depmod index of only those.
+fn add_modules(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
+    let modules = kernel.modules();
+    let staging = tempfile::tempdir().context("creating a temporary folder")?;
+    let below = Path::new("lib/modules").join(&kernel.release);
+    let own = ["modules.order", "modules.builtin", "modules.builtin.modinfo"].map(str::to_owned);
+    for file in selection.files.iter().chain(&own) {
+        let to = staging.path().join(&below).join(file);
+        let folder = to.parent().unwrap_or(staging.path());
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        fs::copy(modules.join(file), &to).with_context(|| format!("copying {file}"))?;
+    }
+    run_quietly(command("depmod", ["--basedir"]).arg(staging.path()).arg(&kernel.release))?;
+    let indexes = ["modules.dep", "modules.alias", "modules.softdep", "modules.builtin"].map(str::to_owned);
+    for file in selection.files.iter().chain(&indexes) {
+        let path = below.join(file);
+        archive.add_file(&path.to_string_lossy(), 0o644, read(&staging.path().join(&path))?);
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}

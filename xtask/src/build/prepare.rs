@@ -1,0 +1,336 @@
+//! Determines what a command needs before it starts: how long it will take, how much it will download and keep, and the
+//! host's packages, which are installed at once.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use slipway_parts::Arch;
+
+use crate::build::binary;
+use crate::build::binary::Toolchain;
+use crate::host::{cache, packages};
+
+/// Something fetched or built once and kept in the cache. The figures are estimates for two cores and a fast network.
+pub struct Part {
+    /// Name shown to users.
+    name: &'static str,
+    /// Packages of the host.
+    packages: &'static [&'static [&'static str]],
+    /// Its folder below the cache folder.
+    folder: &'static str,
+    /// Number of entries in that folder when it is complete.
+    entries: usize,
+    /// Seconds to build it.
+    seconds: u64,
+    /// Megabytes to download for it, without host packages.
+    download: u64,
+    /// Megabytes in the cache, with everything kept for rebuilding it.
+    kept: u64,
+}
+
+/// The static binary: crates, zig, std.
+pub const BINARY: Part = Part {
+    name: "the static binary",
+    packages: &[packages::PYTHON],
+    folder: "binary",
+    entries: 1,
+    seconds: 300,
+    download: 150,
+    kept: 900,
+};
+/// The static binary for arm64, beside the other.
+pub const BINARY_ARM64: Part = Part {
+    name: "the static binary for arm64",
+    packages: &[packages::PYTHON],
+    folder: "binary",
+    entries: 2,
+    seconds: 300,
+    download: 40,
+    kept: 700,
+};
+/// slipway-server for this host.
+pub const SERVER: Part = Part {
+    name: "the server",
+    packages: &[packages::C_COMPILER],
+    folder: "target-host/release/deps",
+    entries: 1,
+    seconds: 260,
+    download: 40,
+    kept: 600,
+};
+/// slipway-server as it is released, and the programs that make packages.
+pub const RELEASE: Part = Part {
+    name: "the server of the release",
+    packages: &[packages::C_COMPILER, packages::PACKAGES],
+    folder: "target-dist/release/deps",
+    entries: 1,
+    seconds: 600,
+    download: 40,
+    kept: 600,
+};
+/// Kernel, programs and archive of the boot image.
+pub const BOOT_IMAGE: Part = Part {
+    name: "the boot image",
+    packages: &[packages::BOOT_IMAGE, packages::MKFS],
+    folder: "mkfs",
+    entries: 1,
+    seconds: 90,
+    download: 90,
+    kept: 400,
+};
+/// The same for arm64.
+pub const BOOT_IMAGE_ARM64: Part = Part {
+    name: "the boot image for arm64",
+    packages: &[packages::BOOT_IMAGE, packages::MKFS, packages::MKFS_ARM64],
+    folder: "mkfs",
+    entries: 2,
+    seconds: 120,
+    download: 120,
+    kept: 450,
+};
+/// The Debian that the demo installs.
+pub const TARGET_IMAGE: Part = Part {
+    name: "a Debian to install",
+    packages: &[packages::TARGET_IMAGE],
+    folder: "target-image",
+    entries: 1,
+    seconds: 150,
+    download: 130,
+    kept: 170,
+};
+/// The Debians that the tests install.
+pub const TARGET_IMAGES: Part = Part {
+    name: "six Debians to install",
+    packages: &[packages::TARGET_IMAGE, packages::TRANSLATION],
+    folder: "target-image",
+    entries: 6,
+    seconds: 1380,
+    download: 850,
+    kept: 1150,
+};
+/// The program that builds web pages of the manual.
+pub const MANUAL: Part = Part {
+    name: "the program that builds the manual",
+    packages: &[packages::PYTHON],
+    folder: "python",
+    entries: 1,
+    seconds: 10,
+    download: 10,
+    kept: 40,
+};
+/// The Debian that benchmarks write, with its compressed forms.
+pub const LARGE_IMAGE: Part = Part {
+    name: "the benchmark image",
+    packages: &[packages::TARGET_IMAGE, packages::BENCH],
+    folder: "large-image",
+    entries: 1,
+    seconds: 300,
+    download: 500,
+    kept: 3000,
+};
+/// Machines in QEMU.
+pub const MACHINES: Part = Part {
+    name: "virtual machines",
+    packages: &[packages::QEMU, packages::PYTHON, packages::TARGET_IMAGE],
+    folder: "python",
+    entries: 2,
+    seconds: 30,
+    download: 20,
+    kept: 100,
+};
+/// The test programs.
+pub const TEST_PROGRAMS: Part = Part {
+    name: "lints, manual and test programs",
+    packages: &[packages::PYTHON, packages::C_COMPILER, packages::TESTS],
+    folder: "target-host/debug/deps",
+    entries: 1,
+    seconds: 700,
+    download: 60,
+    kept: 5000,
+};
+/// The servers and other tools that `bench stream` compares with.
+pub const BENCH: Part = Part {
+    name: "the tools to compare with",
+    packages: &[packages::BENCH],
+    folder: "",
+    entries: 0,
+    seconds: 0,
+    download: 0,
+    kept: 0,
+};
+/// What else benchmarks and power cut tests use.
+pub const TORTURE: Part = Part {
+    name: "the programs that check disks",
+    packages: &[packages::TORTURE],
+    folder: "",
+    entries: 0,
+    seconds: 0,
+    download: 0,
+    kept: 0,
+};
+/// The smallest Debian, for a fresh machine.
+pub const FRESH_ROOT: Part = Part {
+    name: "the root of a fresh machine",
+    packages: &[packages::TARGET_IMAGE],
+    folder: "fresh-root",
+    entries: 1,
+    seconds: 40,
+    download: 130,
+    kept: 500,
+};
+/// The fuzz targets.
+pub const FUZZ: Part = Part {
+    name: "the fuzz targets",
+    packages: &[packages::FUZZ],
+    folder: "target-fuzz",
+    entries: 2,
+    seconds: 240,
+    download: 60,
+    kept: 1500,
+};
+
+/// The processors that the estimates are for.
+const CORES: usize = 2;
+/// More processors than this make nothing faster: the longest crates and machines are waited for.
+const MOST_CORES: usize = 8;
+
+/// The command that runs: where its time will be kept, if everything it needs was ready, and when it began. What it
+/// runs in turn prepares too, and does not count.
+static RUNNING: OnceLock<Option<(PathBuf, Instant)>> = OnceLock::new();
+
+/// Keeps how long the command took, for the next forecast on this machine. To be called when it has succeeded.
+pub fn succeeded() {
+    if let Some(Some((file, began))) = RUNNING.get() {
+        // A forecast is not worth an error.
+        _ = fs::write(file, began.elapsed().as_secs().to_string());
+    }
+}
+
+/// Where the time of a command is kept. Its options are known by the estimate.
+fn kept_time(command: &str, itself: Duration) -> Result<PathBuf> {
+    let name = command.split_whitespace().skip(2).collect::<Vec<_>>().join("-");
+    Ok(cache::folder("times")?.join(format!("{name}-{}", itself.as_secs())))
+}
+
+/// An estimate for two processors, on this machine.
+fn scaled(estimate: Duration, cores: usize) -> Duration {
+    estimate * CORES as u32 / cores.clamp(1, MOST_CORES) as u32
+}
+
+/// Prints what to expect of the command, then installs the packages of its parts. `itself` is the time it takes when
+/// everything is in the cache, on two processors. Where the command ran before, its own time counts.
+pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
+    let mut packages: Vec<&str> = parts.iter().flat_map(|part| part.packages.concat()).collect();
+    if parts.iter().any(|part| part.name == BINARY.name)
+        && packages::is_debian()
+        && binary::default_toolchain(Arch::X86_64) == Toolchain::Debian
+    {
+        packages.extend(packages::DEBIAN_RUST);
+    }
+    let new: Vec<&Part> = parts.iter().filter(|part| !part.is_there()).collect();
+    let of_debian = match packages::is_debian() {
+        true => packages::megabytes_to_download(&packages)?,
+        false => 0,
+    };
+    let cache = cache::root()?;
+    let cores = std::thread::available_parallelism().map_or(CORES, usize::from);
+    let file = kept_time(command, itself)?;
+    let measured = fs::read_to_string(&file).ok().and_then(|seconds| seconds.trim().parse().ok());
+    let itself = measured.map_or_else(|| scaled(itself, cores), Duration::from_secs);
+    let is_ready = new.is_empty() && of_debian == 0;
+    RUNNING.get_or_init(|| is_ready.then(|| (file, Instant::now())));
+    let known = Known { itself, was_measured: measured.is_some(), cores };
+    for line in forecast(command, &new, &known, of_debian, &cache.display().to_string()) {
+        eprintln!("{line}");
+    }
+    match packages::is_debian() {
+        true => packages::ensure(&packages),
+        // Without dpkg, the first part that lacks something fails with an error.
+        false => Ok(()),
+    }
+}
+
+impl Part {
+    fn is_there(&self) -> bool {
+        let folder = cache::root().map(|root| root.join(self.folder));
+        let Ok(entries) = folder.and_then(|folder| Ok(fs::read_dir(folder)?)) else { return self.entries == 0 };
+        let is_whole = |name: &str| !name.ends_with(".lock") && !name.ends_with(".unfinished");
+        entries.flatten().filter(|entry| is_whole(&entry.file_name().to_string_lossy())).count() >= self.entries
+    }
+}
+
+/// What is known of the time of a command.
+struct Known {
+    /// The time it takes when everything is in the cache.
+    itself: Duration,
+    /// Whether it took that time before.
+    was_measured: bool,
+    /// Processors of this machine.
+    cores: usize,
+}
+
+fn forecast(command: &str, new: &[&Part], known: &Known, of_debian: u64, cache: &str) -> Vec<String> {
+    let Known { itself, was_measured, cores } = *known;
+    let build: u64 = new.iter().map(|part| part.seconds).sum();
+    // Host packages: a few megabytes a second, installation included.
+    let all = scaled(Duration::from_secs(build), cores) + Duration::from_secs(of_debian / 4) + itself;
+    if new.is_empty() && of_debian == 0 {
+        let basis = if was_measured { ", as the last time" } else { "" };
+        return vec![format!("{command}: about {}{basis}; everything it needs is ready", minutes(itself))];
+    }
+    let processors = if cores == 1 { "one core".to_owned() } else { format!("{cores} cores") };
+    let names: Vec<&str> = new.iter().map(|part| part.name).collect();
+    let download: u64 = new.iter().map(|part| part.download).sum();
+    let kept: u64 = new.iter().map(|part| part.kept).sum();
+    let mut lines = vec![format!(
+        "{command}: about {} this time, on {processors} and a fast network; {} from the next time on",
+        minutes(all),
+        minutes(itself)
+    )];
+    if !names.is_empty() {
+        lines.push(format!("  to build first: {}", names.join(", ")));
+    }
+    lines.push(format!(
+        "  to download: about {} MB, of which {of_debian} MB are Debian packages for this host",
+        download + of_debian
+    ));
+    if kept > 0 {
+        lines.push(format!("  to keep: about {kept} MB in {cache} (`cargo xtask cache` lists and removes them)"));
+    }
+    lines
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs().div_ceil(60) {
+        0 | 1 => "a minute".to_owned(),
+        minutes => format!("{minutes} minutes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_says_what_it_will_cost() {
+        let itself = Duration::from_secs(180);
+        let known = |cores, was_measured| Known { itself, was_measured, cores };
+        let told = forecast("cargo xtask demo", &[&BINARY, &SERVER], &known(2, false), 100, "/c").join("\n");
+        let (seconds, download) = (BINARY.seconds + SERVER.seconds + 25, BINARY.download + SERVER.download + 100);
+        assert!(told.contains(&format!("about {} minutes this time", (seconds + 180).div_ceil(60))), "{told}");
+        assert!(told.contains("3 minutes from the next time on"), "{told}");
+        assert!(told.contains("to build first: the static binary, the server"), "{told}");
+        assert!(told.contains(&format!("about {download} MB, of which 100 MB")), "{told}");
+        assert!(told.contains(&format!("about {} MB in /c", BINARY.kept + SERVER.kept)), "{told}");
+        let told = forecast("cargo xtask demo", &[&BINARY], &known(1, false), 0, "/c").join("\n");
+        let expect = format!("about {} minutes this time, on one core", (BINARY.seconds * 2 + 180).div_ceil(60));
+        assert!(told.contains(&expect), "{told}");
+        let told = forecast("cargo xtask demo", &[], &known(4, false), 0, "/c");
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is ready"]);
+        let told = forecast("cargo xtask demo", &[], &known(4, true), 0, "/c");
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes, as the last time; everything it needs is ready"]);
+    }
+}

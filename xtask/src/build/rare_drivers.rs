@@ -1,0 +1,139 @@
+//! The pack of drivers that the initramfs has no room for, and its index: what `initramfs/rare-drivers.txt` names. Machines fetch
+//! from it what they need, piece by piece.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use slipway_parts::sha256;
+use slipway_protocol::node::rare_drivers::{Piece, RareDrivers, RareModule};
+
+use crate::build::firmware_files;
+use crate::build::image::{self, DRIVERS, RARE_DRIVERS};
+use crate::build::kernel::Kernel;
+use crate::build::modules::{self, Selection};
+use crate::host::cache::{self, Key};
+use crate::host::command::{command, run_quietly};
+use crate::host::workspace;
+
+/// The pack of a kernel from the cache, or built. None if the kernel has no such drivers. The same kernel and lists give the same
+/// bytes.
+pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
+    let key = Key::new("rare-drivers-1")
+        .with("kernel", kernel.root.as_os_str().as_encoded_bytes())
+        .with("release", &kernel.release)
+        .with_path(&workspace::root().join("initramfs"))?;
+    let folder = cache::keyed("rare-drivers", key, |folder| {
+        let (index, pack) = make(kernel, folder)?;
+        write(&folder.join(slipway_parts::RARE_PACK), &pack)?;
+        let mut index = serde_json::to_vec(&index).context("writing the index of rare drivers")?;
+        index.push(b'\n');
+        write(&folder.join(slipway_parts::RARE_INDEX), &index)
+    })?;
+    let pack = read(&folder.join(slipway_parts::RARE_PACK))?;
+    let index = read(&folder.join(slipway_parts::RARE_INDEX))?;
+    Ok((!pack.is_empty()).then_some(slipway_parts::RareDrivers { index, pack }))
+}
+
+/// The modules that are in the pack: those with the id of a PCI device, and all that they need. Those of them that the initramfs
+/// has are there too, because a machine with little memory deletes what it does not use.
+pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Selection)> {
+    let (image, rare) = (image::select(kernel, DRIVERS)?, image::select(kernel, RARE_DRIVERS)?);
+    let alias = read_text(&kernel.modules().join("modules.alias"))?;
+    let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (pattern, module) in alias.lines().filter_map(|line| line.strip_prefix("alias ")?.split_once(' ')) {
+        if pattern.starts_with("pci:") {
+            aliases.entry(modules::name_of(module)).or_default().push(pattern.to_owned());
+        }
+    }
+    let needs = needs(kernel)?;
+    let drivers: Vec<&String> =
+        rare.files.difference(&image.files).filter(|file| aliases.contains_key(&modules::name_of(file))).collect();
+    aliases.retain(|module, _| drivers.iter().any(|file| modules::name_of(file) == *module));
+    let with_needs = drivers.into_iter().flat_map(|file| needs.get(file).into_iter().flatten().chain([file]));
+    Ok((aliases, Selection { files: with_needs.cloned().collect(), absent: Vec::new() }))
+}
+
+/// What each module file needs, in the order in which it is loaded: modules.dep has the last first.
+fn needs(kernel: &Kernel) -> Result<BTreeMap<String, Vec<String>>> {
+    let dep = read_text(&kernel.modules().join("modules.dep"))?;
+    let lines = dep.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines
+        .map(|(file, needs)| (file.to_owned(), needs.split_whitespace().rev().map(str::to_owned).collect()))
+        .collect())
+}
+
+fn make(kernel: &Kernel, folder: &Path) -> Result<(RareDrivers, Vec<u8>)> {
+    let ((aliases, selection), needs) = (selection(kernel)?, needs(kernel)?);
+    let mut writer = Writer { folder, pack: Vec::new(), known: BTreeMap::new() };
+    let mut index = RareDrivers { release: kernel.release.clone(), ..RareDrivers::default() };
+    for file in &selection.files {
+        let piece = writer.add(&read(&kernel.modules().join(file))?)?;
+        let names = |files: &[String]| files.iter().map(|file| modules::name_of(file)).collect();
+        let name = modules::name_of(file);
+        let aliases = aliases.get(&name).cloned().unwrap_or_default();
+        let needs = needs.get(file).map(|files| names(files)).unwrap_or_default();
+        index.modules.insert(name, RareModule { piece, needs, aliases, firmware: Vec::new() });
+    }
+    let mut of_module: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (named, content) in firmware_files::contents(kernel, &selection)? {
+        let piece = writer.add(&content)?;
+        index.firmware.insert(named.file.clone(), piece);
+        of_module.entry(modules::name_of(&named.module)).or_default().insert(named.file);
+    }
+    for (module, files) in of_module {
+        if let Some(module) = index.modules.get_mut(&module) {
+            module.firmware = files.into_iter().collect();
+        }
+    }
+    index.check(&kernel.release).context("making the index of rare drivers")?;
+    Ok((index, writer.pack))
+}
+
+/// A pack that grows.
+struct Writer<'a> {
+    /// For files of a moment.
+    folder: &'a Path,
+    pack: Vec<u8>,
+    /// The pieces by the digest of their content: firmware has several names.
+    known: BTreeMap<String, Piece>,
+}
+
+impl Writer<'_> {
+    fn add(&mut self, content: &[u8]) -> Result<Piece> {
+        let digest = sha256(content);
+        if let Some(piece) = self.known.get(&digest) {
+            return Ok(piece.clone());
+        }
+        let plain = self.folder.join("plain");
+        write(&plain, content)?;
+        let packed = self.folder.join("packed");
+        // One thread, because zstd does not promise the same output with more.
+        let options = ["-19", "--single-thread", "--quiet", "--force", "--rm"];
+        run_quietly(command("zstd", options).arg(&plain).arg("-o").arg(&packed))?;
+        let packed_bytes = read(&packed)?;
+        fs::remove_file(&packed).with_context(|| format!("removing {}", packed.display()))?;
+        let piece = Piece {
+            offset: self.pack.len() as u64,
+            size: packed_bytes.len() as u64,
+            sha256: sha256(&packed_bytes),
+            unpacked: content.len() as u64,
+        };
+        self.pack.extend(packed_bytes);
+        self.known.insert(digest, piece.clone());
+        Ok(piece)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,8 @@
+//! What is checked: tests, layers, the manual, fuzz targets, power cuts and the README on a fresh machine.
+
+pub mod fresh;
+pub mod fuzz;
+pub mod layers;
+pub mod manual;
+pub mod runner;
+pub mod torture;

@@ -1,0 +1,288 @@
+//! Finds and runs test programs, and evaluates their output.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::host::command::{command, run_quietly, stdout, tail};
+use crate::host::workspace;
+use crate::lab::target_image::System;
+
+/// Maximum number of test programs at the same time, if there are as many processors. Each runs one test at a time: an
+/// emulated machine uses a whole core, and its time limits assume that it has one.
+const AT_ONCE: usize = 2;
+
+/// Printed by a test that lacks something it needs here, such as root, a tool or a file system of the kernel.
+const NOT_CHECKED: &str = "not checked: ";
+
+/// A program that takes longer hangs. The longest takes ten minutes on two cores.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Polling interval of a running program.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Whole-machine tests that take longer than two minutes, with what only they need, and take turns, each with the system that
+/// only it installs, if any.
+pub const LONG: [(&str, Option<System>); 7] = [
+    ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
+    ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
+    ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
+    ("a_system_of_ostree_and_ignition_reports_how_it_boots", Some(System::Ostree)),
+    // What these machines boot takes minutes to build.
+    ("an_arm64_machine_boots_by_firmware_and_has_its_disk_written", None),
+    ("proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop", None),
+    ("an_arm64_debian_is_installed_until_it_runs", Some(System::Arm64)),
+];
+
+/// Whether a test starts a machine with arm64.
+pub fn is_arm64(test: &str) -> bool {
+    test.contains("_arm64_")
+}
+
+/// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.
+pub fn turn() -> usize {
+    commit() % LONG.len()
+}
+
+/// The number of this commit, by which those take turns that do not run each time.
+pub fn commit() -> usize {
+    let count = stdout(command("git", ["rev-list", "--count", "HEAD"]).current_dir(workspace::root()));
+    count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The sum of the test programs' results.
+#[derive(Default)]
+pub struct Tally {
+    /// Tests that passed.
+    pub passed: u32,
+    /// Tests that failed.
+    pub failed: u32,
+    /// Tests that did not check everything.
+    pub skipped: u32,
+    /// Programs that did not end with a summary without failures.
+    pub broken: Vec<String>,
+}
+
+/// A test program.
+pub struct Program {
+    /// Package and target.
+    name: String,
+    executable: PathBuf,
+    /// The folder in which cargo would run it.
+    folder: PathBuf,
+}
+
+impl Program {
+    /// Whether this is the test program with that name.
+    pub fn is(&self, target: &str) -> bool {
+        self.name.rsplit('/').next() == Some(target)
+    }
+}
+
+/// Builds the test programs with this cargo command, which knows its target directory. Whole-machine tests come first,
+/// because they take longest.
+pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
+    cargo.args(["test", "--quiet", "--workspace", "--all-targets", "--no-run"]);
+    let messages = stdout(cargo.args(["--message-format", "json-render-diagnostics"])).context("building the tests")?;
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Message = serde_json::from_str(line).context("reading the messages of cargo about the tests")?;
+        let (Some(executable), Some(target), Some(manifest)) =
+            (message.executable, message.target, message.manifest_path)
+        else {
+            continue;
+        };
+        if !message.profile.is_some_and(|profile| profile.test) {
+            continue;
+        }
+        let folder = manifest.parent().context("finding the folder of a package")?.to_owned();
+        let package = folder.file_name().unwrap_or_default().display().to_string();
+        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder });
+    }
+    let is_long = |program: &Program| LONG.iter().any(|(name, _)| program.is(name));
+    programs.sort_by_key(|program| (!is_long(program), !program.folder.ends_with("qemu-tests")));
+    Ok(programs)
+}
+
+/// A line of cargo's JSON output (The Cargo Book, "External tools").
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Runs the programs, prints each one's output when it has ended, and adds up their summaries. While a program runs,
+/// its output is in a file with its name in the folder.
+pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let tally = Mutex::new(Tally::default());
+    let waiting = Mutex::new(programs.into_iter());
+    let next = || waiting.lock().ok()?.next();
+    // Namespaces that other programs create meanwhile would keep a program's mounts busy. Creating a namespace may not
+    // be permitted.
+    let may_part = run_quietly(&mut command("unshare", ["--mount", "true"])).is_ok();
+    let starter: &[&str] = if may_part { &["unshare", "--mount"] } else { &["env"] };
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(thread::available_parallelism().map_or(1, NonZero::get)) {
+            scope.spawn(|| {
+                while let Some(program) = next() {
+                    let began = Instant::now();
+                    let said = run(&program, starter, filter, folder);
+                    let took = began.elapsed().as_secs();
+                    let Ok(mut tally) = tally.lock() else { return };
+                    match said {
+                        Ok(said) => tally.hear(&program, &said, took),
+                        Err(error) => {
+                            println!("{}: {error:#}", program.name);
+                            tally.broken.push(program.name);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+/// The output of a program.
+struct Said {
+    out: String,
+    errors: String,
+    status: ExitStatus,
+}
+
+fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path) -> Result<Said> {
+    let name = program.name.replace('/', "-");
+    let [out, errors] = ["out", "errors"].map(|end| folder.join(format!("{name}.{end}")));
+    let create = |path: &Path| File::create(path).with_context(|| format!("creating {}", path.display()));
+    let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
+    let mut test = command(starter[0], &starter[1..]);
+    test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
+    // Otherwise output would be mixed with test names, and log lines would differ from what tests expect.
+    test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG");
+    for name in ["NO_PROXY", "no_proxy"] {
+        // Tests must reach their servers without a proxy.
+        let exceptions = std::env::var(name).unwrap_or_default();
+        test.env(name, format!("{exceptions},127.0.0.1,localhost"));
+    }
+    test.current_dir(&program.folder).stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&errors)?);
+    let mut child = test.spawn().with_context(|| format!("starting {}", program.executable.display()))?;
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("waiting for it")? {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().and_then(|()| child.wait()).context("killing it")?;
+            let said = [read(&out)?, read(&errors)?].concat();
+            let last = tail(&String::from_utf8_lossy(&said), 30);
+            bail!("it hangs: killed after {} minutes; the end of its output:\n{last}", LIMIT.as_secs() / 60);
+        }
+        thread::sleep(POLL);
+    };
+    let text = |path: &Path| Ok::<_, anyhow::Error>(String::from_utf8_lossy(&read(path)?).into_owned());
+    Ok(Said { out: text(&out)?, errors: text(&errors)?, status })
+}
+
+/// The output without that of passed tests, and for each passed test that did not check everything, its name and what
+/// it lacked.
+fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
+    let (mut text, mut unchecked) = (String::new(), Vec::new());
+    let (mut in_passed, mut in_failed, mut test) = (false, false, "");
+    for line in said.lines() {
+        in_failed |= line == "failures:";
+        in_passed = (in_passed || line == "successes:") && !in_failed && !line.starts_with("test result: ");
+        if !in_passed {
+            text.push_str(line);
+            text.push('\n');
+        } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            test = name;
+        } else if let Some(reason) = line.strip_prefix(NOT_CHECKED) {
+            unchecked.push((test.to_owned(), reason.to_owned()));
+        }
+    }
+    (text, unchecked)
+}
+
+impl Tally {
+    /// Prints a program's output, unless it ran no tests, and adds its results.
+    fn hear(&mut self, program: &Program, said: &Said, took: u64) {
+        let (text, unchecked) = unchecked(&said.out);
+        let is_good = self.add(&text, &unchecked) && said.status.success();
+        if !text.contains("\nrunning 0 tests\n") || !is_good {
+            println!("{} ({took} s){text}", program.name);
+            unchecked.iter().for_each(|(test, reason)| println!("{test}: {NOT_CHECKED}{reason}"));
+            eprint!("{}", said.errors);
+        }
+        self.broken.extend((!is_good).then(|| program.name.clone()));
+    }
+
+    /// Adds a program's results, and its tests that did not check everything. False if there is no summary, or one with
+    /// failures.
+    fn add(&mut self, text: &str, unchecked: &[(String, String)]) -> bool {
+        let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ")).next_back();
+        let Some(counts) = counts else { return false };
+        let count = |name: &str| {
+            let words = counts.split([' ', ';', '.']).collect::<Vec<_>>();
+            let at = words.iter().position(|word| *word == name)?;
+            words.get(at.checked_sub(1)?)?.parse::<u32>().ok()
+        };
+        let failed = count("failed").unwrap_or(0);
+        let unchecked = unchecked.iter().map(|(test, _)| test).collect::<BTreeSet<_>>().len() as u32;
+        self.passed += count("passed").unwrap_or(0).saturating_sub(unchecked);
+        self.failed += failed;
+        self.skipped += count("ignored").unwrap_or(0) + unchecked;
+        failed == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSED: &str = "\nrunning 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ok\n\nsuccesses:\n\n---- a stdout ----\nhello\n\
+                          not checked: no root\nnot checked: no loop devices\n\n---- c stdout ----\nfine\n\n\nsuccesses:\n    a\n    \
+                          b\n    c\n\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\n";
+    const FAILED: &str = "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nnot checked: no root\n\n\n\
+                          successes:\n    a\n\nfailures:\n\n---- b stdout ----\nsuccesses:\nwhy\n\n\nfailures:\n    b\n\n\
+                          test result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+
+    #[test]
+    fn what_was_not_checked_is_skipped_and_not_passed() {
+        let check = |said: &str, expect: &[(&str, &str)], counts: (u32, u32, u32)| {
+            let (text, found) = unchecked(said);
+            let pairs: Vec<_> = found.iter().map(|(test, reason)| (test.as_str(), reason.as_str())).collect();
+            assert_eq!(pairs, expect, "{text}");
+            let mut tally = Tally::default();
+            assert_eq!(tally.add(&text, &found), counts.1 == 0);
+            assert_eq!((tally.passed, tally.failed, tally.skipped), counts);
+            text
+        };
+        let text = check(PASSED, &[("a", "no root"), ("a", "no loop devices")], (2, 0, 2));
+        assert!(text.contains("test c ... ok") && !text.contains("hello") && !text.contains("    c"), "{text}");
+        let text = check(FAILED, &[("a", "no root")], (0, 1, 1));
+        assert!(text.contains("\nwhy\n") && text.contains("---- b stdout"), "{text}");
+        let own = "\nrunning 1 test\ntest a ... ignored\n\ntest result: ok. 0 passed; 0 failed; 1 ignored\n";
+        check(own, &[], (0, 0, 1));
+        assert!(!Tally::default().add("killed", &[]));
+    }
+}

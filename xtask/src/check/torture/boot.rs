@@ -1,0 +1,49 @@
+//! Boots a disk in real firmware.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use slipway_parts::Arch;
+
+use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig};
+use crate::lab::tables::{self, Place};
+
+/// What the program on the recorded systems prints.
+const GREETING: &str = "iPXE initialising devices";
+/// What the firmware starts when nothing else can be started.
+const SHELL: &str = "UEFI Interactive Shell";
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Boots a disk in UEFI firmware. Returns whether something on it was started. It is an error if the disk's tables
+/// predict otherwise.
+pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let path = folder.join("disk");
+    fs::write(&path, disk).with_context(|| format!("writing {}", path.display()))?;
+    let config = MachineConfig {
+        arch: Arch::X86_64,
+        boot: Boot::Uefi { uri: None },
+        secure_boot: false,
+        memory_mib: 256,
+        uuid: "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b302".to_owned(),
+        serial: "TORTURE002".to_owned(),
+        disks: vec![Disk { path, serial: "torture-disk-1".to_owned() }],
+        nics: Vec::new(),
+        extra: Vec::new(),
+        detached: false,
+    };
+    let mut machine = Machine::start(&config, folder)?;
+    machine.wait_for_console(SHELL, LIMIT)?;
+    let started = machine.console()?.contains(GREETING);
+    let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;
+    let expected = tables::is_protected(disk) && tables::find(disk).iter().any(of_a_gpt);
+    if started != expected {
+        bail!("booting {}: started is {started}, but by its tables it should be {expected}", folder.display());
+    }
+    Ok(started)
+}

@@ -1,0 +1,113 @@
+//! A file system that the kernel grows after a verified image was written. What the kernel writes is not part of the
+//! image, and is checked with file system tools.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Output;
+
+use anyhow::{Context, Result, bail};
+
+use super::record::{BLOCK, FILE};
+use crate::host::command::command;
+use crate::lab::write_log::Request;
+use crate::lab::{power_cut, tables};
+
+/// Size of the pieces that a file system expects to be written whole, in bytes: one of its blocks. The superblock of
+/// ext4 is not in a journal, and mounting tries none of its copies; that is true of every mount.
+pub(super) const WHOLE: usize = BLOCK;
+
+/// The part of a run in which the file system grows.
+pub(super) struct Growing {
+    /// The disk when this part begins.
+    pub(super) before: Vec<u8>,
+    /// Number of requests in the recording before it.
+    at: usize,
+    /// Byte ranges written in it.
+    written: Vec<Range<usize>>,
+    /// The partition with the file system.
+    partition: Range<usize>,
+    /// The content of the file in it.
+    content: Vec<u8>,
+}
+
+impl Growing {
+    /// Finds the flush after which the disk has its final partition table. `requests` are those of the run, the first
+    /// of which has number `first` in the recording. It is an error if the file system did not grow or lost its file.
+    pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Result<Self> {
+        let mut last = old.to_vec();
+        requests.iter().for_each(|request| power_cut::apply(&mut last, request));
+        let tables = tables::find(&last);
+        let (mut disk, mut begins) = (old.to_vec(), None);
+        for (index, request) in requests.iter().enumerate() {
+            power_cut::apply(&mut disk, request);
+            if *request != Request::Flush {
+                continue;
+            }
+            match tables::is_protected(&disk) && tables::find(&disk) == tables {
+                false => begins = None,
+                true if begins.is_none() => begins = Some((disk.clone(), index + 1)),
+                true => {}
+            }
+        }
+        let reached = tables.iter().flat_map(|table| table.reaches.clone());
+        let partition = reached.max_by_key(|bytes| bytes.start).context("finding the partition that grew")?;
+        let (before, from) = begins.context("finding the flush after which the table is there")?;
+        let written = requests[from..].iter().filter_map(|request| match request {
+            Request::Write { offset, bytes } => Some(*offset as usize..*offset as usize + bytes.len()),
+            _ => None,
+        });
+        let written = written.filter(|bytes| partition.start <= bytes.start && bytes.end <= partition.end).collect();
+        let [small, large] = [&before, &last].map(|disk| blocks(&disk[partition.clone()]));
+        if small >= large {
+            bail!("finding what the kernel wrote to grow a file system: it has {large} blocks, as before");
+        }
+        let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("the file system is not in order");
+        let content = file(&before).context("looking at the file system before it grew")?;
+        if content.is_empty() || content != file(&last).context("looking at the file system that grew")? {
+            bail!("comparing /{FILE} before and after its file system grew: it has changed");
+        }
+        Ok(Self { before, at: first + from, written, partition, content })
+    }
+
+    /// Whether this part begins before the request with this number.
+    pub(super) fn has_begun(&self, at: usize) -> bool {
+        at > self.at
+    }
+
+    /// Restores the bytes written in this part, so that the rest can be compared. False if the kernel would not find a
+    /// valid file system with its file there.
+    pub(super) fn undo(&self, disk: &mut [u8], at: usize) -> Result<bool> {
+        if !self.has_begun(at) {
+            return Ok(true);
+        }
+        let is_whole = file(&disk[self.partition.clone()])?.as_ref() == Some(&self.content);
+        for bytes in &self.written {
+            disk[bytes.clone()].copy_from_slice(&self.before[bytes.clone()]);
+        }
+        Ok(is_whole)
+    }
+}
+
+/// The number of blocks of an ext4, from its superblock (kernel documentation, filesystems/ext4/super.rst).
+fn blocks(file_system: &[u8]) -> u32 {
+    let count = file_system.get(1028..1032).and_then(|bytes| bytes.try_into().ok());
+    count.map_or(0, u32::from_le_bytes)
+}
+
+/// The content of the file in a file system, or none if e2fsck would ask before a repair.
+fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("file-system");
+    fs::write(&path, file_system).with_context(|| format!("writing {}", path.display()))?;
+    let checked = output("e2fsck", &["-f", "-p"], &path)?;
+    // 0: no errors; 1: errors were repaired.
+    if !matches!(checked.status.code(), Some(0 | 1)) {
+        return Ok(None);
+    }
+    Ok(Some(output("debugfs", &["-R", &format!("cat /{FILE}")], &path)?.stdout))
+}
+
+fn output(program: &str, arguments: &[&str], path: &Path) -> Result<Output> {
+    command(program, arguments).arg(path).output().with_context(|| format!("running {program} on {}", path.display()))
+}

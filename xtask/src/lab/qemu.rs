@@ -1,0 +1,311 @@
+//! Whole machines in QEMU: firmware or a kernel of ours, disks in files, and network cards on QEMU's user network,
+//! which reach this host's loopback as 10.0.2.2.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use slipway_parts::Arch;
+use tempfile::TempDir;
+
+use crate::host::command::{command, tail};
+use crate::host::packages;
+
+pub mod accel;
+mod arguments;
+mod console;
+pub mod drive;
+pub mod firmware;
+mod qmp;
+
+use console::Console;
+use firmware::Release;
+use qmp::Qmp;
+
+/// Polling interval.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How a machine starts.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// By UEFI firmware. Its variables are kept in the machine's folder. With a URI it boots from there once, then from
+    /// disk.
+    Uefi {
+        /// HTTP or HTTPS URL of an EFI program.
+        uri: Option<String>,
+    },
+    /// The same by a newer release of the firmware.
+    NewerUefi {
+        /// HTTP or HTTPS URL of an EFI program.
+        uri: Option<String>,
+    },
+    /// By UEFI firmware, over the network by PXE.
+    UefiPxe,
+    /// By a BIOS, over the network by PXE: with the option ROM of a card that has one.
+    BiosPxe,
+    /// By a kernel that QEMU loads into memory. Saves seconds in tests that are not about booting.
+    Kernel {
+        /// The kernel.
+        vmlinuz: PathBuf,
+        /// The initramfs.
+        initramfs: PathBuf,
+        /// The kernel's command line.
+        cmdline: String,
+    },
+}
+
+/// A virtio disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// File with the raw content.
+    pub path: PathBuf,
+    /// Serial number, at most 20 characters.
+    pub serial: String,
+}
+
+/// A virtio network card on its own network.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// MAC address.
+    pub mac: String,
+    /// URL that DHCP gives to a boot loader.
+    pub bootfile: Option<String>,
+}
+
+/// The configuration of a machine.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// Architecture of its processor.
+    pub arch: Arch,
+    /// How it starts.
+    pub boot: Boot,
+    /// Whether its UEFI firmware has Secure Boot. Without keys it is in Setup Mode ([`firmware::set`] gives it some).
+    pub secure_boot: bool,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// SMBIOS system UUID.
+    pub uuid: String,
+    /// SMBIOS system serial number.
+    pub serial: String,
+    /// Disks, in the order the guest sees them.
+    pub disks: Vec<Disk>,
+    /// Network cards; their QEMU ids are `nic0`, `nic1` and so on.
+    pub nics: Vec<Nic>,
+    /// Further arguments for QEMU.
+    pub extra: Vec<String>,
+    /// Whether it outlives the terminal: it gets neither a hang-up nor ctrl-c.
+    pub detached: bool,
+}
+
+/// A running machine, ended on drop. Its console log stays in the folder it was started in.
+pub struct Machine {
+    qemu: Child,
+    qmp: Qmp,
+    console: Console,
+    /// Unix sockets are in a separate folder, because their paths must be short (sun_path in unix(7)).
+    _sockets: TempDir,
+}
+
+/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. Replaces an existing one.
+pub fn create_disk(path: &Path, size: u64) -> Result<()> {
+    let created = File::create(path).and_then(|file| file.set_len(size));
+    created.with_context(|| format!("creating {}", path.display()))
+}
+
+impl Machine {
+    /// Starts a machine. Its folder keeps `console.log`, to which restarts append, and the firmware's variables.
+    pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
+        packages::ensure(arguments::packages(config.arch))?;
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
+        let variables = folder.join("vars.fd");
+        match &config.boot {
+            Boot::Uefi { uri } => firmware::variables(&variables, config.arch, Release::Host, uri.as_deref())?,
+            Boot::NewerUefi { uri } => firmware::variables(&variables, config.arch, Release::Newer, uri.as_deref())?,
+            Boot::UefiPxe => firmware::variables(&variables, config.arch, Release::Host, None)?,
+            Boot::BiosPxe | Boot::Kernel { .. } => {}
+        }
+        let console = Console::new(&folder.join("console.log"));
+        let errors = folder.join("qemu.log");
+        let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
+        let arguments = arguments::of(config, accel::choose(config.arch)?, &variables, console.log(), sockets.path())?;
+        let mut qemu = command(arguments::program(config.arch), arguments);
+        if config.detached {
+            qemu.process_group(0);
+        }
+        let qemu = qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let mut qemu = qemu.context("starting QEMU")?;
+        let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
+            Ok(qmp) => qmp,
+            Err(error) => {
+                // QEMU's error about its arguments is clearer than a missing socket.
+                qemu.kill().and_then(|()| qemu.wait()).context("stopping QEMU")?;
+                let said = fs::read_to_string(&errors).unwrap_or_default();
+                return Err(error.context(format!("starting QEMU: {}", said.trim())));
+            }
+        };
+        Ok(Self { qemu, qmp, console, _sockets: sockets })
+    }
+
+    /// The whole console output so far, over all restarts, without terminal control sequences.
+    pub fn console(&self) -> Result<String> {
+        self.console.text()
+    }
+
+    /// The console's log file.
+    pub fn console_log(&self) -> &Path {
+        self.console.log()
+    }
+
+    /// Waits until the console shows a text after the last match of an earlier call.
+    pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<()> {
+        self.wait_until(wanted, limit, |console| Ok(console.find(wanted)?.then_some(())))
+    }
+
+    /// Waits until the console shows a complete line with a text, after the last match of an earlier call, and returns
+    /// it.
+    pub fn wait_for_line(&mut self, wanted: &str, limit: Duration) -> Result<String> {
+        self.wait_until(wanted, limit, |console| console.find_line(wanted))
+    }
+
+    fn wait_until<T>(
+        &mut self,
+        wanted: &str,
+        limit: Duration,
+        mut find: impl FnMut(&mut Console) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = self.qemu.try_wait().context("waiting for QEMU")?;
+            if let Some(found) = find(&mut self.console)? {
+                return Ok(found);
+            }
+            let why = match ended {
+                Some(status) => format!("the machine ended ({status})"),
+                None if Instant::now() > deadline => format!("it did not appear within {} s", limit.as_secs()),
+                None => {
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+            };
+            let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
+            bail!("waiting for {wanted:?} on the console: {why}; the end of {log}:\n{last}");
+        }
+    }
+
+    /// Whether the machine still runs.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.qemu.try_wait().context("waiting for QEMU")?.is_none())
+    }
+
+    /// Waits until the machine has powered off, or has reset if it was started with `-no-reboot`.
+    pub fn wait_for_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.qemu.try_wait().context("waiting for QEMU")? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
+                bail!(
+                    "waiting for the machine to end: it is still running after {} s; the end of {log}:\n{last}",
+                    limit.as_secs()
+                );
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Sends a QMP command.
+    pub fn qmp(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.qmp.execute(command, arguments)
+    }
+
+    /// Presses the reset button.
+    pub fn reset(&mut self) -> Result<()> {
+        self.qmp("system_reset", json!({})).map(drop)
+    }
+
+    /// Presses the power button.
+    pub fn press_power(&mut self) -> Result<()> {
+        self.qmp("system_powerdown", json!({})).map(drop)
+    }
+
+    /// Plugs or unplugs the cable of a network card.
+    pub fn set_link(&mut self, nic: usize, up: bool) -> Result<()> {
+        self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
+    }
+
+    /// Limits a disk to this many bytes per second. 0 removes the limit.
+    pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
+        let device = format!("disk{disk}");
+        let limits =
+            json!({ "device": device, "bps": bytes, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0 });
+        self.qmp("block_set_io_throttle", limits).map(drop)
+    }
+
+    /// Unplugs a device that has its own slot (`pcie-root-port`), and waits until the guest has released it.
+    pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        self.qmp("device_del", json!({ "id": id }))?;
+        loop {
+            let plugged = self.qmp("qom-list", json!({ "path": "/machine/peripheral" }))?;
+            if !plugged.as_array().is_some_and(|devices| devices.iter().any(|device| device["name"] == id)) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "unplugging {id}: the guest does not release it; the console is in {}",
+                    self.console.log().display()
+                );
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Sends a BREAK on the serial line, which the kernel takes as the SysRq key.
+    pub fn send_break(&mut self) -> Result<()> {
+        self.qmp("chardev-send-break", json!({ "id": "console" })).map(drop)
+    }
+
+    /// Types on the serial line.
+    pub fn type_text(&mut self, text: &str) -> Result<()> {
+        use std::io::Write as _;
+        let socket = self._sockets.path().join("console");
+        let mut line = std::os::unix::net::UnixStream::connect(socket).context("connecting to the serial line")?;
+        line.write_all(text.as_bytes()).context("typing on the serial line")
+    }
+
+    /// Keeps the machine running after this process ends, and returns QEMU's process id.
+    pub fn keep(self) -> u32 {
+        let pid = self.pid();
+        // Without drop, QEMU is not killed and its sockets are not removed.
+        std::mem::forget(self);
+        pid
+    }
+
+    /// Process id of QEMU.
+    pub fn pid(&self) -> u32 {
+        self.qemu.id()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only if QEMU has already ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if std::thread::panicking() {
+            eprintln!("the machine's console is in {}", self.console.log().display());
+        }
+    }
+}
+
+/// A path inside a QEMU option, where commas are doubled.
+fn escape_commas(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}

@@ -1,0 +1,143 @@
+//! UEFI firmware from Debian's `ovmf` and `qemu-efi-aarch64` packages, and its initial variables.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use slipway_parts::Arch;
+
+use crate::host::command::{command, run_quietly};
+use crate::host::{debian, python};
+
+use super::escape_commas;
+
+/// A firmware.
+struct Firmware {
+    code: PathBuf,
+    /// Factory default variables.
+    factory: PathBuf,
+}
+
+/// A release of the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The host's. Its TLS knows RSA alone, also for the exchange of keys.
+    Host,
+    /// The host's with Secure Boot. It begins in Setup Mode: it has no keys.
+    HostWithSecureBoot,
+    /// A newer one, whose TLS has elliptic curves too.
+    Newer,
+}
+
+impl Release {
+    /// The host's.
+    pub fn of_host(secure_boot: bool) -> Self {
+        if secure_boot { Self::HostWithSecureBoot } else { Self::Host }
+    }
+}
+
+fn of(arch: Arch, release: Release) -> Result<Firmware> {
+    let (folder, [code, factory]) = match (arch, release) {
+        (Arch::X86_64, Release::Host) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
+        (Arch::X86_64, Release::HostWithSecureBoot) => {
+            ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.fd"])
+        }
+        (Arch::X86_64, Release::Newer) => {
+            let root = debian::unpacked(&debian::NEWER_FIRMWARE)?;
+            (root.join("usr/share/OVMF"), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"])
+        }
+        (Arch::Aarch64, Release::HostWithSecureBoot) => {
+            bail!("a machine with arm64 has no firmware with Secure Boot here")
+        }
+        (Arch::Aarch64, _) => {
+            let root = debian::unpacked(&debian::ARM64_FIRMWARE)?;
+            (root.join("usr/share/AAVMF"), ["AAVMF_CODE.no-secboot.fd", "AAVMF_VARS.fd"])
+        }
+    };
+    Ok(Firmware { code: folder.join(code), factory: folder.join(factory) })
+}
+
+/// A small EFI program: the network boot loader of the host. Without a network, it prints its greeting and gives up.
+pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
+
+/// The network boot loader for an architecture. For x64 it is the variant that uses the firmware's network driver.
+/// `ipxe.efi` of Debian 12, with its own driver, never returned to this firmware after `exit 1` in its script, so the
+/// machine would not continue to its disk. For arm64 there is no other.
+pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
+    let name = match arch {
+        Arch::X86_64 => "snponly.efi",
+        Arch::Aarch64 => "ipxe-arm64.efi",
+    };
+    Ok(debian::unpacked(&debian::IPXE)?.join("usr/lib/ipxe").join(name))
+}
+
+/// Makes a machine's own variables, unless they exist from an earlier start. With a URI the firmware boots from there
+/// at its next start only, as if an operator had chosen it, and then from disk.
+pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&str>) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let fresh = path.with_extension("fresh");
+    let factory = of(arch, release)?.factory;
+    fs::copy(&factory, &fresh).with_context(|| format!("copying {}", factory.display()))?;
+    if let Some(uri) = boot_uri {
+        let tools = python::environment(python::FIRMWARE)?;
+        run_quietly(command(tools.join("virt-fw-vars"), ["--set-boot-uri", uri, "--inplace"]).arg(&fresh))?;
+    }
+    fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
+}
+
+/// A variable of the firmware.
+pub struct Variable {
+    /// Its name, such as `Boot0001`.
+    pub name: &'static str,
+    /// GUID of its namespace.
+    pub vendor: &'static str,
+    /// Its attributes (UEFI specification 2.10, 8.2.1).
+    pub attributes: u32,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// Namespace of the variables in the UEFI specification (3.3).
+pub const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// Namespace of db and dbx (32.6.1).
+const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
+/// Attributes of a variable that its updates sign.
+const AUTHENTICATED: u32 = 0x27;
+
+/// Keys for Secure Boot in a folder that `slipway-server keys export` has made, as the firmware's variables.
+pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
+    let mut variables = Vec::new();
+    for (name, vendor) in [("dbx", IMAGE_SECURITY), ("db", IMAGE_SECURITY), ("KEK", GLOBAL), ("PK", GLOBAL)] {
+        let lists = folder.join(name).with_extension("esl");
+        // Without anything retired there is no dbx.
+        if lists.exists() {
+            let content = fs::read(&lists).with_context(|| format!("reading {}", lists.display()))?;
+            variables.push(Variable { name, vendor, attributes: AUTHENTICATED, content });
+        }
+    }
+    Ok(variables)
+}
+
+/// Sets a machine's variables, and switches Secure Boot on if they have keys.
+pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
+    let json = |variable: &Variable| {
+        let hex: String = variable.content.iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({ "name": variable.name, "guid": variable.vendor, "attr": variable.attributes, "data": hex })
+    };
+    let text = json!({ "version": 2, "variables": variables.iter().map(json).collect::<Vec<_>>() }).to_string();
+    let file = path.with_extension("json");
+    fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    let tools = python::environment(python::FIRMWARE)?;
+    run_quietly(command(tools.join("virt-fw-vars"), ["--sb", "--inplace"]).arg(path).arg("--set-json").arg(&file))
+}
+
+/// QEMU's arguments for the two flash chips: code and a machine's variables.
+pub fn drives(variables: &Path, arch: Arch, release: Release) -> Result<[String; 4]> {
+    let drive = "-drive".to_owned();
+    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch, release)?.code));
+    let variables = format!("if=pflash,unit=1,format=raw,file={}", escape_commas(variables));
+    Ok([drive.clone(), code, drive, variables])
+}
