@@ -3,16 +3,14 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use nix::sys::signal::SigSet;
 use slipway_installer::config;
-use slipway_installer::discover::{self, tpm};
+use slipway_installer::discover;
 use slipway_installer::server::tls;
-use slipway_protocol::Proof;
 use slipway_protocol::shared::given::{is_blank, options};
 use slipway_protocol::shared::printable;
 
@@ -127,22 +125,9 @@ fn network(child: Supervised) -> Result<ExitCode> {
         tracing::warn!("started again, because the network process before it ended: {how}");
     }
     let (config, _) = config::load()?;
-    if config.require == Proof::Attested {
-        wait_for_tpm();
-    }
-    crate::network::prepare();
-    crate::confine::confine()?;
-    tracing::info!("looking for interfaces");
+    crate::network::prepare(&config)?;
     runtime()?.block_on(crate::network::run(config))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an address.
-fn wait_for_tpm() {
-    tracing::info!("waiting for the TPM that the boot medium requires");
-    while !Path::new(tpm::READY).exists() {
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 fn identity() -> Result<ExitCode> {

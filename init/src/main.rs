@@ -1,8 +1,8 @@
 //! slipway: the program that runs on the machine.
 //!
 //! One static file has three roles, chosen by how it is started: PID 1 of the boot image ([`pid1`]), the kernel's
-//! `modprobe` ([`drivers`]), and a command line ([`cli`]). Reading order up to the first action: `main.rs`,
-//! `pid1.rs` (starts `slipway installer`), `cli.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
+//! `modprobe` ([`drivers`]), and a command line ([`cli`]). PID 1 starts `slipway network` ([`network`]) and
+//! `slipway installer` ([`installer`]). ARCHITECTURE.md has the reading order from power-on to the first action.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ mod all_disks;
 mod cli;
 mod confine;
 mod drivers;
+mod installer;
 mod network;
 mod pid1;
 

@@ -19,17 +19,23 @@ mod resolv_conf;
 mod routes;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rtnetlink::Handle;
 use slipway_installer::config::Config;
+use slipway_installer::discover::tpm;
 use slipway_installer::server::link;
 use slipway_installer::server::reach::Server;
+use slipway_protocol::Proof;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
+
+use crate::confine::confine;
 
 use self::links::Interface;
 use self::plan::Setup;
@@ -82,16 +88,30 @@ impl Source {
     }
 }
 
-/// What only root may do.
-pub fn prepare() {
+/// What comes before the first packet: the wait for a TPM if the medium requires one, what only root may do, and giving up
+/// the rights of root.
+pub fn prepare(config: &Config) -> Result<()> {
+    if config.require == Proof::Attested {
+        wait_for_tpm();
+    }
     // An interface without a cable must not attract packets.
     if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
         warn!("disabling routes of interfaces without a link: {error}");
+    }
+    confine()
+}
+
+/// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an address.
+fn wait_for_tpm() {
+    info!("waiting for the TPM that the boot medium requires");
+    while !Path::new(tpm::READY).exists() {
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// Runs until it is killed. Without settings every interface asks for addresses.
 pub async fn run(config: Config) -> Result<()> {
+    info!("looking for interfaces");
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
     tokio::spawn(connection);
     let server = Server::new(&config)?;

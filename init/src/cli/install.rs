@@ -1,35 +1,16 @@
-//! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow in different surroundings.
+//! `slipway installer` under PID 1, and `slipway install` on a running system.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use slipway_actions::{Cancel, FormerPartitions, Host, HostOptions, Machine, list_disks};
-use slipway_installer::config::{self, Config};
-use slipway_installer::discover::tpm::{MachineTpm, Place, READY};
-use slipway_installer::enrol::Facts;
-use slipway_installer::rare_drivers::{self, Insert, Places};
+use anyhow::Result;
+use slipway_installer::End;
+use slipway_installer::config;
 use slipway_installer::report::log_book::LogBook;
-use slipway_installer::run::MakeMachine;
-use slipway_installer::server::link;
-use slipway_installer::{End, Options, PANIC, discover, wait_for_disks};
-use slipway_protocol::{Disk, Proof};
-use tokio::sync::watch;
-use tokio::time::sleep;
 
-use crate::all_disks;
-use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
-use tracing::{info, warn};
-
-/// State of this boot. A tmpfs in the boot image and on every Linux.
-const STATE: &str = "/run/slipway";
-/// How long to wait for the first disk before enrolling without one.
-const DISK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for the image's own drivers before others are fetched.
-const DRIVERS_LIMIT: Duration = Duration::from_secs(60);
+use crate::installer;
+use crate::pid1::{EXIT_KEXEC, EXIT_REBOOT};
 
 #[derive(clap::Args)]
 pub struct InstallerArguments {
@@ -56,110 +37,27 @@ pub struct InstallArguments {
     log_format: Option<super::log::Format>,
 }
 
-/// Runs the installer as a child of PID 1. Its configuration comes from the boot medium. Its exit status tells PID 1
-/// what to do next.
+/// Its exit status tells PID 1 what to do next.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None, None);
-    let previous_exit = previous_exit(arguments.child.previous_exit);
-    keep_panics();
-    let (config, warnings) = config::load()?;
-    for warning in warnings {
-        warn!("{warning}");
-    }
-    let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
-    let runtime = super::runtime()?;
-    let end = runtime.block_on(async {
-        let ((settled, mut disks_settled), (rare_loaded, rare)) = (watch::channel(false), watch::channel(None));
-        tokio::spawn(all_disks::wait(settled, rare));
-        let tpm = MachineTpm::at(Place::of_boot_image());
-        if config.require == Proof::Attested {
-            tpm.require(|| Path::new(DRIVERS_LOADED).exists()).await?;
-            std::fs::write(READY, "").with_context(|| format!("creating {READY}"))?;
-        }
-        // The TPM makes its keys while the network comes up.
-        tokio::spawn({
-            let tpm = tpm.clone();
-            async move { tpm.prepare().await }
-        });
-        let link = link::wait().await;
-        info!("network: {} on {}", link.address, link.interface);
-        let loaded = load_rare_drivers(&config).await;
-        rare_loaded.send_replace(Some(loaded));
-        if loaded > 0 {
-            // The first report has their disks too. The sender lives until it has sent.
-            let _ = disks_settled.wait_for(|settled| *settled).await;
-        }
-        let sys = discover::Roots::default().sys;
-        if !wait_for_disks(|| list_disks(&sys).len(), DISK_PATIENCE).await {
-            warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
-        }
-        let options = Options {
-            facts: Facts {
-                kernel_to_init: arguments.init_at.map(|seconds| (seconds * 1000.0) as u64),
-                leased_at: Some(link.leased_at),
-                ..facts(tpm)
-            },
-            set_clock: true,
-            state: STATE.into(),
-            previous_exit,
-            log,
-            machine: machine(&config, is_child_of_slipway()),
-            disks_settled,
-            once: false,
-        };
-        anyhow::Ok(slipway_installer::run(config, options).await?)
-    });
-    // An action that hangs on a dead disk must not keep the machine from restarting.
-    runtime.shutdown_background();
-    Ok(match end? {
+    Ok(match wait_for(installer::in_boot_image(arguments.child.previous_exit, arguments.init_at))? {
         End::Reboot => ExitCode::from(EXIT_REBOOT),
         End::Kexec => ExitCode::from(EXIT_KEXEC),
         End::Done | End::Failed => ExitCode::SUCCESS,
     })
 }
 
-/// Fetches and loads drivers for which the image has no room, if a device has none, and returns how many modules that were.
-async fn load_rare_drivers(config: &Config) -> usize {
-    let places = Places::of_boot_image(Path::new(STATE));
-    let began = Instant::now();
-    // The image's own drivers come first. Where they serve all devices, nobody waits for the last of them.
-    while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DRIVERS_LIMIT && places.lack_drivers() {
-        sleep(Duration::from_millis(100)).await;
-    }
-    let insert: Insert = Arc::new(crate::drivers::insert);
-    rare_drivers::load(config, &places, &insert, rare_drivers::PATIENCE).await
-}
-
-/// On a running system: one run. Only the owner restarts the machine.
+/// One run. Only the owner restarts the machine.
 pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let log = LogBook::default();
     super::log::start(Some(log.clone()), arguments.log_format);
-    let previous_exit = previous_exit(None);
-    keep_panics();
-    let mut values = std::collections::BTreeMap::from([
-        ("server".to_owned(), arguments.url),
-        ("ca".to_owned(), super::read_file(&arguments.ca)?),
-    ]);
+    let mut values =
+        BTreeMap::from([("server".to_owned(), arguments.url), ("ca".to_owned(), super::read_file(&arguments.ca)?)]);
     if let Some(path) = &arguments.token_file {
         values.insert("token".to_owned(), super::read_file(path)?.trim().to_owned());
     }
-    let source = config::Source { place: "the command line".to_owned(), values };
-    let (config, _) = config::merge(&[source], false)?;
-    let options = Options {
-        facts: facts(MachineTpm::at(Place::of_operating_system())),
-        set_clock: false,
-        state: STATE.into(),
-        previous_exit,
-        log,
-        machine: machine(&config, false),
-        // The system has been up for a while, so its disks are there.
-        disks_settled: watch::channel(true).1,
-        once: true,
-    };
-    let runtime = super::runtime()?;
-    let end = runtime.block_on(slipway_installer::run(config, options));
-    runtime.shutdown_background();
-    match end? {
+    let settings = config::Source { place: "the command line".to_owned(), values };
+    match wait_for(installer::in_operating_system(settings, log))? {
         End::Reboot => super::print("the system is installed: restart the machine to start it\n")?,
         End::Kexec => {
             super::print(
@@ -172,67 +70,10 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stores the message of a panic. A panic in any thread ends the process, because the state of a disk other threads
-/// were writing to cannot be trusted. The next installer reports the step and the message.
-fn keep_panics() {
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        print(panic);
-        // A failure has nowhere to be reported.
-        let _ = std::fs::create_dir_all(STATE).and_then(|()| std::fs::write(panic_note(), panic.to_string()));
-    }));
-}
-
-fn panic_note() -> PathBuf {
-    Path::new(STATE).join(PANIC)
-}
-
-/// How the previous installer ended, with its panic message if there was one. Also logs it.
-fn previous_exit(how: Option<String>) -> Option<String> {
-    let panic = std::fs::read_to_string(panic_note()).ok().map(|message| message.replace('\n', " "));
-    let ends: Vec<String> = how.into_iter().chain(panic).collect();
-    let how = (!ends.is_empty()).then(|| ends.join(": "))?;
-    warn!("started again; the previous installer ended: {how}");
-    Some(how)
-}
-
-fn facts(tpm: MachineTpm) -> Facts {
-    let roots = discover::Roots::default();
-    let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
-    let other_path = |disk: &Disk| Some(format!("{} is another path to {}", disk.path, disk.other_path_to.as_ref()?));
-    for note in notes.into_iter().chain(inventory.disks.iter().filter_map(other_path)) {
-        info!("looking at this machine: {note}");
-    }
-    let identity = discover::identity(&roots);
-    info!(
-        "this machine: uuid {}, serial {}, MACs {}",
-        identity.uuid.as_deref().unwrap_or("none"),
-        identity.serial.as_deref().unwrap_or("none"),
-        identity.macs.join(" ")
-    );
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-    Facts { identity, inventory, boot_id, kernel_to_init: None, leased_at: None, tpm }
-}
-
-/// Whether PID 1 is this same program. Only then is it certain that nothing else uses the disks, even if the command
-/// was typed by hand.
-fn is_child_of_slipway() -> bool {
-    let program = |pid: &str| std::fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino())).ok();
-    program("1").is_some_and(|init| Some(init) == program("self"))
-}
-
-/// The real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step adds.
-fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
-    let (ca, proxy, former) = (config.ca.clone(), config.proxy.clone(), FormerPartitions::default());
-    Arc::new(move |cancel: &Cancel| {
-        let options = HostOptions {
-            trust: vec![ca.clone()],
-            cancel: cancel.clone(),
-            is_operating_system,
-            proxy: proxy.clone(),
-            former: former.clone(),
-            ..HostOptions::default()
-        };
-        Box::new(Host::new(options)) as Box<dyn Machine + Send>
-    })
+fn wait_for(installer: impl Future<Output = Result<End>>) -> Result<End> {
+    let runtime = super::runtime()?;
+    let end = runtime.block_on(installer);
+    // An action that hangs on a dead disk must not keep the machine from restarting.
+    runtime.shutdown_background();
+    end
 }
