@@ -14,8 +14,8 @@ pub(crate) mod source;
 pub(crate) mod verify;
 
 use reqwest::Url;
-use slipway_protocol::Proxy;
 use slipway_protocol::workflow::{Location, shown_url};
+use slipway_protocol::{Failure, Proxy};
 
 use crate::error::FetchError;
 use crate::machine::{Cancel, Request, Response};
@@ -23,6 +23,13 @@ use crate::machine::{Cancel, Request, Response};
 pub(crate) use client::Trust;
 pub use client::http_proxy;
 pub(crate) use file::OpenedOnce;
+
+/// An error and its root cause.
+fn why(error: &FetchError) -> String {
+    let why = Failure::of(error);
+    let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{}{cause}", why.reason)
+}
 
 /// A URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {

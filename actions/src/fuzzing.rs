@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use crate::action::unpack_archive::staging::Staging;
 use crate::action::unpack_archive::{self, Unpacked};
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::partitions;
+use crate::disk::{partitions, relocate};
 use crate::error::Error;
 
 pub use crate::stream::in_memory::decode;
@@ -26,7 +26,7 @@ pub fn relocate_backup_gpt(disk: &str, grow: bool) -> Result<(), Error> {
     let disk = OpenDisk::open(disk, Access::Write)?;
     let mut head = vec![0; disk.size().min(HEAD) as usize];
     disk.read_at(&mut head, 0)?;
-    if let (_, Some(backup)) = partitions::relocate_backup_gpt(&mut head, &disk, grow)? {
+    if let (_, Some(backup)) = relocate::relocate_backup_gpt(&mut head, &disk, grow)? {
         backup.write_entries(&disk)?;
         disk.write_at(&head, 0)?;
         backup.write_header(&disk)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slipway_protocol::{Disk, Proxy, RecoveryKey};
 
 use self::capture_file::CaptureFile;
-use crate::disk::list;
+use crate::disk::candidates::candidates;
 use crate::disk::previous_install::FormerPartitions;
 use crate::error::{Error, FetchError};
 use crate::fetch::{self, OpenedOnce, Trust};
@@ -77,7 +77,7 @@ impl Host {
 
 impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        let candidates = list::candidates(Path::new("/sys"), Path::new("/proc"), self.setup.is_operating_system)
+        let candidates = candidates(Path::new("/sys"), Path::new("/proc"), self.setup.is_operating_system)
             .map_err(|source| Error::ListDisks { source })?;
         // Only needed for firmware with boot entries, and only if slipway may overwrite the disks.
         if self.setup.is_operating_system && self.setup.efi.exists() {

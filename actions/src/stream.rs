@@ -35,12 +35,13 @@ use slipway_formats::bmap::{self, Bmap};
 use slipway_protocol::{StreamImage, Verify};
 
 use self::block_io::Limits;
-use self::pipeline::{BUFFER, Decode, MORE, Plan, RAW, Sink, Sinks};
+use self::buffers::BUFFER;
+use self::pipeline::{Decode, MORE, Plan, RAW, Sink, Sinks};
 use self::progress::Counters;
 use self::read_back::ReadBack;
 use self::write::Target;
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::Relocation;
+use crate::disk::relocate::Relocation;
 use crate::error::{Error, SourceError};
 use crate::fetch::ranges::RangeCheck;
 use crate::fetch::source::Source;
@@ -51,7 +52,7 @@ use crate::report::{Report, Tell};
 use crate::text;
 
 pub(crate) use self::halt::Halt;
-pub(crate) use self::pipeline::{REPORT_EVERY, Reading};
+pub(crate) use self::pipeline::Reading;
 
 /// Two threads with direct writes keep a disk busy; with one it is idle half of the time.
 const WRITERS: u64 = 2;

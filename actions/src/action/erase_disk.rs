@@ -167,7 +167,7 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: T
     };
     let mut reported = Instant::now();
     loop {
-        let left = crate::stream::REPORT_EVERY.saturating_sub(reported.elapsed());
+        let left = crate::stream::progress::REPORT_EVERY.saturating_sub(reported.elapsed());
         match noted.recv_timeout(left) {
             Ok(note) => report(Report::Note(note)),
             Err(RecvTimeoutError::Timeout) => {

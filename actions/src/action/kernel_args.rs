@@ -137,3 +137,8 @@ fn summary(inputs: &KernelArgs, changed: usize, entries: usize) -> String {
         _ => format!("{} {place} {changed} files", done.join(", ")),
     }
 }
+
+/// The error for a file that cannot be edited.
+fn refused(path: &str, reason: String) -> Error {
+    Error::Boot(BootError::Config { path: path.to_owned(), reason })
+}

@@ -5,8 +5,9 @@ use slipway_protocol::workflow::Location;
 
 use crate::action::Done;
 use crate::disk::choose;
+use crate::disk::grow::Growth;
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::partitions::{Growth, Moved, Relocation};
+use crate::disk::relocate::{Moved, Relocation};
 use crate::error::{Error, ImageError, SourceError};
 use crate::fetch::source::Source;
 use crate::fetch::{self, retry};

@@ -2,9 +2,7 @@
 
 mod add;
 mod create;
-mod grow;
 mod judged;
-mod relocate;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -22,9 +20,7 @@ use crate::text;
 
 pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
-pub(crate) use grow::{Grown, Growth};
-pub(crate) use judged::{Content, fault, of_first, of_image, partitions as of_table};
-pub(crate) use relocate::{Backup, Moved, Relocation, fit, relocate_backup_gpt};
+pub(crate) use judged::{Content, fault, of_disk, of_first, of_image, partition as of_entry, partitions as of_table};
 
 /// A partition, or a whole disk without partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,12 +4,11 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use slipway_formats::http::{Coded, coded};
-use slipway_protocol::Failure;
 use slipway_protocol::workflow::Location;
 
 use super::mirrors::{Mirrors, Then};
 use super::oci::Registry;
-use super::{retry, shown};
+use super::{retry, shown, why};
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Cancel, Machine, Request, Response};
 use crate::text;
@@ -330,13 +329,6 @@ impl<'a, 'b> Download<'a, 'b> {
 /// Turns a failed read of a file or a body into an error.
 fn broken(is_local: bool) -> impl Fn(io::Error) -> FetchError {
     move |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } }
-}
-
-/// An error and its root cause.
-pub(super) fn why(error: &FetchError) -> String {
-    let why = Failure::of(error);
-    let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{}{cause}", why.reason)
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use slipway_protocol::workflow::Location;
 
-use super::download::why;
 use super::retry::{self, Outage};
-use super::shown;
+use super::{shown, why};
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request, Response};
 use crate::report::{Report, Tell};

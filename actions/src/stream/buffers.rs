@@ -4,11 +4,15 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use slipway_formats::qcow2;
+
 use super::halt::Halt;
 use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::machine::Cancel;
 
+/// Size of every buffer. With writes of this size, two threads are as fast as more (docs/performance.md).
+pub(super) const BUFFER: usize = qcow2::BUFFER;
 /// How often a waiting stage checks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 

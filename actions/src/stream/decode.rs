@@ -6,9 +6,9 @@ use slipway_formats::gzip::Members;
 use slipway_formats::image::Format;
 
 use super::block_io::{Input, Output};
+use super::buffers::BUFFER;
 use super::halt::Halt;
 use super::parallel::{self, Pieces};
-use super::pipeline::BUFFER;
 use super::qcow2_stages;
 use crate::error::{Error, ImageError};
 

@@ -17,11 +17,10 @@ use std::io::{self, BufRead, Read};
 use std::thread;
 
 use super::block_io::{Input, Output};
-use super::buffers::Lent;
+use super::buffers::{BUFFER, Lent};
 use super::halt::{Halt, StopOnPanic};
 use super::jobs::{Job, Jobs, Reserved, Turn};
 use super::pieces::Piece;
-use super::pipeline::BUFFER;
 use super::{xz, zstd};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};

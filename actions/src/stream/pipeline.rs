@@ -7,16 +7,16 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slipway_formats::image::Format;
 use slipway_formats::qcow2;
 use slipway_protocol::Stage;
 
 use super::block_io::{Input, Limits, Output};
-use super::buffers::Queue;
+use super::buffers::{BUFFER, Queue};
 use super::halt::{Halt, StopOnPanic};
-use super::progress::{Counters, Meter, Pace, Watch};
+use super::progress::{Counters, Meter, Pace, REPORT_EVERY, Watch};
 use super::{decode, digest, fetch, qcow2_stages};
 use crate::error::Error;
 use crate::fetch::download::{Download, From};
@@ -24,8 +24,6 @@ use crate::fetch::verify::Check;
 use crate::machine::{Cancel, Machine};
 use crate::report::{Report, Tell};
 
-/// Size of every buffer. With writes of this size, two threads are as fast as more (docs/performance.md).
-pub(super) const BUFFER: usize = qcow2::BUFFER;
 /// Buffers between network and decoder.
 pub(super) const FETCHED: usize = 3;
 /// Buffers between decoder and sinks.
@@ -33,8 +31,6 @@ pub(super) const RAW: usize = qcow2::BUFFERS;
 /// Buffers that are added to these where the decoder leaves memory for them, so that the other stages go on while a
 /// disk stalls. They take up less than the pieces that are decoded in parallel.
 pub(super) const MORE: usize = 22;
-/// Minimum time between two progress reports.
-pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// How a source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use slipway_protocol::{Progress, Stage};
 
-use super::REPORT_EVERY;
-
+/// Minimum time between two progress reports.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Time over which the rate is averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// Value of an atomic for "not known".

@@ -15,8 +15,10 @@ use super::halt::Halt;
 use super::pipeline::{RAW, Sink};
 use super::progress::Counters;
 use super::read_back::{Piece, ReadBack};
+use crate::disk::grow::Growth;
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::{self, Backup, Content, Growth, Partition, Relocation};
+use crate::disk::partitions::{self, Content, Partition};
+use crate::disk::relocate::{self, Backup, Relocation};
 use crate::disk::{Buffer, is_zero};
 use crate::error::{Error, ImageError};
 
@@ -191,7 +193,7 @@ impl<'a> Target<'a> {
         if verify == Verify::Readback {
             self.verify_ends(&partitions, head, tail)?;
         }
-        let (relocation, backup) = partitions::fit(&table, head, self.disk, grow)?;
+        let (relocation, backup) = relocate::fit(&table, head, self.disk, grow)?;
         let mut emptied = Vec::new();
         if let Growth::Grown(grown) = &relocation.growth {
             self.disk.zero(grown.stale())?;

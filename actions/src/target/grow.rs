@@ -7,8 +7,9 @@ use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 
 use super::mount::{self, MountError};
+use crate::disk::grow::Grown;
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::partitions::{Grown, Partition};
+use crate::disk::partitions::Partition;
 use crate::error::{Error, Tried, advised};
 use crate::{sys, text};
 

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use crate::disk::grow::{Grown, Growth};
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::{self, Backup, Grown, Growth, Partition};
+use crate::disk::partitions::{self, Partition};
+use crate::disk::relocate::{Backup, relocate_backup_gpt};
 use crate::error::Error;
 
 /// A partition table is within this many bytes from the start of the disk.
@@ -52,7 +54,7 @@ impl Table {
         let mut head = read(0..first.min(HEAD))?;
         let start = (disk.size() / block).saturating_sub(1) * block;
         let last = if end <= start { Some((start, read(start..start + block)?)) } else { None };
-        let (relocation, backup) = partitions::relocate_backup_gpt(&mut head, disk, grow && root.bytes.end == end)?;
+        let (relocation, backup) = relocate_backup_gpt(&mut head, disk, grow && root.bytes.end == end)?;
         let (grown, left) = match relocation.growth {
             Growth::Grown(grown) => (Some(grown), None),
             Growth::Left { partition, reason } => (None, Some(format!("{partition} was not grown: {reason}"))),

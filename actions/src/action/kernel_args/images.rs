@@ -9,7 +9,7 @@ use slipway_formats::boot_config::uki::{self, MAX_SECTION};
 use slipway_formats::pe::{self, Sections};
 use slipway_protocol::KernelArgs;
 
-use super::plan::refused;
+use super::refused;
 use crate::error::Error;
 use crate::target::volume::Volume;
 

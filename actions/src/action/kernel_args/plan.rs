@@ -4,7 +4,8 @@ use slipway_formats::boot_config::places::BootFiles;
 use slipway_formats::boot_config::{Edit, EntryScope};
 use slipway_protocol::KernelArgs;
 
-use crate::error::{BootError, Error};
+use super::refused;
+use crate::error::Error;
 use crate::target::volume::Volume;
 use crate::text;
 
@@ -185,9 +186,4 @@ fn resolved(path: &str, text: &str, edit: Edit) -> Result<(String, bool), Error>
         Edit::NoCommandLine => Ok((text.to_owned(), false)),
         Edit::Refused(reason) => Err(refused(path, reason)),
     }
-}
-
-/// The error for a file that cannot be edited.
-pub(super) fn refused(path: &str, reason: String) -> Error {
-    Error::Boot(BootError::Config { path: path.to_owned(), reason })
 }

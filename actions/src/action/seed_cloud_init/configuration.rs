@@ -2,7 +2,6 @@
 
 use slipway_user_data::image::{self, ADVICE, File, Image, MARK, Obstacle, Seed};
 
-use super::root::Etc;
 use crate::error::{Error, TargetError};
 use crate::target::layout::Folder;
 
@@ -28,6 +27,15 @@ const SERVICES: &[&str] = &[
 ];
 /// Target of a link that masks a unit or a generator.
 const MASK: &str = "/dev/null";
+
+/// A folder /etc of a system, and its /usr.
+#[derive(Debug)]
+pub(super) struct Etc {
+    pub(super) folder: Folder,
+    pub(super) usr: Folder,
+    /// Why it cannot be written to, if so.
+    pub(super) closed: Option<String>,
+}
 
 /// What has to change in a folder /etc.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use slipway_formats::boot_config::places::{self, BootText};
 use slipway_user_data::image::{File, Seed};
 
-use super::configuration::{self, Change};
+use super::configuration::{self, Change, Etc};
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
 use crate::disk::probe::FileSystem;
@@ -46,15 +46,6 @@ pub(super) struct System {
     etcs: Vec<Etc>,
     /// Texts with arguments of the kernel.
     boot: Vec<File>,
-}
-
-/// A folder /etc of a system, and its /usr.
-#[derive(Debug)]
-pub(super) struct Etc {
-    pub(super) folder: Folder,
-    pub(super) usr: Folder,
-    /// Why it cannot be written to, if so.
-    pub(super) closed: Option<String>,
 }
 
 /// A root file system, and what it is mounted from.

@@ -14,7 +14,6 @@ use slipway_protocol::Disk;
 use slipway_protocol::workflow::disk::is_of_one_disk;
 
 use super::{attribute, kernel_folder};
-use crate::machine::Candidate;
 
 /// Transports by which a disk has one port. Two such disks with one name are two disks whose maker gave both the same.
 const ONE_PORT: &[&str] = &["usb", "sata", "ata", "mmc"];
@@ -33,27 +32,6 @@ pub(super) fn join(sys: &Path, disks: &mut [Disk]) {
     for disk in disks {
         let found = identity(disk).and_then(|identity| best.get(&identity)).map(|(_, path)| path);
         disk.other_path_to = found.filter(|path| **path != disk.path).cloned();
-    }
-}
-
-/// What uses a disk or marks it as a boot medium holds for each path to it.
-pub(super) fn share(candidates: &mut [Candidate]) {
-    let told: Vec<Candidate> =
-        candidates.iter().filter(|one| one.in_use.is_some() || one.boot_medium.is_some()).cloned().collect();
-    for candidate in candidates {
-        let others = || {
-            let is_other = |other: &&Candidate| {
-                other.disk.path != candidate.disk.path && other.disk.best_path() == candidate.disk.best_path()
-            };
-            told.iter().filter(is_other)
-        };
-        let by_way = |other: &Candidate, what: &Option<String>| {
-            Some(format!("{}, and {} is another path to it", what.as_ref()?, other.disk.path))
-        };
-        let in_use = others().find_map(|other| by_way(other, &other.in_use));
-        let boot_medium = others().find_map(|other| by_way(other, &other.boot_medium));
-        candidate.in_use = candidate.in_use.take().or(in_use);
-        candidate.boot_medium = candidate.boot_medium.take().or(boot_medium);
     }
 }
 
@@ -152,22 +130,5 @@ mod tests {
         check(&standby, [Some("/dev/sdc"), Some("/dev/sdc"), None]);
         let down = [("block/sdc/device/state", "transport-offline\n"), ("block/sda/device/state", "running\n")];
         check(&[&standby[..], &down].concat(), [Some("/dev/sdb"), None, Some("/dev/sdb")]);
-    }
-
-    #[test]
-    fn what_one_path_shows_of_a_disk_holds_for_all() {
-        let mut disks = ["/dev/sda", "/dev/sdb"].map(disk).to_vec();
-        disks.push(Disk { wwn: Some("naa.5000c500ffffffe1".to_owned()), ..disk("/dev/sdc") });
-        join(Path::new("/nowhere"), &mut disks);
-        let as_candidate = |disk| Candidate { disk, in_use: None, by_name_only: false, boot_medium: None };
-        let mut candidates: Vec<Candidate> = disks.into_iter().map(as_candidate).collect();
-        candidates[1].in_use = Some("/dev/sdb1 is mounted at /".to_owned());
-        candidates[1].boot_medium = Some("it has the label SLIPWAY".to_owned());
-        share(&mut candidates);
-        let by_way = |what: &str| Some(format!("{what}, and /dev/sdb is another path to it"));
-        assert_eq!(candidates[0].in_use, by_way("/dev/sdb1 is mounted at /"));
-        assert_eq!(candidates[0].boot_medium, by_way("it has the label SLIPWAY"));
-        assert_eq!(candidates[1].in_use.as_deref(), Some("/dev/sdb1 is mounted at /"));
-        assert_eq!((&candidates[2].in_use, &candidates[2].boot_medium), (&None, &None));
     }
 }

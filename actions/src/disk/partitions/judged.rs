@@ -80,7 +80,7 @@ pub(crate) fn of_image(content: &Content<'_>, disk: &OpenDisk) -> Result<Table, 
 }
 
 /// Judges the table of a disk with this head.
-pub(super) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
+pub(crate) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
     let content = Content { head, tail: (&[], 0), map: None, size: disk.size() };
     of_content(&content, disk)?.map_err(|fault| {
         let (operation, disk) = ("fitting", disk.path().to_owned());
@@ -119,7 +119,7 @@ pub(crate) fn partitions(table: &Table) -> Vec<Partition> {
     table.partitions.iter().map(partition).collect()
 }
 
-pub(super) fn partition(found: &partition_table::Partition) -> Partition {
+pub(crate) fn partition(found: &partition_table::Partition) -> Partition {
     let guids = found.guids.as_ref();
     Partition {
         number: found.number,

@@ -4,8 +4,8 @@ use slipway_formats::boot_config::places::{BootFiles, IMAGES, MAX_ENTRY, MAX_MEN
 use slipway_formats::boot_config::{self, Edit};
 use slipway_protocol::KernelArgs;
 
-use super::{Change, Plan, refused, resolved};
-use crate::action::kernel_args::images;
+use super::{Change, Plan, resolved};
+use crate::action::kernel_args::{images, refused};
 use crate::error::Error;
 use crate::target::volume::Volume;
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use slipway_protocol::workflow::partition_types as types;
 
-use super::Partition;
 use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
 use crate::disk::probe;
 use crate::error::Error;
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use slipway_formats::partition_table::{self, Backup as State, Kind, Table};
 
 use super::grow::{self, Growth};
-use super::{Partition, judged};
+use super::partitions::{self, Partition};
 use crate::disk::open::OpenDisk;
 use crate::error::Error;
 
@@ -96,7 +96,7 @@ pub(crate) fn relocate_backup_gpt(
     disk: &OpenDisk,
     grow: bool,
 ) -> Result<(Relocation, Option<Backup>), Error> {
-    let table = judged::of_disk(head, disk)?;
+    let table = partitions::of_disk(head, disk)?;
     fit(&table, head, disk, grow)
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn fit(
     grow: bool,
 ) -> Result<(Relocation, Option<Backup>), Error> {
     let as_it_is = |moved, growth| Ok((Relocation { moved, growth }, None));
-    let partitions = judged::partitions(table);
+    let partitions = partitions::of_table(table);
     let gpt = match &table.kind {
         Kind::Gpt(gpt) => gpt,
         Kind::Mbr if grow => return as_it_is(Moved::NotNeeded, grow_in_mbr(table, head, disk)?),
@@ -151,7 +151,7 @@ fn grow_in_mbr(table: &Table, head: &mut [u8], disk: &OpenDisk) -> Result<Growth
     }
     let Some(last) = primary.iter().max_by_key(|partition| partition.bytes.end) else { return Ok(Growth::NotNeeded) };
     let room = disk.size().min(last.bytes.start + u64::from(u32::MAX) * table.block);
-    let partitions: Vec<Partition> = primary.iter().map(|partition| judged::partition(partition)).collect();
+    let partitions: Vec<Partition> = primary.iter().map(|partition| partitions::of_entry(partition)).collect();
     if partition_table::is_extended(last.mbr_type) {
         return Ok(grow::left(disk, &partitions, room, "it contains other partitions"));
     }
