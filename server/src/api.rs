@@ -17,6 +17,7 @@ pub mod files;
 mod forwarded;
 pub mod images;
 
+pub mod known_body;
 pub mod metadata;
 pub mod node;
 pub mod openapi;

@@ -14,16 +14,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
+use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
-use self::raw::Raw;
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::now;
 use crate::store;
 use crate::store::Store;
-use crate::store::findings::{self, Content, Finding, Stamp};
+use crate::store::findings::{self, Content, Finding, Inside, Stamp};
 use crate::store::images::{self, Image};
 
 const CHUNK_BYTES: usize = 1 << 20;
@@ -58,6 +58,21 @@ pub struct Added {
     pub image: Image,
     /// What the operator should know before it is installed.
     pub warnings: Vec<String>,
+}
+
+/// The raw image.
+#[derive(Debug)]
+struct Raw {
+    /// Size in bytes.
+    size: u64,
+    /// SHA-256; none for qcow2, whose blocks are in another order.
+    digest: Option<Digest>,
+    /// What the operator should know of its partition table.
+    warnings: Vec<String>,
+    /// What it is made for.
+    made_for: MadeFor,
+    /// What is in its file systems.
+    inside: Inside,
 }
 
 /// Copies a file into the folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is refused
@@ -234,4 +249,8 @@ pub(crate) fn publish(incoming: &Path, place: &Path) -> Result<(), Error> {
         Some(folder) => File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed),
         None => Ok(()),
     }
+}
+
+fn refused(name: &Path, reason: &str) -> Error {
+    Error::refused(ErrorCode::InvalidRequest, format!("the image {name:?} cannot be installed: {reason}"))
 }

@@ -9,8 +9,9 @@ use slipway_media::Manifest;
 use slipway_protocol::{ErrorBody, MOST_CONFIG_BYTES};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody};
+use crate::api::answer::ApiError;
 use crate::api::auth::OperatorCaller;
+use crate::api::known_body::JsonBody;
 use crate::operate::NewMedia;
 
 /// Make boot files of the server's prebuilt parts, and put them into its folder of boot files. One build at a time.

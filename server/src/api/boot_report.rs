@@ -11,9 +11,10 @@ use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, SMALL, UrlQuery, from_json};
+use crate::api::answer::{ApiError, UrlQuery};
 use crate::api::auth::RunToken;
 use crate::api::body::Unread;
+use crate::api::known_body::{SMALL, from_json};
 use crate::api::node::decode;
 use crate::base::error::Error;
 use crate::base::time::now;

@@ -11,8 +11,9 @@ use slipway_protocol::workflow::capture::UPLOAD_OFFSET;
 use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, Raw, SMALL, UrlPath, UrlQuery, number};
+use crate::api::answer::{ApiError, UrlPath, UrlQuery, number};
 use crate::api::auth::NodeCaller;
+use crate::api::known_body::{JsonReport, Raw, SMALL};
 use crate::base::error::Error;
 use crate::keys::jwt::Subject;
 use crate::node::capture::{Appended, Capture};

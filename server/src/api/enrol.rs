@@ -12,9 +12,10 @@ use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, TpmChallenge, Wait};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, SMALL, from_json};
+use crate::api::answer::ApiError;
 use crate::api::auth::{NodeCaller, Peer};
 use crate::api::body::Unread;
+use crate::api::known_body::{JsonReport, SMALL, from_json};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::keys::ca::NodeRequest;

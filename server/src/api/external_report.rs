@@ -11,9 +11,10 @@ use slipway_protocol::shared::given::Rule;
 use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, from_json};
+use crate::api::answer::ApiError;
 use crate::api::auth::RunToken;
 use crate::api::body::Unread;
+use crate::api::known_body::from_json;
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::reports::{external_steps, run_token};

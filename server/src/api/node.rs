@@ -15,9 +15,10 @@ use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_B
 use tokio::time::Instant;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, Raw, UrlQuery, number};
+use crate::api::answer::{ApiError, UrlQuery, number};
 use crate::api::auth::NodeCaller;
 use crate::api::body::too_large;
+use crate::api::known_body::{JsonReport, Raw};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::keys::jwt::Subject;

@@ -10,8 +10,9 @@ use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
 use tokio::task::spawn_blocking;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, Dated, JsonBody, JsonChange, OperatorQuery, UrlPath, number};
+use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
 use crate::api::auth::OperatorCaller;
+use crate::api::known_body::{JsonBody, JsonChange};
 use crate::base::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
 use crate::node::status;

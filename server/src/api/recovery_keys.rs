@@ -7,8 +7,9 @@ use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, RecoveryKey};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonReport, SMALL, UrlPath};
+use crate::api::answer::{ApiError, UrlPath};
 use crate::api::auth::NodeCaller;
+use crate::api::known_body::{JsonReport, SMALL};
 use crate::keys::jwt::Subject;
 use crate::node::recovery_keys;
 

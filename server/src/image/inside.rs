@@ -18,7 +18,7 @@ use slipway_formats::roles;
 use slipway_protocol::workflow::partition_types;
 
 use self::source::Source;
-use self::volume::{Unknown, Volume};
+use self::volume::Volume;
 use crate::store::findings::Inside;
 
 pub(super) use self::source::ReadAt;
@@ -36,6 +36,23 @@ const READ_ONLY: u64 = 1 << 60;
 const ROOTS: &[&str] = &[partition_types::ROOT_X86_64, partition_types::ROOT_ARM64];
 /// Arguments of the kernel with which a system is sealed by dm-verity.
 const SEALED: &[&str] = &["roothash=", "usrhash="];
+
+/// Most names in a folder that is listed.
+const MAX_NAMES: usize = 4096;
+
+/// Something could not be read: it is damaged, or of a kind that is not known, or there is too much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unknown;
+
+/// None if there is no such thing.
+type Known<T> = Result<Option<T>, Unknown>;
+
+/// A name in a folder.
+struct Name {
+    name: String,
+    /// Whether it is a folder itself, and no link to one.
+    is_folder: bool,
+}
 
 /// What is in the file systems of an image with this table and size in bytes. What cannot be read is not known, and that
 /// is no error: the machine judges it.

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use slipway_formats::qcow2::{BUFFER, BUFFERS, Block, Error as Qcow2Error, FileOrder, HEADER_LEN, Header, Image};
 
-use super::raw::{Raw, refused};
-use super::{inside, table};
+use super::{Raw, inside, refused, table};
 use crate::base::error::Error;
 use crate::store::findings::Inside;
 

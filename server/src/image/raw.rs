@@ -17,7 +17,7 @@ use slipway_protocol::{Digest, ErrorCode};
 
 use super::spool::Spool;
 use super::table::{self, Ends};
-use super::{CHUNK_BYTES, inside, qcow2, sha256};
+use super::{CHUNK_BYTES, Raw, inside, qcow2, refused, sha256};
 use crate::base::error::Error;
 use crate::store::findings::Inside;
 
@@ -29,21 +29,6 @@ const XZ_NEEDS_MORE: &str = "memory limit reached";
 
 /// What to do with a file that turns out not to be an image while it is added.
 const OTHER_FILES: &str = "; to add a file that is not an image, for actions to fetch, use --not-an-image";
-
-/// The raw image.
-#[derive(Debug)]
-pub(super) struct Raw {
-    /// Size in bytes.
-    pub(super) size: u64,
-    /// SHA-256; none for qcow2, whose blocks are in another order.
-    pub(super) digest: Option<Digest>,
-    /// What the operator should know of its partition table.
-    pub(super) warnings: Vec<String>,
-    /// What it is made for.
-    pub(super) made_for: MadeFor,
-    /// What is in its file systems.
-    pub(super) inside: Inside,
-}
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
 /// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, has
@@ -156,10 +141,6 @@ fn decoding(name: &Path) -> impl Fn(io::Error) -> Error {
 fn check(head: &[u8], format: Format, name: &Path, advice: &str) -> Result<(), Error> {
     let verb = if format == Format::Raw { "is" } else { "contains" };
     check_raw(head).map_err(|found| no_image(name, &format!("{verb} {found}"), advice))
-}
-
-pub(super) fn refused(name: &Path, reason: &str) -> Error {
-    Error::refused(ErrorCode::InvalidRequest, format!("the image {name:?} cannot be installed: {reason}"))
 }
 
 /// Decodes to the end. Returns size, digest and ends of the raw image.

@@ -4,8 +4,8 @@ use slipway_formats::boot_config::places::{BootFiles, BootText};
 use slipway_formats::{fstab, roles};
 use slipway_user_data::image::{File, Image, telling};
 
-use super::ROOTS;
-use super::volume::{Known, Unknown, Volume};
+use super::volume::Volume;
+use super::{Known, ROOTS, Unknown};
 
 const MAIN: &str = "etc/cloud/cloud.cfg";
 const PARTS: &str = "etc/cloud/cloud.cfg.d";

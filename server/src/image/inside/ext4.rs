@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ext4_view::{Ext4, Ext4Error, Ext4Read, Metadata};
 
 use super::source::Source;
-use super::volume::{Known, MAX_NAMES, Name, Unknown};
+use super::{Known, MAX_NAMES, Name, Unknown};
 
 /// The superblock (Linux, Documentation/filesystems/ext4/super.rst).
 const SUPERBLOCK: u64 = 1024;

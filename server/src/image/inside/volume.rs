@@ -9,25 +9,8 @@ use slipway_formats::efi::device_path::guid_text;
 use slipway_formats::fat;
 use slipway_formats::partition_table::Partition;
 
-use super::ext4;
 use super::source::Source;
-
-/// Most names in a folder that is listed.
-pub(super) const MAX_NAMES: usize = 4096;
-
-/// Something could not be read: it is damaged, or of a kind that is not known, or there is too much of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unknown;
-
-/// None if there is no such thing.
-pub(super) type Known<T> = Result<Option<T>, Unknown>;
-
-/// A name in a folder.
-pub(super) struct Name {
-    pub(super) name: String,
-    /// Whether it is a folder itself, and no link to one.
-    pub(super) is_folder: bool,
-}
+use super::{Known, Name, Unknown, ext4};
 
 /// A partition with a file system.
 pub(super) struct Volume {
