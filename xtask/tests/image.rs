@@ -94,7 +94,10 @@ fn the_initramfs_holds_binary_console_and_modules_with_their_index() -> Result<(
 #[test]
 fn the_default_kernel_has_every_driver_of_the_list() -> Result<()> {
     assert_eq!(image::absent_drivers(&kernel::fetch(None, Arch::X86_64)?)?, Vec::<String>::new());
-    assert_eq!(image::select(&kernel::fetch(None, Arch::X86_64)?, image::RARE_DRIVERS)?.absent, Vec::<String>::new());
+    assert_eq!(
+        modules::select(&kernel::fetch(None, Arch::X86_64)?, modules::RARE_DRIVERS)?.absent,
+        Vec::<String>::new()
+    );
     let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD), Arch::X86_64)?)?;
     assert!(of_cloud.contains(&"ahci".to_owned()), "{of_cloud:?}");
     Ok(())
@@ -110,7 +113,8 @@ fn each_rare_driver_is_in_the_pack_with_all_it_needs() -> Result<()> {
     println!("{} bytes of index", rare.index.len());
     assert!(rare.index.len() as u64 <= MAX_INDEX_BYTES && rare.pack.len() < 14_000_000);
 
-    let (image, listed) = (image::select(&kernel, image::DRIVERS)?, image::select(&kernel, image::RARE_DRIVERS)?);
+    let (image, listed) =
+        (modules::select(&kernel, modules::DRIVERS)?, modules::select(&kernel, modules::RARE_DRIVERS)?);
     let folder = tempfile::tempdir()?;
     let field = |path: &Path, field: &str| -> Result<Vec<String>> {
         let said = Command::new("modinfo").args(["--field", field]).arg(path).output()?.stdout;

@@ -6,15 +6,15 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use slipway_parts::{Arch, Component};
 
-use crate::build::image::{self, PartsConfig};
-use crate::build::{binary, firmware_files, rare_drivers};
+use crate::build::kernel::Kernel;
+use crate::build::{binary, firmware_files, modules, rare_drivers};
 use crate::host::command::{command, stdout};
 use crate::host::{debian, packages, workspace};
 
 /// The components of the common archive, and the firmware of rare drivers.
-pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
-    let mut components = crates("slipway", &binary::target(config.arch))?;
-    components.push(kernel(config)?);
+pub fn of(kernel: &Kernel, arch: Arch) -> Result<Vec<Component>> {
+    let mut components = crates("slipway", &binary::target(arch))?;
+    components.push(of_kernel(kernel)?);
     // What mke2fs and mkfs.xfs are built from, and linked with.
     for package in ["e2fsprogs", "xfsprogs"] {
         components.push(of_debian(package, packages::candidate(package)?, Some("GPL-2.0-only")));
@@ -28,9 +28,9 @@ pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
     ] {
         components.push(installed(package, Some(license))?);
     }
-    let mut modules = image::select(&config.kernel, image::DRIVERS)?;
-    modules.files.extend(rare_drivers::selection(&config.kernel)?.1.files);
-    for (package, root) in firmware_files::of(&config.kernel, &modules)? {
+    let mut modules = modules::select(kernel, modules::DRIVERS)?;
+    modules.files.extend(rare_drivers::selection(kernel)?.1.files);
+    for (package, root) in firmware_files::of(kernel, &modules)? {
         // The licences are texts of the makers, which are beside the firmware in the archive.
         components.push(unpacked(&root, &package, None)?);
     }
@@ -67,12 +67,12 @@ fn of_tree(line: &str) -> Option<Component> {
     })
 }
 
-fn kernel(config: &PartsConfig) -> Result<Component> {
-    let docs = config.kernel.root.join("usr/share/doc");
+fn of_kernel(kernel: &Kernel) -> Result<Component> {
+    let docs = kernel.root.join("usr/share/doc");
     let mut entries = fs::read_dir(&docs).with_context(|| format!("reading {}", docs.display()))?.flatten();
     let package = entries.next().with_context(|| format!("looking for the kernel: {} is empty", docs.display()))?;
     let license = Some("GPL-2.0-only WITH Linux-syscall-note");
-    unpacked(&config.kernel.root, &package.file_name().to_string_lossy(), license)
+    unpacked(&kernel.root, &package.file_name().to_string_lossy(), license)
 }
 
 /// A package that is unpacked in a folder: its changelog begins with its version (Debian policy, section 4.4).

@@ -9,7 +9,6 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::build::image;
 use crate::build::kernel::Kernel;
 use crate::build::modules::{self, Selection};
 use crate::host::debian;
@@ -101,7 +100,7 @@ pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<Strin
     let read = |path: &std::path::Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
     let ids = read(&debian::unpacked(&debian::PCI_IDS)?.join("usr/share/misc/pci.ids"))?;
     let alias = read(&kernel.modules().join("modules.alias"))?;
-    let (image, rare) = (image::select(kernel, image::DRIVERS)?, image::select(kernel, image::RARE_DRIVERS)?);
+    let (image, rare) = (modules::select(kernel, modules::DRIVERS)?, modules::select(kernel, modules::RARE_DRIVERS)?);
     let drivers = Drivers::new(&String::from_utf8_lossy(&alias), &image, &rare);
     let vendors: BTreeSet<String> = parse(table)?.into_keys().map(|(vendor, _)| vendor).collect();
     Ok(count(&String::from_utf8_lossy(&ids), &drivers, &vendors))

@@ -8,7 +8,7 @@ use slipway_parts::cpio::{Archive, Entry, Node};
 use slipway_parts::{About, Arch, Component, Parts};
 
 use crate::build::kernel::Kernel;
-use crate::build::modules::{Index, Selection};
+use crate::build::modules::{self, Selection};
 use crate::build::{binary, components, firmware_files, kernel, mkfs, rare_drivers};
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
@@ -41,11 +41,6 @@ pub struct ImagePaths {
     /// The unified kernel image.
     pub uki: PathBuf,
 }
-
-/// The list of modules in the initramfs.
-pub const DRIVERS: &str = "drivers.txt";
-/// The list of modules for which the initramfs has no room.
-pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
 /// Path of the stub of unified kernel images, which is fetched: the host's is too old.
 fn stub(arch: Arch) -> Result<PathBuf> {
@@ -119,7 +114,8 @@ fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     cache::keyed("initramfs", key, |folder| {
         write_common_archive(config, folder)?;
         let path = folder.join(COMPONENTS);
-        let components = serde_json::to_vec(&components::of(config)?).context("writing components")?;
+        let components =
+            serde_json::to_vec(&components::of(&config.kernel, config.arch)?).context("writing components")?;
         fs::write(&path, components).with_context(|| format!("writing {}", path.display()))
     })
 }
@@ -132,7 +128,7 @@ const COMPONENTS: &str = "components.json";
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
-    let selection = select(&config.kernel, DRIVERS)?;
+    let selection = modules::select(&config.kernel, modules::DRIVERS)?;
     add_modules(&mut archive, &config.kernel, &selection)?;
     firmware_files::add(&mut archive, &config.kernel, &selection)?;
     if let Some(rare) = rare_drivers::build(&config.kernel)? {
@@ -179,18 +175,7 @@ fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
 
 /// Entries of the driver list that the kernel does not have.
 pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
-    Ok(select(kernel, DRIVERS)?.absent)
-}
-
-/// The modules of a list in the folder `initramfs`, with all their dependencies.
-pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
-    let drivers = read_text(&workspace::root().join("initramfs").join(list))?;
-    // Debian's name of a kernel for virtual machines has this in the middle.
-    let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
-    let index = |name: &str| read_text(&kernel.modules().join(name));
-    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
-    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
-    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(&drivers, name))
+    Ok(modules::select(kernel, modules::DRIVERS)?.absent)
 }
 
 /// Adds modules, and a depmod index of only those.

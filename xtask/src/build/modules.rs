@@ -3,6 +3,18 @@
 //! The index files are depmod's, in their text form (modules.dep(5), modprobe.d(5) for `softdep` and `alias`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::build::kernel::{self, Kernel};
+use crate::host::workspace;
+
+/// The list of modules in the initramfs.
+pub const DRIVERS: &str = "drivers.txt";
+/// The list of modules for which the initramfs has no room.
+pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
 /// depmod's index of a kernel.
 pub struct Index<'a> {
@@ -22,6 +34,18 @@ pub struct Selection {
     pub files: BTreeSet<String>,
     /// Lines that match nothing in this kernel.
     pub absent: Vec<String>,
+}
+
+/// The modules of a list in the folder `initramfs`, with all their dependencies.
+pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
+    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    let drivers = read(&workspace::root().join("initramfs").join(list))?;
+    // Debian's name of a kernel for virtual machines has this in the middle.
+    let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
+    let index = |name: &str| read(&kernel.modules().join(name));
+    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
+    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
+    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(&drivers, name))
 }
 
 impl<'a> Index<'a> {

@@ -10,9 +10,8 @@ use slipway_parts::sha256;
 use slipway_protocol::node::rare_drivers::{Piece, RareDrivers, RareModule};
 
 use crate::build::firmware_files;
-use crate::build::image::{self, DRIVERS, RARE_DRIVERS};
 use crate::build::kernel::Kernel;
-use crate::build::modules::{self, Selection};
+use crate::build::modules::{self, DRIVERS, RARE_DRIVERS, Selection};
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
 use crate::host::workspace;
@@ -39,7 +38,7 @@ pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
 /// The modules that are in the pack: those with the id of a PCI device, and all that they need. Those of them that the initramfs
 /// has are there too, because a machine with little memory deletes what it does not use.
 pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Selection)> {
-    let (image, rare) = (image::select(kernel, DRIVERS)?, image::select(kernel, RARE_DRIVERS)?);
+    let (image, rare) = (modules::select(kernel, DRIVERS)?, modules::select(kernel, RARE_DRIVERS)?);
     let alias = read_text(&kernel.modules().join("modules.alias"))?;
     let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (pattern, module) in alias.lines().filter_map(|line| line.strip_prefix("alias ")?.split_once(' ')) {

@@ -132,7 +132,8 @@ impl Machine {
         let console = Console::new(&folder.join("console.log"));
         let errors = folder.join("qemu.log");
         let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
-        let arguments = arguments::of(config, accel::choose(config.arch)?, &variables, console.log(), sockets.path())?;
+        let accel = accel::choose(config.arch)?.arguments(config.arch);
+        let arguments = arguments::of(config, accel, &variables, console.log(), sockets.path())?;
         let mut qemu = command(arguments::program(config.arch), arguments);
         if config.detached {
             qemu.process_group(0);

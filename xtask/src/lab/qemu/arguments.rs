@@ -7,7 +7,6 @@ use slipway_parts::Arch;
 
 use crate::host::packages;
 
-use super::accel::Accel;
 use super::firmware::Release;
 use super::{Boot, MachineConfig, escape_commas, firmware};
 
@@ -38,12 +37,12 @@ pub(super) fn board(arch: Arch) -> &'static str {
 /// The arguments that make a machine.
 pub(super) fn of(
     config: &MachineConfig,
-    accel: Accel,
+    accel: [&str; 4],
     variables: &Path,
     log: &Path,
     sockets: &Path,
 ) -> Result<Vec<String>> {
-    let mut arguments: Vec<String> = accel.arguments(config.arch).map(str::to_owned).to_vec();
+    let mut arguments: Vec<String> = accel.map(str::to_owned).to_vec();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
     // One processor: under TCG, firmware and kernel are slower with two.
     add(&[
