@@ -64,6 +64,8 @@ pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> 
     let version = version(&root)?;
     if version.0 == 3 {
         judge::judge(&root)?;
+        types::judge(&root)?;
+        validations::judge(&root)?;
     }
     let Additions { hostname, ssh_keys, phone_home, .. } = additions;
     if hostname.is_none() && ssh_keys.is_empty() && phone_home.is_none() {
