@@ -1,6 +1,7 @@
 //! Signatures that are files of their own.
 
-use crate::keys::{KeyError, SigningKey};
+use crate::key_error::KeyError;
+use crate::keys::SigningKey;
 use crate::pkcs7::{self, Message};
 
 /// The signature of a file as iPXE's `imgverify` reads it: a message of PKCS #7 in DER, with the signer's certificate and

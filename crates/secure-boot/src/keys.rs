@@ -10,24 +10,15 @@ use rcgen::{
 use ring::rand::SystemRandom;
 use ring::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaKeyPair, UnparsedPublicKey};
 use rsa::pkcs8;
-use thiserror::Error;
 use time::OffsetDateTime;
 use x509_parser::prelude::ASN1Time;
 
-use crate::certificate::{Certificate, CertificateError, to_pem};
-use crate::private_key::{self, PKCS8};
+use crate::certificate::{Certificate, to_pem};
+use crate::key_error::KeyError;
+use crate::private_key::{self, KeySize, PKCS8};
 
 /// What a key elsewhere signs to prove that it is there. No firmware takes it for something else.
 const PROOF: &[u8] = b"slipway asks whether this key is that of its certificate";
-
-/// Length of an RSA key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySize {
-    /// 2048 bits, for Secure Boot: much firmware verifies nothing else.
-    Rsa2048,
-    /// 3072 bits, for TLS: new firmware takes no less of a server.
-    Rsa3072,
-}
 
 /// Signs a message with a private key that is elsewhere, such as in a token: RSASSA-PKCS1-v1_5 with SHA-256.
 pub type SignElsewhere = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, Box<dyn StdError + Send + Sync>> + Send + Sync>;
@@ -41,100 +32,6 @@ pub struct SigningKey {
 enum Private {
     Here { pkcs8: pkcs8::SecretDocument, pair: Box<RsaKeyPair> },
     Elsewhere(SignElsewhere),
-}
-
-/// A key cannot be made, used or imported.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// No key could be made.
-    #[error("making an RSA key")]
-    Generate {
-        /// The cause.
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
-    /// No certificate could be made for a key.
-    #[error("making the certificate of a key")]
-    Certify {
-        /// The cause.
-        #[source]
-        source: rcgen::Error,
-    },
-    /// The text has no key.
-    #[error("importing a key: the text has none in PEM (-----BEGIN PRIVATE KEY-----)")]
-    Missing,
-    /// The key needs a passphrase.
-    #[error("importing a key: it is encrypted; decrypt it before: openssl pkey -in ENCRYPTED -out KEY")]
-    Encrypted,
-    /// The key is of another kind.
-    #[error("importing a key: it is not RSA, and firmware verifies nothing else")]
-    NotRsa,
-    /// The key is damaged.
-    #[error("importing a key: it cannot be read")]
-    Unreadable {
-        /// The cause.
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
-    /// The key has too few or too many bits.
-    #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware verifies, and at most 4096")]
-    Size {
-        /// Its length.
-        bits: u32,
-    },
-    /// The certificate cannot be read.
-    #[error("importing a key with its certificate")]
-    Certificate {
-        /// The cause.
-        #[source]
-        source: CertificateError,
-    },
-    /// The certificate is that of another key.
-    #[error("importing a key: the certificate of {subject} is for another key")]
-    OtherKey {
-        /// Whose certificate it is.
-        subject: String,
-    },
-    /// The certificate is not valid yet.
-    #[error("using the certificate of {subject}: it is valid from {from}; check the clock")]
-    NotYetValid {
-        /// Whose certificate it is.
-        subject: String,
-        /// When it begins to be valid.
-        from: String,
-    },
-    /// The certificate was valid.
-    #[error("using the certificate of {subject}: it was valid until {until}; make a new one")]
-    Expired {
-        /// Whose certificate it is.
-        subject: String,
-        /// When it ceased to be valid.
-        until: String,
-    },
-    /// A signature could not be made.
-    #[error("signing with the key of {subject}: the library for it refused")]
-    Sign {
-        /// Whose key it is.
-        subject: String,
-    },
-    /// A key elsewhere did not sign.
-    #[error("signing with the key of {subject}")]
-    Elsewhere {
-        /// Whose key it is.
-        subject: String,
-        /// The cause.
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
-    /// Another key signed elsewhere.
-    #[error(
-        "signing with the key of {subject}: another key signed; name the key and the certificate that belong together"
-    )]
-    Foreign {
-        /// Whose key should have signed.
-        subject: String,
-    },
 }
 
 impl SigningKey {

@@ -9,6 +9,7 @@
 pub mod authenticode;
 mod certificate;
 mod detached;
+mod key_error;
 mod keys;
 pub mod lists;
 mod measured;
@@ -20,9 +21,10 @@ mod variable;
 
 pub use certificate::{Certificate, CertificateError};
 pub use detached::sign as sign_detached;
-pub use keys::{KeyError, KeySize, SignElsewhere, SigningKey};
+pub use key_error::KeyError;
+pub use keys::{SignElsewhere, SigningKey};
 pub use measured::register_7;
 pub use pe::ImageError;
-pub use private_key::generate_rsa_key;
+pub use private_key::{KeySize, generate_rsa_key};
 pub use uuid::Uuid;
 pub use variable::{UpdateError, Variable, Write, update};

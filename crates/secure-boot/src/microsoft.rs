@@ -6,9 +6,10 @@
 
 use uuid::{Uuid, uuid};
 
+use crate::certificate::Certificate;
 use crate::certificate::CertificateError;
 use crate::lists::Entry;
-use crate::{Certificate, Variable};
+use crate::variable::Variable;
 
 /// The owner of entries that Microsoft would add, as Microsoft has published it.
 pub const OWNER: Uuid = uuid!("77fa9abd-0359-4d32-bd60-28f4e78f784b");

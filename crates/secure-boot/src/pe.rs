@@ -6,6 +6,8 @@ use std::ops::Range;
 use ring::digest::{Context, SHA256};
 use thiserror::Error;
 
+use crate::key_error::KeyError;
+
 /// Offset of the field with the position of the PE header, and bytes of the COFF header including the PE signature.
 const PE_OFFSET: usize = 0x3C;
 const COFF_HEADER: usize = 24;
@@ -64,7 +66,7 @@ pub enum ImageError {
     Key {
         /// The cause.
         #[source]
-        source: crate::KeyError,
+        source: KeyError,
     },
 }
 

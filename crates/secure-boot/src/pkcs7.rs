@@ -9,7 +9,8 @@ use x509_parser::oid_registry::{
 use yasna::{DERWriter, DERWriterSeq, Tag};
 
 use crate::certificate::{Certificate, sha256};
-use crate::keys::{KeyError, SigningKey};
+use crate::key_error::KeyError;
+use crate::keys::SigningKey;
 
 /// Identifier octets of DER (X.690, section 8.1.2): universal types, and the context's own 0 and 1.
 pub const INTEGER: u8 = 0x02;

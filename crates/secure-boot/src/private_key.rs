@@ -6,7 +6,7 @@ use rsa::pkcs8::{self, DecodePrivateKey, EncodePrivateKey, spki};
 use rsa::traits::PublicKeyParts;
 
 use crate::certificate::to_pem;
-use crate::keys::{KeyError, KeySize};
+use crate::key_error::KeyError;
 
 /// Labels of private keys in PEM: PKCS#8 as it is and encrypted (RFC 7468, sections 10 and 11), PKCS#1, and those of other
 /// kinds of keys.
@@ -19,6 +19,15 @@ const ENCRYPTION_HEADER: &str = "DEK-Info";
 /// Bits of the smallest key that is accepted, and of the largest that can sign here.
 const SMALLEST: u32 = 2048;
 const LARGEST: u32 = 4096;
+
+/// Length of an RSA key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySize {
+    /// 2048 bits, for Secure Boot: much firmware verifies nothing else.
+    Rsa2048,
+    /// 3072 bits, for TLS: new firmware takes no less of a server.
+    Rsa3072,
+}
 
 /// Makes an RSA key, in PEM (PKCS#8). It is for uses whose certificates are made elsewhere.
 ///

@@ -6,7 +6,8 @@ use thiserror::Error;
 use time::{OffsetDateTime, UtcOffset};
 use uuid::{Uuid, uuid};
 
-use crate::keys::{KeyError, SigningKey};
+use crate::key_error::KeyError;
+use crate::keys::SigningKey;
 use crate::pkcs7::{Message, signed_data};
 
 /// EFI_GLOBAL_VARIABLE and EFI_IMAGE_SECURITY_DATABASE_GUID (sections 3.3 and 32.6.1).
