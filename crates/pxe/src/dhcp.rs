@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::Dropped;
+use crate::counters::Dropped;
 
 mod options;
 mod packet;

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
-use crate::Error;
+use crate::error::Error;
 
 /// An interface that has an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::Error;
 use crate::dhcp::{CLIENT_PORT, SERVER_PORT, offered_by_a_proxy, probe};
+use crate::error::Error;
 use crate::interface::Interface;
 
 /// How long offers are waited for.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::net::UdpSocket;
 
+use crate::counters::{Counters, Dropped};
 use crate::dhcp::{self, Addresses, BOOT_SERVER_PORT, Machine, Policy, Request, SERVER_PORT};
+use crate::error::Error;
 use crate::interface::Interface;
-use crate::{Counters, Dropped, Error};
 
 /// No DHCP client sends more: an Ethernet frame's content.
 const LARGEST_REQUEST: usize = 1500;

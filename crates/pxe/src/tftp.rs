@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::UdpSocket as Listener;
 
+use crate::counters::{Counters, Dropped};
+use crate::error::Error;
 use crate::interface::Interface;
-use crate::{Counters, Dropped, Error};
 
 pub mod packet;
 mod transfer;

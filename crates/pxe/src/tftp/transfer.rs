@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::packet::{self, Options, Packet, Refusal};
-use crate::Dropped;
+use crate::counters::Dropped;
 
 /// How often a packet is sent before the client counts as gone.
 const TRIES: u32 = 6;
