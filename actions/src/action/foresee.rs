@@ -3,7 +3,8 @@
 mod hasty;
 mod image;
 
-use slipway_protocol::workflow::foresee::{self, Foreseen, Need, is_plain};
+use slipway_protocol::workflow::Location;
+use slipway_protocol::workflow::foresee::{self, Foreseen, Need};
 use slipway_protocol::{Action, Disk, DiskHints, Step};
 
 use self::hasty::Hasty;
@@ -66,7 +67,7 @@ fn missing(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
 fn nowhere(need: &Need<'_>, machine: &dyn Machine) -> Option<String> {
     let mut failed = Vec::new();
     for url in &need.urls {
-        if machine.cancel().is_set() || !is_plain(url) {
+        if machine.cancel().is_set() || !Location::is_plain(url) {
             return None;
         }
         match machine.fetch(&Request::new(url, need.ca), machine.cancel()) {

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CaptureDisk, DiskHints};
+use crate::workflow::capture::CaptureDisk;
+use crate::workflow::disk::DiskHints;
 
 pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeState, Proxy, Secret};
+use crate::node::boot_settings::Proxy;
+use crate::node::state::NodeState;
+use crate::shared::secret::Secret;
 
 /// The type of the logs that the boot reporter sends, in the server's API.
 pub const HOST_BOOT_LOG: &str = "host_boot";

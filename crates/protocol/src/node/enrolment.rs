@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Identity, Inventory, Tpm};
+use crate::node::attestation::Tpm;
+use crate::shared::identity::Identity;
+use crate::shared::inventory::Inventory;
 
 /// The body of `POST /v1/enrol`. This is the only request that a machine sends without authentication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

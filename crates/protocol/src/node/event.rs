@@ -3,8 +3,8 @@
 pub use bounds::{MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
 use serde::{Deserialize, Serialize};
 
-use crate::CapturedImage;
 use crate::shared::printable;
+use crate::workflow::capture::CapturedImage;
 
 mod bounds;
 

@@ -2,10 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    BootFilesFetched, BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network,
-    NodeKey, NodeState, NodeTpm, Outcome, Progress, Proof,
-};
+use crate::node::boot_report::BootStatus;
+use crate::node::enrolment::BootTiming;
+use crate::node::event::{Failure, Outcome, Progress};
+use crate::node::external_step::ExternalStep;
+use crate::node::state::NodeState;
+use crate::operator::admission::{Claim, NodeKey, NodeTpm, Proof};
+use crate::operator::boot_fetch::BootFilesFetched;
+use crate::shared::identity::Identity;
+use crate::shared::inventory::Inventory;
+use crate::shared::network::Network;
+use crate::workflow::disk::DiskHints;
 
 /// A node, as operators see it. Times are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@
 //! that lost its value would select every disk. [`read`] puts this rule between any format and any type, so that no
 //! type needs attributes for it. What slipway itself has written, such as its store, is read without the rule.
 
-mod access;
 mod deserializer;
 #[cfg(feature = "clap")]
 pub mod options;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::Digest;
+use crate::shared::digest::Digest;
 
 /// The beginning of a reference.
 pub const SCHEME: &str = "oci://";

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::target_path_problem;
-use crate::DiskHints;
+use crate::workflow::disk::DiskHints;
 
 /// The most characters in an entry's name. Firmware shows one line of a menu.
 const MAX_LABEL: usize = 64;

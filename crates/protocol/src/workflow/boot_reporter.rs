@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Location;
-use crate::{DiskHints, Secret};
+use crate::shared::secret::Secret;
+use crate::workflow::disk::DiskHints;
 
 const MAX_HOURS: u32 = 24;
 /// The seconds between two logs. A server with a thousand nodes can bear the lower bound. An operator is ready to wait

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, DiskHints};
+use crate::shared::digest::Digest;
+use crate::workflow::disk::DiskHints;
 
 /// The greatest length of the name of a captured image, in bytes.
 const LONGEST_NAME: usize = 128;

@@ -5,7 +5,7 @@ mod world_wide_name;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SizeHint, TextHint};
+use crate::workflow::hint::{SizeHint, TextHint};
 
 pub use world_wide_name::is_of_one_disk;
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Action;
-use crate::{DiskHints, Secret};
+use crate::shared::secret::Secret;
+use crate::workflow::disk::DiskHints;
 
 /// The number of registers of a TPM. It is the same on every platform (TCG PC Client Platform TPM Profile 1.05, 4.6).
 const REGISTERS: u32 = 24;

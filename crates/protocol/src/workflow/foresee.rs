@@ -1,8 +1,9 @@
 //! What is known of a run before its first step: what would stop it once a disk was erased.
 
-use super::{Action, Location, NumberOrName, Origin, Step, StreamImage};
+use super::{Action, NumberOrName, Origin, Step, StreamImage};
+use crate::shared::inventory::Disk;
 use crate::shared::printable::two_sizes;
-use crate::{Disk, DiskHints};
+use crate::workflow::disk::DiskHints;
 
 /// A problem that a run will have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,15 +139,10 @@ pub fn without_partition(steps: &[Step], numbers: impl Fn(&StreamImage) -> Optio
     })
 }
 
-/// Whether a machine can ask for a URL without a login: not for an artifact in a registry.
-pub fn is_plain(url: &str) -> bool {
-    Location::of(url).is_some_and(|location| location != Location::Artifact)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EraseDisk, WriteFile};
+    use crate::workflow::{EraseDisk, Location, WriteFile};
 
     fn step(action: Action) -> Step {
         Step { name: "s".to_owned(), action, retries: 0, timeout: None }
@@ -234,7 +230,7 @@ mod tests {
             assert!(urls == needed && urls.len() > 4, "{rest}: {urls:?}, {needed:?}");
         }
         for (url, expect) in [("https://a/x", true), ("/x", true), ("file:///x", true), ("oci://r/x:1", false)] {
-            assert_eq!(is_plain(url), expect, "{url}");
+            assert_eq!(Location::is_plain(url), expect, "{url}");
         }
     }
 }

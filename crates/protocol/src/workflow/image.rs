@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::origin::{DetachedSignature, Location, Origin, RegistryAuth, url_problem};
-use crate::{Digest, DiskHints};
+use crate::shared::digest::Digest;
+use crate::workflow::disk::DiskHints;
 
 /// The options of `stream-image`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DiskHints;
+use crate::workflow::disk::DiskHints;
 
 /// The options of `kernel-args`. The action changes the installed system's kernel command lines in this order:
 /// `delete`, `replace`, `append_if_missing`, `append`. A second run of the step changes nothing.

@@ -5,8 +5,9 @@ use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
 
-use super::foresee::is_plain;
-use crate::{Digest, OciReference, Secret};
+use crate::shared::digest::Digest;
+use crate::shared::oci::OciReference;
+use crate::shared::secret::Secret;
 
 /// The keys of an action that downloads something. Images, archives and files have the same keys.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,7 @@ fn place_problem(url: &str) -> Option<String> {
 /// Returns the problem of the URL of a single file.
 pub(super) fn url_problem(url: &str) -> Option<String> {
     let unknown = "which is neither https://, http:// nor file://, nor an absolute path";
-    let wrong = if is_plain(url) { server_problem(url)? } else { unknown };
+    let wrong = if Location::is_plain(url) { server_problem(url)? } else { unknown };
     Some(format!("fetches {:?}, {wrong}", shown_url(url)))
 }
 
@@ -144,6 +145,11 @@ impl<'a> Location<'a> {
             Some(("oci", _)) => Some(Self::Artifact),
             _ => url.starts_with('/').then_some(Self::File(url)),
         }
+    }
+
+    /// Returns whether a machine can ask for a URL without a login: not for an artifact in a registry.
+    pub fn is_plain(url: &'a str) -> bool {
+        Self::of(url).is_some_and(|location| location != Self::Artifact)
     }
 
     /// Returns the path of a local file, or nothing if the URL leads elsewhere.

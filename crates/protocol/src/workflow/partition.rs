@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::workflow::disk::DiskHints;
 use crate::workflow::new_partition::is_guid;
+use crate::workflow::new_partition::{NewPartition, PartitionChoice};
 use crate::workflow::raid_lvm;
-use crate::{DiskHints, NewPartition, NewRaid, NewVolumeGroup, PartitionChoice};
+use crate::workflow::raid_lvm::{NewRaid, NewVolumeGroup};
 
 /// The most partitions in a table. The table has this many entries.
 pub const MAX_PARTITIONS: usize = 128;

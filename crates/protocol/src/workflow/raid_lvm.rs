@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::workflow::new_partition;
-use crate::{NewPartition, PartitionChoice, PartitionSize};
+use crate::workflow::new_partition::{NewPartition, PartitionChoice, PartitionSize};
 
 /// The greatest length of an array's name, in bytes. The superblock has 32 bytes for the name and its prefix (Linux,
 /// uapi/linux/raid/md_p.h). The kernel has the same number for a device name with `md_` in front.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DiskHints;
 use crate::shared::ssh_key;
+use crate::workflow::disk::DiskHints;
 
 /// The options of `seed-cloud-init`. The action writes a seed for cloud-init's NoCloud source, or a config for
 /// Ignition.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::origin::{DetachedSignature, Origin, RegistryAuth};
-use crate::{Digest, DiskHints};
+use crate::shared::digest::Digest;
+use crate::workflow::disk::DiskHints;
 
 /// Returns why this cannot be the path of a file on a target, or nothing if it can. A leading slash makes no
 /// difference.

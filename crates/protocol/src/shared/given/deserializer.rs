@@ -4,9 +4,11 @@ use std::fmt;
 
 use serde::de::{Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 
-use super::access::{Entries, Items, Variants};
 use super::place::Place;
 use super::{LARGEST, is_blank};
+use access::{Entries, Items, Variants};
+
+mod access;
 
 /// Below it, a number with a point and nothing but zeros after it stands for one whole number, and is taken as that
 /// (JSON Schema Validation, "type": 1.0 is an integer).

@@ -2,8 +2,9 @@
 
 use super::{BY_PATH, DiskHints, is_of_one_disk};
 use crate::shared::identity::serial_number;
+use crate::shared::inventory::Disk;
 use crate::shared::printable::size;
-use crate::{Disk, TextHint};
+use crate::workflow::hint::TextHint;
 
 const GIB: u64 = 1 << 30;
 /// Transports of disks that have the serial number of their maker.

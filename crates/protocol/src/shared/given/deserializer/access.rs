@@ -7,9 +7,9 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use super::TWICE;
-use super::deserializer::Given;
-use super::place::{Place, Step};
+use super::Given;
+use crate::shared::given::TWICE;
+use crate::shared::given::place::{Place, Step};
 
 /// A seed whose value is looked at.
 struct Looked<'a, S> {
