@@ -11,7 +11,7 @@ use xtask::host::command::{command, run_quietly};
 use xtask::host::{packages, workspace};
 use xtask::lab::server::{Lab, free_ports};
 
-use crate::{Bench, LIMIT};
+use crate::bench::{Bench, LIMIT};
 
 /// nginx, stopped on drop.
 pub struct Nginx {

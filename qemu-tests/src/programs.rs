@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::LIMIT;
+use crate::bench::LIMIT;
 
 /// A folder, and running programs.
 pub struct Programs {

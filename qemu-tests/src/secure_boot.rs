@@ -8,7 +8,7 @@ use slipway_formats::pe::Sections;
 use xtask::lab::bootable;
 use xtask::lab::qemu::{Boot, MachineConfig};
 
-use crate::Bench;
+use crate::bench::Bench;
 
 /// Size of the image of a stick in bytes.
 const STICK: u64 = 64 << 20;

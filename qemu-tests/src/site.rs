@@ -10,7 +10,7 @@ use xtask::host::command::{command, run_quietly};
 use xtask::host::packages;
 use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 
-use crate::UUID;
+use crate::bench::UUID;
 use crate::programs::Programs;
 
 /// Address of slipway.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::LIMIT;
+use crate::bench::LIMIT;
 
 /// A software TPM that runs until this is dropped, or its machine is.
 pub struct Tpm(Child, Vec<String>);
