@@ -1,14 +1,18 @@
 //! The layers of the code: which crates and modules may use which others. ARCHITECTURE.md shows them.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::host::workspace;
+use crate::host::workspace::{self, Package};
 
-/// A crate by its folder, and the workspace crates it may use.
+use self::imports::Import;
+
+mod circles;
+mod imports;
+
+/// Each crate of the workspace by its folder, and those it may use. Its tests may use any.
 const CRATES: &[(&str, &[&str])] = &[
     ("crates/protocol", &[]),
     ("crates/formats", &["protocol"]),
@@ -23,12 +27,41 @@ const CRATES: &[(&str, &[&str])] = &[
     ("installer", &["protocol", "formats", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
     ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media", "pxe"]),
+    ("tests", &["protocol", "actions", "installer", "server"]),
+    ("xtask", &["protocol", "parts"]),
+    ("qemu-tests", &["protocol", "formats", "parts", "secure-boot", "media", "xtask"]),
 ];
 
-/// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.
+/// The modules at the root of each crate, lowest layer first. A module may use those of lower layers.
 type Layers = &'static [&'static [&'static str]];
 
 const MODULES: &[(&str, Layers)] = &[
+    ("crates/protocol", &[&["shared"], &["workflow"], &["node"], &["operator"]]),
+    (
+        "crates/formats",
+        &[
+            &[
+                "crc32",
+                "fat",
+                "efi",
+                "pe",
+                "gzip",
+                "bmap",
+                "qcow2",
+                "boot_entry",
+                "fstab",
+                "http",
+                "oci",
+                "roles",
+                "signature",
+                "sums",
+            ],
+            &["partition_table", "boot_config"],
+            &["architecture"],
+            &["image"],
+            &["zstd"],
+        ],
+    ),
     (
         "installer",
         &[
@@ -58,6 +91,36 @@ const MODULES: &[(&str, Layers)] = &[
             &["seed"],
         ],
     ),
+    ("crates/parts", &[&["arch", "cpio"], &["parts"], &["sbom"]]),
+    (
+        "crates/secure-boot",
+        &[
+            &["certificate"],
+            &["key_error", "lists"],
+            &["private_key"],
+            &["keys"],
+            &["pe", "pkcs7"],
+            &["authenticode", "detached", "variable"],
+            &["measured", "microsoft"],
+        ],
+    ),
+    (
+        "crates/media",
+        &[
+            &["gpt", "kind", "network", "uki"],
+            &["config", "iso"],
+            &["machine_settings"],
+            &["measurements"],
+            &["judge", "manifest"],
+            &["build"],
+        ],
+    ),
+    ("crates/tpm", &[&["error", "event_log", "wire"], &["device"], &["commands"], &["attester", "seal"]]),
+    (
+        "crates/attestation",
+        &[&["reader"], &["keys"], &["certificate", "credential", "event_log", "quote"], &["challenge"]],
+    ),
+    ("crates/pxe", &[&["counters", "error"], &["dhcp", "interface"], &["probe", "proxy", "tftp"]]),
     (
         "actions",
         &[
@@ -71,6 +134,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["host", "fuzzing"],
         ],
     ),
+    ("init", &[&["confine", "drivers"], &["network", "pid1"], &["all_disks"], &["cli"]]),
     (
         "server",
         &[
@@ -87,20 +151,27 @@ const MODULES: &[(&str, Layers)] = &[
             &["cli"],
         ],
     ),
+    ("tests", &[]),
+    ("xtask", &[&["host"], &["build"], &["lab"], &["bench", "check"], &["cmd"]]),
+    ("qemu-tests", &[&["bench", "installed"], &["nginx", "programs", "secure_boot", "tpm"], &["site"]]),
 ];
 
-/// Fails if a crate or module uses one that it must not use. Returns the number of files read.
+/// Fails if a crate or module uses one that it must not use, or if modules use each other in a circle. Returns the
+/// number of files read.
 pub fn check() -> Result<usize> {
-    let root = workspace::root();
-    let (mut violations, mut files) = (Vec::new(), 0);
-    for (name, allowed) in CRATES {
-        let path = root.join(name).join("Cargo.toml");
-        let manifest = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        violations.extend(crates_above(name, &manifest, allowed));
-    }
-    for (name, layers) in MODULES {
-        let source = root.join(name).join("src");
-        files += imports_above(&source, Path::new(""), layers, &mut violations)?;
+    let (packages, root) = (workspace::packages()?, workspace::root());
+    let mut violations = crates_above(&root, &packages, CRATES);
+    let mut files = 0;
+    for package in &packages {
+        let folder = folder_of(&root, package);
+        let Some((_, layers)) = MODULES.iter().find(|(listed, _)| *listed == folder) else {
+            violations.push(format!("{folder}/Cargo.toml: the modules of {folder} are in no list"));
+            continue;
+        };
+        let (imports, read) = imports::of_crate(&root, &package.folder().join("src"))?;
+        violations.extend(imports_above(layers, &imports));
+        violations.extend(circles::circles(&imports));
+        files += read;
     }
     if !violations.is_empty() {
         bail!("{}", violations.join("\n"));
@@ -108,154 +179,190 @@ pub fn check() -> Result<usize> {
     Ok(files)
 }
 
-/// Forbidden dependencies in a manifest. Test dependencies are allowed.
-fn crates_above(name: &str, manifest: &str, allowed: &[&str]) -> Vec<String> {
-    let is_header = |line: &&str| line.starts_with('[');
-    let section =
-        manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1).take_while(|line| !is_header(line));
-    let used = section.filter_map(|line| line.strip_prefix("slipway-")?.split(['.', ' ', '=']).next());
-    let above = used.filter(|used| !allowed.contains(used));
-    above.map(|used| format!("{name}/Cargo.toml: {name} must not use {used}")).collect()
+/// The folder of a package, relative to the root.
+fn folder_of(root: &Path, package: &Package) -> String {
+    let folder = package.folder();
+    folder.strip_prefix(root).unwrap_or(folder).display().to_string()
 }
 
-/// Adds the upward imports of the files below a folder. Returns the number of files read.
-fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violations: &mut Vec<String>) -> Result<usize> {
-    let here = source.join(folder);
-    let mut files = 0;
-    let entries = fs::read_dir(&here).with_context(|| format!("reading {}", here.display()))?;
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
-    for name in names {
-        let path = folder.join(&name);
-        if source.join(&path).is_dir() {
-            files += imports_above(source, &path, layers, violations)?;
-            continue;
-        }
-        // The root joins all layers, and tests may use anything.
-        let Some(module) = name.strip_suffix(".rs").filter(|module| !matches!(*module, "lib" | "main" | "tests"))
-        else {
+/// Forbidden dependencies, and crates in no list.
+fn crates_above(root: &Path, packages: &[Package], crates: &[(&str, &[&str])]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for package in packages {
+        let folder = folder_of(root, package);
+        let Some((_, allowed)) = crates.iter().find(|(listed, _)| *listed == folder) else {
+            violations.push(format!("{folder}/Cargo.toml: {folder} is in no list"));
             continue;
         };
-        let depth = folder.components().count() + usize::from(module != "mod");
-        let top = folder.components().next().map_or(module.into(), |first| first.as_os_str().to_string_lossy());
-        let text = fs::read_to_string(source.join(&path)).with_context(|| format!("reading {}", path.display()))?;
-        let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
-        for (used, line) in imports(&text, depth) {
-            let problem = match (layer_of(&top), layer_of(&used)) {
-                _ if used == top => continue,
-                (Some(own), Some(other)) if other < own => continue,
-                (None, _) => format!("{top} is in no layer"),
-                (_, None) => format!("{used} is not a module; import it from the module that defines it"),
-                (Some(own), Some(other)) if own == other => format!("{top} uses {used}, which is in the same layer"),
-                _ => format!("{top} uses {used}, which is above it"),
-            };
-            violations.push(format!("{}:{line}: {problem}", source.join(&path).display()));
+        for used in package.built_from() {
+            let Some(used) = packages.iter().find(|package| package.name == used) else { continue };
+            let name = used.folder().file_name().unwrap_or_default().to_string_lossy();
+            if !allowed.contains(&name.as_ref()) {
+                violations.push(format!("{folder}/Cargo.toml: {folder} must not use {name}"));
+            }
         }
-        files += 1;
     }
-    Ok(files)
+    violations
 }
 
-/// The modules that a file names from the root of its crate, each with its first line. `depth` is the number of modules
-/// from the root to the file.
-fn imports(text: &str, depth: usize) -> BTreeMap<String, usize> {
-    let end = text.find("\n#[cfg(test)]\nmod tests").unwrap_or(text.len());
-    let mut found = BTreeMap::new();
-    for (number, rest) in paths(&text[..end], depth) {
-        for name in first_names(rest) {
-            found.entry(name).or_insert(number);
-        }
+/// The imports that lead upwards. The root joins all layers.
+fn imports_above(layers: &[&[&str]], imports: &[Import]) -> BTreeSet<String> {
+    let layer_of = |module: &String| layers.iter().position(|layer| layer.contains(&module.as_str()));
+    let mut violations = BTreeSet::new();
+    for import in imports {
+        let (Some(top), Some(used)) = (import.from.first(), &import.from_root) else { continue };
+        let problem = match (layer_of(top), layer_of(used)) {
+            _ if used == top => continue,
+            (Some(own), Some(other)) if other < own => continue,
+            (None, _) => format!("{top} is in no layer"),
+            (_, None) if import.to.first() == Some(used) => format!("{used} is in no layer"),
+            (_, None) => format!("{used} is not a module; import it from the module that defines it"),
+            (own, other) if own == other => format!("{top} uses {used}, which is in the same layer"),
+            _ => format!("{top} uses {used}, which is above it"),
+        };
+        violations.insert(format!("{}:{}: {problem}", import.file, import.line));
     }
-    found
-}
-
-/// The rest of each path that begins at the root of the crate, with its line.
-fn paths(text: &str, depth: usize) -> Vec<(usize, &str)> {
-    let to_root = "super::".repeat(depth);
-    let is_in_word = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':'));
-    let mut found = Vec::new();
-    let mut at = 0;
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let code = line.split("//").next().unwrap_or_default();
-        for start in ["crate::", to_root.as_str()] {
-            let places = code.match_indices(start).filter(|(place, _)| !is_in_word(&code[..*place]));
-            found.extend(places.map(|(place, _)| (index + 1, &text[at + place + start.len()..])));
-        }
-        at += line.len();
-    }
-    found
-}
-
-/// The first names of a path: one, or those of a group in braces.
-fn first_names(rest: &str) -> Vec<String> {
-    let word =
-        |text: &str| -> String { text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-    let Some(group) = rest.strip_prefix('{') else { return vec![word(rest)] };
-    let (mut depth, mut names, mut is_first) = (0, Vec::new(), true);
-    for (at, c) in group.char_indices() {
-        if is_first && !c.is_whitespace() {
-            names.push(word(&group[at..]));
-        }
-        is_first = (is_first && c.is_whitespace()) || (depth == 0 && c == ',');
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
+    violations
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn nothing_is_imported_upwards() -> Result<()> {
+    fn nothing_is_imported_upwards_or_in_a_circle() -> Result<()> {
         assert!(check()? > 100, "fewer files than there are");
         Ok(())
     }
 
-    #[test]
-    fn an_import_that_leads_upwards_is_found_however_it_is_written() -> Result<()> {
+    /// The files of a crate, by what they import.
+    fn imports(files: &[(&str, &str)]) -> Result<Vec<Import>> {
         let folder = tempfile::tempdir()?;
-        fs::create_dir_all(folder.path().join("low"))?;
-        let check = |file: &str, text: &str, expect: &[&str]| -> Result<()> {
-            fs::write(folder.path().join(file), text)?;
-            let mut found = Vec::new();
-            imports_above(folder.path(), Path::new(""), &[&["low"], &["middle", "other"], &["high"]], &mut found)?;
-            fs::remove_file(folder.path().join(file))?;
-            let found: Vec<&str> =
-                found.iter().filter_map(|line| line.split_once(".rs:")).map(|(_, rest)| rest).collect();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
+            fs::write(path, text)?;
+        }
+        Ok(imports::of_crate(folder.path(), folder.path())?.0)
+    }
+
+    #[test]
+    fn an_import_is_found_however_it_is_written() -> Result<()> {
+        let check = |text: &str, expect: &[&str]| -> Result<()> {
+            let root = "pub mod high;\nmod low;\npub use high::{deep::Item, Other as Renamed};\n";
+            let low = "mod inner;\nuse super::high;\nuse crate::Item as Known;\n";
+            let rest = [("high.rs", ""), ("high/deep.rs", ""), ("lib.rs", root), ("low.rs", low)];
+            let found = imports(&[&rest[..], &[("low/inner.rs", text)]].concat())?;
+            let of_inner = found.iter().filter(|import| import.file == "low/inner.rs");
+            let found: Vec<String> =
+                of_inner.map(|import| format!("{}: {}", import.line, import.to.join("::"))).collect();
             assert_eq!(found, expect, "{text}");
             Ok(())
         };
-        check("high.rs", "use crate::low::X;\nuse crate::{low, middle::{self, Y}};\n", &[])?;
-        check("middle.rs", "use crate::middle::part;\n// crate::high\nfn f() -> crate::low::X {}\n", &[])?;
-        check("low.rs", "use std::fs;\n\nuse crate::high::X;\n", &["3: low uses high, which is above it"])?;
+        check("use crate::high::X;\nuse std::fs;\n", &["1: high"])?;
         check(
-            "low.rs",
-            "fn f() { crate::middle::g(super::high::H) }",
-            &["1: low uses high, which is above it", "1: low uses middle, which is above it"],
+            "use crate::{\n    high::{self, deep::Y as Z},\n    low,\n};\n",
+            &["2: high", "2: high::deep", "3: low"],
         )?;
-        check("low/inner.rs", "use super::X;\nuse super::super::high;\n", &["2: low uses high, which is above it"])?;
         check(
-            "middle.rs",
-            "use crate::{\n    low,\n    other::{self, Z},\n};\n",
-            &["1: middle uses other, which is in the same layer"],
+            "fn f() -> crate::high::deep::X { super::super::high::g(self::x) }",
+            &["1: high::deep", "1: high", "1: low::inner"],
         )?;
-        check("low.rs", "use crate::Item;\n", &["1: Item is not a module; import it from the module that defines it"])?;
-        check("new.rs", "use crate::low;\n", &["1: new is in no layer"])?;
-        check("low.rs", "mod part;\n\n#[cfg(test)]\nmod tests {\n    use crate::high;\n}\n", &[])?;
+        check("use super::high::deep::{A, B};\n", &["1: high::deep", "1: high::deep"])?;
+        check("fn f(_: super::Known, _: crate::Renamed) {}\n", &["1: high", "1: high::deep"])?;
+        check("// crate::high\n/* crate::high */ const A: &str = \"\\\"crate::high\";\n", &[])?;
+        check("fn f<'a>(_: &'a str) { g(r#\"crate::high \"quoted\"\"#, '\"', '\\'', crate::low) }\n", &["1: low"])?;
+        check("mod tests;\n\n#[cfg(test)]\nmod tests {\n    use crate::high;\n}\n", &[])?;
         Ok(())
     }
 
     #[test]
-    fn a_crate_that_uses_another_it_must_not_use_is_found() {
-        let manifest = "[dependencies]\nserde.workspace = true\nslipway-protocol = { workspace = true }\nslipway-actions.workspace = true\n\
-                        \n[dev-dependencies]\nslipway-server.workspace = true\n";
-        assert_eq!(crates_above("x", manifest, &["protocol"]), ["x/Cargo.toml: x must not use actions"]);
+    fn an_import_that_leads_upwards_is_named() -> Result<()> {
+        let check = |file: &str, text: &str, expect: &[&str]| -> Result<()> {
+            let all = ["low", "middle", "other", "high", "new"].map(|name| format!("{name}.rs"));
+            let mut files: Vec<(&str, &str)> = all.iter().map(|name| (name.as_str(), "")).collect();
+            files.push((file, text));
+            let found = imports_above(&[&["low"], &["middle", "other"], &["high"]], &imports(&files)?);
+            assert_eq!(Vec::from_iter(found), expect, "{text}");
+            Ok(())
+        };
+        check("high.rs", "use crate::low::X;\nuse crate::{low, middle::{self, Y}};\n", &[])?;
+        check("lib.rs", "use crate::high;\n", &[])?;
+        check("low.rs", "use std::fs;\n\nuse crate::high::X;\n", &["low.rs:3: low uses high, which is above it"])?;
+        check(
+            "low/inner.rs",
+            "use super::X;\nuse super::super::high;\n",
+            &["low/inner.rs:2: low uses high, which is above it"],
+        )?;
+        check("middle.rs", "use crate::other::Z;\n", &["middle.rs:1: middle uses other, which is in the same layer"])?;
+        check(
+            "low.rs",
+            "use crate::Item;\n",
+            &["low.rs:1: Item is not a module; import it from the module that defines it"],
+        )?;
+        check("new.rs", "use crate::low;\n", &["new.rs:1: new is in no layer"])?;
+        check("low.rs", "use crate::new;\n", &["low.rs:1: new is in no layer"])
+    }
+
+    #[test]
+    fn modules_that_use_each_other_are_named_with_their_imports() -> Result<()> {
+        let check = |files: &[(&str, &str)], expect: &[&str]| -> Result<()> {
+            assert_eq!(circles::circles(&imports(files)?), expect, "{files:?}");
+            Ok(())
+        };
+        check(&[("a.rs", "use crate::b;"), ("b.rs", "use crate::c;"), ("c.rs", "")], &[])?;
+        check(
+            &[("a.rs", "use crate::b::X;\nuse crate::c;"), ("b.rs", "\nuse super::a;"), ("c.rs", "")],
+            &["a, b use each other in a circle:\n  a.rs:1: crate::b::X\n  b.rs:2: super::a"],
+        )?;
+        check(
+            &[
+                ("x/a.rs", "use super::b;"),
+                ("x/b.rs", ""),
+                ("x/b/deep.rs", "use crate::x::c;"),
+                ("x/c.rs", "fn f() { super::a::g() }"),
+            ],
+            &["x::a, x::b, x::c use each other in a circle:\n  x/a.rs:1: super::b\n  x/b/deep.rs:1: crate::x::c\n  \
+                 x/c.rs:1: super::a::g"],
+        )?;
+        // Over a name that the file above re-exports.
+        check(
+            &[("x.rs", "pub use b::Y;"), ("x/a.rs", "use super::Y;"), ("x/b.rs", "use super::a;")],
+            &["x::a, x::b use each other in a circle:\n  x/a.rs:1: super::Y\n  x/b.rs:1: super::a"],
+        )?;
+        // A parent and its child.
+        check(&[("x.rs", "mod a;\nfn f() { a::g() }"), ("x/a.rs", "use super::f;")], &[])
+    }
+
+    #[test]
+    fn a_crate_that_uses_another_it_must_not_use_or_is_in_no_list_is_named() -> Result<()> {
+        let dependency = |name: &str, kind: Option<&str>| serde_json::json!({ "name": name, "kind": kind });
+        let packages: Vec<Package> = serde_json::from_value(serde_json::json!([
+            {
+                "name": "slipway-x",
+                "manifest_path": "/r/crates/x/Cargo.toml",
+                "dependencies": [
+                    dependency("serde", None),
+                    dependency("y", None),
+                    dependency("z", None),
+                    dependency("t", Some("dev")),
+                ],
+            },
+            { "name": "y", "manifest_path": "/r/y/Cargo.toml", "dependencies": [] },
+            { "name": "z", "manifest_path": "/r/z/Cargo.toml", "dependencies": [dependency("y", Some("build"))] },
+            { "name": "t", "manifest_path": "/r/t/Cargo.toml", "dependencies": [] },
+        ]))?;
+        let crates: &[(&str, &[&str])] = &[("crates/x", &["y"]), ("y", &[]), ("z", &[])];
+        assert_eq!(
+            crates_above(Path::new("/r"), &packages, crates),
+            [
+                "crates/x/Cargo.toml: crates/x must not use z",
+                "z/Cargo.toml: z must not use y",
+                "t/Cargo.toml: t is in no list",
+            ]
+        );
+        Ok(())
     }
 }

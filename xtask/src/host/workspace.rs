@@ -26,9 +26,11 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
+/// A package of the workspace.
 #[derive(Deserialize)]
-struct Package {
-    name: String,
+pub struct Package {
+    /// Name of the package.
+    pub name: String,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
 }
@@ -39,17 +41,35 @@ struct Dependency {
     kind: Option<String>,
 }
 
-/// The folders of a package and of all workspace packages it depends on, sorted.
-pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
+impl Package {
+    /// The folder of its manifest.
+    pub fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new(""))
+    }
+
+    /// The names of the packages it is built from, other than for its tests.
+    pub fn built_from(&self) -> impl Iterator<Item = &str> {
+        let built = self.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev"));
+        built.map(|dependency| dependency.name.as_str())
+    }
+}
+
+/// The packages of the workspace.
+pub fn packages() -> Result<Vec<Package>> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1"];
     let text = stdout(command(cargo(), arguments).current_dir(root()))?;
     let metadata: Metadata = serde_json::from_str(&text).context("reading the output of cargo metadata")?;
+    Ok(metadata.packages)
+}
+
+/// The folders of a package and of all workspace packages it depends on, sorted.
+pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
+    let packages = packages()?;
     let (mut folders, mut names) = (BTreeSet::new(), vec![package.to_owned()]);
     while let Some(name) = names.pop() {
-        let Some(package) = metadata.packages.iter().find(|package| package.name == name) else { continue };
-        if folders.insert(package.manifest_path.parent().unwrap_or(Path::new("")).to_owned()) {
-            let built = package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev"));
-            names.extend(built.map(|dependency| dependency.name.clone()));
+        let Some(package) = packages.iter().find(|package| package.name == name) else { continue };
+        if folders.insert(package.folder().to_owned()) {
+            names.extend(package.built_from().map(String::from));
         }
     }
     Ok(folders.into_iter().collect())
