@@ -1,7 +1,6 @@
 //! Makes a small FAT12 or FAT16 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) in memory, with its
 //! files. Each file is in one piece, so that it can be found and replaced without knowing the file system. [`read`]
 //! reads what others made.
-#![allow(clippy::indexing_slicing, reason = "it writes into buffers that it has just made")]
 
 mod directory;
 pub mod read;
@@ -21,6 +20,8 @@ const MIN_CLUSTER: u64 = 2048;
 const ENTRY: usize = 32;
 /// Media type of a fixed disk.
 const MEDIA: u8 = 0xF8;
+/// Entry of the last cluster of a chain.
+const LAST: u16 = 0xFFFF;
 
 /// Bits of an entry in the table, which follow from the number of clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,8 @@ impl<'a> Made<'a> {
     /// The volume up to the last used byte, in pieces, so that nothing is copied.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let padding = |len: usize| len.next_multiple_of(self.cluster as usize) - len;
-        let of_file = move |file: &'a File<'a>| [file.content, &ZEROS[..padding(file.content.len())]];
+        let of_file =
+            move |file: &'a File<'a>| [file.content, ZEROS.get(..padding(file.content.len())).unwrap_or_default()];
         std::iter::once(&self.head[..]).chain(self.files.iter().flat_map(of_file))
     }
 
@@ -152,22 +154,23 @@ struct Layout {
 
 /// Gives out clusters one after the other.
 struct Clusters {
-    table: Vec<u8>,
-    kind: Kind,
+    /// The entries of the table so far; each new cluster gets the next number.
+    entries: Vec<u16>,
     cluster: u64,
-    next: u64,
 }
 
 impl Clusters {
     /// The first of the clusters for this many bytes, chained; 0 for no bytes.
     fn take(&mut self, bytes: usize) -> u64 {
-        let first = self.next;
+        let first = self.next();
         let end = first + (bytes as u64).div_ceil(self.cluster);
-        for number in first..end {
-            set_entry(&mut self.table, self.kind, number, if number + 1 == end { 0xFFFF } else { (number + 1) as u16 });
-        }
-        self.next = end;
+        self.entries.extend((first + 1..end).map(|next| next as u16));
+        self.entries.extend((first < end).then_some(LAST));
         if first == end { 0 } else { first }
+    }
+
+    fn next(&self) -> u64 {
+        self.entries.len() as u64
     }
 }
 
@@ -178,10 +181,7 @@ impl<'a> Volume<'a> {
         let cluster = layout.per_cluster * self.sector;
         let folders = self.folders();
         self.check_room(&layout, &folders)?;
-        let table = vec![0; (layout.per_table * self.sector) as usize];
-        let mut clusters = Clusters { table, kind: self.kind, cluster, next: FIRST_CLUSTER };
-        set_entry(&mut clusters.table, self.kind, 0, 0xFF00 | u16::from(MEDIA));
-        set_entry(&mut clusters.table, self.kind, 1, 0xFFFF);
+        let mut clusters = Clusters { entries: vec![0xFF00 | u16::from(MEDIA), LAST], cluster };
 
         // First cluster and bytes of each file; folders have no bytes. Folders come first, so that they are close
         // together.
@@ -189,7 +189,7 @@ impl<'a> Volume<'a> {
         for (path, names) in folders.iter().filter(|(path, _)| !path.is_empty()) {
             places.insert(path, (clusters.take(directory::len(names, false)), None));
         }
-        let content = clusters.next;
+        let content = clusters.next();
         for File { path, content } in self.files {
             places.insert(path, (clusters.take(content.len()), Some(content.len() as u64)));
         }
@@ -198,13 +198,12 @@ impl<'a> Volume<'a> {
         let start = |first: u64| {
             ((layout.data + first.saturating_sub(FIRST_CLUSTER) * layout.per_cluster) * self.sector) as usize
         };
-        let mut head = vec![0; start(content)];
-        let mut put = |at: usize, content: &[u8]| head[at..at + content.len()].copy_from_slice(content);
-        put(0, &self.boot_sector(&layout));
-        for table in 0..TABLES {
-            put(((RESERVED + table * layout.per_table) * self.sector) as usize, &clusters.table);
+        let mut head = self.boot_sector(&layout);
+        for table in 1..=TABLES {
+            head.extend(table_of(self.kind, &clusters.entries));
+            head.resize(((RESERVED + table * layout.per_table) * self.sector) as usize, 0);
         }
-        let root = RESERVED + TABLES * layout.per_table;
+        // The root comes first, and then the other folders in the order of their clusters.
         for (path, names) in &folders {
             let children = names.iter().map(|name| {
                 let (first, len) = place(&if path.is_empty() { (*name).to_owned() } else { format!("{path}/{name}") });
@@ -213,10 +212,14 @@ impl<'a> Volume<'a> {
             let children: Vec<Child> = children.collect();
             let (first, parent) = (place(path).0, path.rsplit_once('/').map_or("", |(parent, _)| parent));
             match path.is_empty() {
-                true => put((root * self.sector) as usize, &directory::root(self.label, &children)),
-                false => put(start(first), &directory::folder(first, place(parent).0, &children)),
+                true => head.extend(directory::root(self.label, &children)),
+                false => {
+                    head.resize(start(first), 0);
+                    head.extend(directory::folder(first, place(parent).0, &children));
+                }
             }
         }
+        head.resize(start(content), 0);
         Ok(Made { head, cluster, files: self.files })
     }
 
@@ -243,6 +246,11 @@ impl<'a> Volume<'a> {
         let of_folders =
             folders.iter().filter(|(path, _)| !path.is_empty()).map(|(_, names)| directory::len(names, false) as u64);
         let needed: u64 = of_files.chain(of_folders).map(|len| len.div_ceil(cluster)).sum();
+        let in_root = folders.get("").map_or(0, |names| directory::len(names, true)) as u64;
+        let root = self.kind.root_entries() * ENTRY as u64;
+        if in_root > root {
+            return Err(NoRoom { needed: in_root, room: root });
+        }
         match needed > layout.clusters {
             true => Err(NoRoom { needed: needed * cluster, room: layout.clusters * cluster }),
             false => Ok(()),
@@ -264,33 +272,38 @@ impl<'a> Volume<'a> {
 
     /// The boot sector (section 3.1 and 3.2).
     fn boot_sector(&self, layout: &Layout) -> Vec<u8> {
-        let mut sector = vec![0; self.sector as usize];
-        let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
         let half = |number: u64| (number as u16).to_le_bytes();
-        // A jump over the fields to the boot code, which is an endless loop.
-        put(0, &[0xEB, 0x3C, 0x90]);
-        put(3, b"slipway ");
-        put(11, &half(self.sector));
-        put(13, &[layout.per_cluster as u8]);
-        put(14, &half(RESERVED));
-        put(16, &[TABLES as u8]);
-        put(17, &half(self.kind.root_entries()));
-        match u16::try_from(layout.total) {
-            Ok(total) => put(19, &total.to_le_bytes()),
-            Err(_) => put(32, &(layout.total as u32).to_le_bytes()),
-        }
-        put(21, &[MEDIA]);
-        put(22, &half(layout.per_table));
-        // Sectors per track and number of heads, as BIOSes report them for large disks.
-        put(24, &half(63));
-        put(26, &half(255));
-        put(28, &u32::try_from(self.hidden).unwrap_or_default().to_le_bytes());
-        put(36, &[0x80, 0, 0x29]);
-        put(39, &self.id.to_le_bytes());
-        put(43, &directory::padded(self.label));
-        put(54, if self.kind == Kind::Fat12 { b"FAT12   " } else { b"FAT16   " });
-        put(62, &[0xEB, 0xFE]);
-        put(510, &[0x55, 0xAA]);
+        let (small, large) = match u16::try_from(layout.total) {
+            Ok(total) => (total, 0),
+            Err(_) => (0, layout.total as u32),
+        };
+        let mut sector = [
+            // A jump over the fields to the boot code, which is an endless loop.
+            &[0xEB, 0x3C, 0x90][..],
+            b"slipway ",
+            &half(self.sector),
+            &[layout.per_cluster as u8],
+            &half(RESERVED),
+            &[TABLES as u8],
+            &half(self.kind.root_entries()),
+            &small.to_le_bytes(),
+            &[MEDIA],
+            &half(layout.per_table),
+            // Sectors per track and number of heads, as BIOSes report them for large disks.
+            &half(63),
+            &half(255),
+            &u32::try_from(self.hidden).unwrap_or_default().to_le_bytes(),
+            &large.to_le_bytes(),
+            &[0x80, 0, 0x29],
+            &self.id.to_le_bytes(),
+            &directory::padded(self.label),
+            if self.kind == Kind::Fat12 { b"FAT12   " } else { b"FAT16   " },
+            &[0xEB, 0xFE],
+        ]
+        .concat();
+        sector.resize(510, 0);
+        sector.extend([0x55, 0xAA]);
+        sector.resize(self.sector as usize, 0);
         sector
     }
 }
@@ -303,22 +316,17 @@ pub fn fat16_len(files: &[File]) -> u64 {
     (content + tables + (1 << 20)).next_multiple_of(1 << 20).max(16 << 20)
 }
 
-/// Sets an entry of a table (section 4.1).
-fn set_entry(table: &mut [u8], kind: Kind, number: u64, value: u16) {
-    let [low, high] = value.to_le_bytes();
-    if kind == Kind::Fat16 {
-        let at = number as usize * 2;
-        table[at] = low;
-        table[at + 1] = high;
-        return;
-    }
-    let at = (number + number / 2) as usize;
-    if number.is_multiple_of(2) {
-        table[at] = low;
-        table[at + 1] = table[at + 1] & 0xF0 | high & 0x0F;
-    } else {
-        table[at] = table[at] & 0x0F | low << 4;
-        table[at + 1] = low >> 4 | high << 4;
+/// The bytes of a table (section 4.1).
+fn table_of(kind: Kind, entries: &[u16]) -> Vec<u8> {
+    let pair = |pair: &[u16]| {
+        let [low, high] =
+            [pair.first(), pair.get(1)].map(|entry| u32::from(entry.copied().unwrap_or_default()) & 0xFFF);
+        let [first, second, third, _] = (high << 12 | low).to_le_bytes();
+        [first, second, third]
+    };
+    match kind {
+        Kind::Fat12 => entries.chunks(2).flat_map(pair).collect(),
+        Kind::Fat16 => entries.iter().flat_map(|entry| entry.to_le_bytes()).collect(),
     }
 }
 
@@ -352,20 +360,23 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
+        let check = |files: &[File], needed: u64, room: u64| {
+            let (kind, sector, label) = (Kind::Fat12, 512, "CIDATA");
+            let volume = Volume { kind, sector, len: 1 << 20, hidden: 0, id: 1, label, files };
+            assert_eq!(volume.make().err(), Some(NoRoom { needed, room }));
+        };
         let content = vec![b'x'; 1 << 20];
-        let files = [File { path: "user-data", content: &content }];
-        let volume =
-            Volume { kind: Kind::Fat12, sector: 512, len: 1 << 20, hidden: 0, id: 1, label: "CIDATA", files: &files };
-        assert_eq!(volume.make().map(|_| ()).unwrap_err(), NoRoom { needed: 1 << 20, room: 1016 << 10 });
+        check(&[File { path: "user-data", content: &content }], 1 << 20, 1016 << 10);
+        let names: Vec<String> = (0..128).map(|n| n.to_string()).collect();
+        let files: Vec<File> = names.iter().map(|path| File { path, content: &[] }).collect();
+        check(&files, 129 * 32, 128 * 32);
     }
 
     #[test]
     fn entries_of_twelve_bits_leave_their_neighbours_alone() {
-        let mut table = vec![0; 6];
-        for (number, value) in [(0, 0xABC), (1, 0x123), (2, 0xFFF), (3, 0x456)] {
-            set_entry(&mut table, Kind::Fat12, number, value);
-        }
-        assert_eq!(table, [0xBC, 0x3A, 0x12, 0xFF, 0x6F, 0x45]);
+        let check = |entries: &[u16], expect: &[u8]| assert_eq!(table_of(Kind::Fat12, entries), expect, "{entries:x?}");
+        check(&[0xABC, 0x123, LAST, 0x456], &[0xBC, 0x3A, 0x12, 0xFF, 0x6F, 0x45]);
+        check(&[0xABC, 0x123, LAST], &[0xBC, 0x3A, 0x12, 0xFF, 0x0F, 0]);
     }
 
     #[test]

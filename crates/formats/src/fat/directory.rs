@@ -1,9 +1,11 @@
 //! Entries of directories (sections 6 and 7).
 
+use std::iter;
+
 use super::ENTRY;
 
 /// The earliest date, 1980-01-01.
-const DATE: u16 = 1 << 5 | 1;
+const DATE: [u8; 2] = [1 << 5 | 1, 0];
 const VOLUME_ID: u8 = 0x08;
 const DIRECTORY: u8 = 0x10;
 const ARCHIVE: u8 = 0x20;
@@ -34,14 +36,14 @@ pub(super) fn len<'a>(names: impl IntoIterator<Item = &'a &'a str>, is_root: boo
 
 /// The root directory with the volume's label.
 pub(super) fn root(label: &str, children: &[Child]) -> Vec<u8> {
-    let mut bytes = short_entry(padded(label), VOLUME_ID, 0, 0).to_vec();
+    let mut bytes = short_entry(padded(label), VOLUME_ID, 0, 0);
     add(&mut bytes, children);
     bytes
 }
 
 /// A folder, by its first cluster and its parent's; that of the root is 0.
 pub(super) fn folder(first: u64, parent: u64, children: &[Child]) -> Vec<u8> {
-    let mut bytes = short_entry(padded("."), DIRECTORY, first, 0).to_vec();
+    let mut bytes = short_entry(padded("."), DIRECTORY, first, 0);
     bytes.extend(short_entry(padded(".."), DIRECTORY, parent, 0));
     add(&mut bytes, children);
     bytes
@@ -108,28 +110,20 @@ fn long_entries(name: &str, alias: &[u8; 11]) -> Vec<u8> {
     entries
 }
 
-fn long_entry(piece: &[u16], order: u8, sum: u8) -> [u8; ENTRY] {
-    const PLACES: [usize; LONG_PIECE] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
-    let mut entry = [0; ENTRY];
-    entry[0] = order;
-    entry[11] = LONG_NAME;
-    entry[13] = sum;
-    for (index, place) in PLACES.into_iter().enumerate() {
-        // A zero ends the name; the rest is filled with 0xFFFF.
-        let unit = piece.get(index).copied().unwrap_or(if index == piece.len() { 0 } else { 0xFFFF });
-        entry[place..place + 2].copy_from_slice(&unit.to_le_bytes());
-    }
+fn long_entry(piece: &[u16], order: u8, sum: u8) -> Vec<u8> {
+    // A zero ends the name; the rest is filled with 0xFFFF.
+    let letters = piece.iter().copied().chain([0]).chain(iter::repeat(0xFFFF)).flat_map(u16::to_le_bytes);
+    let mut letters = letters.take(2 * LONG_PIECE);
+    let mut entry = vec![order];
+    entry.extend(letters.by_ref().take(10));
+    entry.extend([LONG_NAME, 0, sum]);
+    entry.extend(letters.by_ref().take(12));
+    entry.extend([0, 0]);
+    entry.extend(letters);
     entry
 }
 
-fn short_entry(name: [u8; 11], attributes: u8, first_cluster: u64, len: u64) -> [u8; ENTRY] {
-    let mut entry = [0; ENTRY];
-    entry[..11].copy_from_slice(&name);
-    entry[11] = attributes;
-    for date in [16, 18, 24] {
-        entry[date..date + 2].copy_from_slice(&DATE.to_le_bytes());
-    }
-    entry[26..28].copy_from_slice(&(first_cluster as u16).to_le_bytes());
-    entry[28..].copy_from_slice(&(len as u32).to_le_bytes());
-    entry
+fn short_entry(name: [u8; 11], attributes: u8, first_cluster: u64, len: u64) -> Vec<u8> {
+    let (cluster, len) = ((first_cluster as u16).to_le_bytes(), (len as u32).to_le_bytes());
+    [&name[..], &[attributes], &[0; 4], &DATE, &DATE, &[0; 4], &DATE, &cluster, &len].concat()
 }

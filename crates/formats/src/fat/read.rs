@@ -1,6 +1,4 @@
 //! Reads the folders of a FAT file system of any kind, and the beginnings of its files.
-#![deny(clippy::indexing_slicing)]
-#![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests"))]
 
 use super::ENTRY;
 
