@@ -138,8 +138,7 @@ impl<R: Read> Archive<R> {
     fn entry(&mut self, header: &[u8; BLOCK], size: u64, extended: Extended) -> Result<Entry, Fault> {
         let path = extended.path.unwrap_or_else(|| name(header));
         let wrong = |reason| Fault::Damaged { entry: Some(path.clone()), reason };
-        let number =
-            |range: std::ops::Range<usize>| unsigned(&header[range]).and_then(|value| u32::try_from(value).ok());
+        let number = |range: std::ops::Range<usize>| u32::try_from(unsigned(header.get(range)?)?).ok();
         let field = |range| number(range).ok_or_else(|| wrong("a number in its header is damaged or too large"));
         let kind = kind(header[156], &path).map_err(|reason| Fault::Unread { entry: Some(path.clone()), reason })?;
         let size = extended.size.unwrap_or(size);
@@ -175,8 +174,8 @@ impl<R: Read> Archive<R> {
         }
         let mut content = vec![0; size as usize];
         self.fill(&mut content)?;
-        let mut rest = [0; BLOCK];
-        self.fill(&mut rest[..padding(size) as usize])?;
+        self.padding = padding(size);
+        self.skip_content()?;
         Ok(content)
     }
 
@@ -189,13 +188,11 @@ impl<R: Read> Archive<R> {
 
     /// Reads to the end of the stream. An archive ends with two blocks of zeros, and is often padded with more.
     fn end(&mut self) -> Result<(), Fault> {
-        let mut block = [0; BLOCK];
-        self.fill(&mut block)?;
         let mut buffer = [0; 16 * BLOCK];
+        self.fill(&mut buffer[..BLOCK])?;
         let mut n = BLOCK;
-        buffer[..BLOCK].copy_from_slice(&block);
         while n > 0 {
-            if buffer[..n].iter().any(|byte| *byte != 0) {
+            if buffer.iter().take(n).any(|byte| *byte != 0) {
                 return Err(damaged("there is data after the end of the archive"));
             }
             n = match self.input.read(&mut buffer) {
@@ -216,9 +213,8 @@ impl<R: Read> Archive<R> {
 
 impl<R: Read> Read for Archive<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let read = self.input.read(&mut buffer[..n])?;
-        if read == 0 && n > 0 {
+        let read = self.input.by_ref().take(self.left).read(buffer)?;
+        if read == 0 && self.left > 0 && !buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.left -= read as u64;
@@ -316,12 +312,11 @@ fn global(content: &[u8]) -> Result<(), Fault> {
 fn records(mut content: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !content.is_empty() {
-        let space = content.iter().position(|byte| *byte == b' ')?;
-        let len: usize = parse(&content[..space])?;
-        let record = content.get(space + 1..len)?.strip_suffix(b"\n")?;
-        let equals = record.iter().position(|byte| *byte == b'=')?;
-        records.push((&record[..equals], &record[equals + 1..]));
-        content = &content[len..];
+        let digits = content.split(|byte| *byte == b' ').next()?;
+        let (record, rest) = content.split_at_checked(parse(digits)?)?;
+        let mut pair = record.get(digits.len() + 1..)?.strip_suffix(b"\n")?.splitn(2, |byte| *byte == b'=');
+        records.push((pair.next()?, pair.next()?));
+        content = rest;
     }
     Some(records)
 }
@@ -376,12 +371,12 @@ fn unsigned(field: &[u8]) -> Option<u64> {
 
 /// Parses a number in octal digits. If the first bit is set, it is binary, and the next bit is its sign.
 fn signed(field: &[u8]) -> Option<i64> {
-    let first = *field.first()?;
+    let (first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
         let start = if first & 0x40 != 0 { -1 } else { 0 };
         let start = (start << 6) | i128::from(first & 0x3F);
         let mut value = start;
-        for byte in &field[1..] {
+        for byte in rest {
             value = value.checked_mul(256)?.checked_add(i128::from(*byte))?;
         }
         return i64::try_from(value).ok();
@@ -425,6 +420,8 @@ mod tests {
             (&b"0000644\0"[..], Some(0o644)),
             (b"    644 ", Some(0o644)),
             (b"\0\0\0\0\0\0\0\0", Some(0)),
+            (b"", None),
+            (b"\x80", Some(0)),
             (b"8", None),
             (b"-1", None),
             (b"\x80\0\0\0\0\0\x01\0", Some(256)),
@@ -481,6 +478,9 @@ mod tests {
         check(b"12 path=a=b\n", Some(vec![(b"path", b"a=b")]));
         check(b"6 a=b\n6 c=\n\n", Some(vec![(b"a", b"b"), (b"c", b"\n")]));
         check(b"6 a=b\n7 c=\n\n", None);
+        for cut_off in [&b"6"[..], b"6 ", b"6 a", b"6 a=b", b"0 ", b"1 \n", b"2 ", b"6 a=b\n99"] {
+            check(cut_off, None);
+        }
         for damaged in [&b"7 a=b\n"[..], b"5 a=b\n", b"0 a=b\n", b"99999999999999999999 a=b\n", b"6 a:b\n", b"a=b\n"] {
             check(damaged, None);
         }
