@@ -11,7 +11,7 @@ use slipway_protocol::{Action, Digest, StreamImage};
 
 use common::disk_image::run;
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, fails_for, file};
-use common::xz_dictionary::with_dictionary;
+use common::xz_dictionary::{with_dictionary, with_filter};
 use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd, zstd_sized};
 
 /// Size of the disk.
@@ -76,6 +76,16 @@ fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
         check(&[&zstd(&raw)[..], &[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0]].concat(), &expect);
     }
     check(&[0x28, 0xB5, 0x2F, 0xFD, 1, 0x58, 7, 1, 0, 0], "a frame was compressed with the dictionary 7");
+}
+
+#[test]
+fn a_filter_that_is_longer_than_the_header_of_its_block_is_refused() {
+    let stream = xz(&image(100_000));
+    for filter in [&[0x21, 0x7F][..], &[0x21, 0x08], &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF], &[0x21, 0xFF, 0xFF, 0xFF, 0x7F]] {
+        let (bench, error) = refused(&with_filter(stream.clone(), filter));
+        assert_error!(error, Error::Image(ImageError::Decode { .. }), "{filter:x?}");
+        check_untouched_or_does_not_boot(&bench);
+    }
 }
 
 /// A qcow2 image that qemu-img makes from a raw image, or empty.

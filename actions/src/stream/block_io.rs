@@ -129,7 +129,7 @@ impl<'a> Input<'a> {
 
 impl BufRead for Input<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        while self.current.as_ref().is_none_or(|buffer| self.at == buffer.filled().len()) {
+        while self.current.as_ref().is_none_or(|buffer| self.at >= buffer.filled().len()) {
             if let Some(spent) = self.current.take() {
                 self.pool.recycle(spent);
             }
@@ -143,7 +143,7 @@ impl BufRead for Input<'_> {
                 }
             }
         }
-        Ok(self.current.as_ref().map_or(&[], |buffer| &buffer.filled()[self.at..]))
+        Ok(self.current.as_ref().and_then(|buffer| buffer.filled().get(self.at..)).unwrap_or_default())
     }
 
     fn consume(&mut self, n: usize) {
@@ -153,9 +153,7 @@ impl BufRead for Input<'_> {
 
 impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let available = self.fill_buf()?;
-        let n = available.len().min(buffer.len());
-        buffer[..n].copy_from_slice(&available[..n]);
+        let n = self.fill_buf()?.read(buffer)?;
         self.consume(n);
         Ok(n)
     }

@@ -226,19 +226,20 @@ impl<F: FnMut(String)> Sender<'_, F> {
     }
 
     fn send(&mut self, piece: &[u8]) -> Result<(), Halt> {
-        let end = self.tries.stored + piece.len() as u64;
         let mut rest = piece;
         while !rest.is_empty() {
             let offset = self.tries.stored;
             match self.upload.put(offset, rest) {
-                Ok(stored) if stored > offset && stored <= end => {
+                Ok(stored) => {
+                    let new = stored.checked_sub(offset).filter(|new| *new > 0);
+                    let Some(left) = new.and_then(|new| rest.get(usize::try_from(new).ok()?..)) else {
+                        let name = self.tries.name.to_owned();
+                        let lost = CaptureError::UploadLost { name, sent: offset, stored };
+                        return Err(Halt::Failed(Error::Capture(lost)));
+                    };
                     self.tries.stored(stored);
                     self.counters.fetched.store(stored, Relaxed);
-                    rest = &rest[(stored - offset) as usize..];
-                }
-                Ok(stored) => {
-                    let name = self.tries.name.to_owned();
-                    return Err(Halt::Failed(Error::Capture(CaptureError::UploadLost { name, sent: offset, stored })));
+                    rest = left;
                 }
                 Err(error) => self.tries.failed(error, &mut self.note)?,
             }

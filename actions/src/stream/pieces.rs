@@ -62,9 +62,8 @@ impl<'a, R: BufRead, W: Walk> Piece<'a, R, W> {
 impl<R: BufRead, W: Walk> Read for Piece<'_, R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if self.told < self.header.len() {
-                let n = buffer.len().min(self.header.len() - self.told);
-                buffer[..n].copy_from_slice(&self.header[self.told..self.told + n]);
+            if let Some(mut rest) = self.header.get(self.told..).filter(|rest| !rest.is_empty()) {
+                let n = rest.read(buffer)?;
                 self.told += n;
                 return Ok(n);
             }
@@ -73,13 +72,10 @@ impl<R: BufRead, W: Walk> Read for Piece<'_, R, W> {
                 Next::Header(len) => self.take_header(len)?,
                 Next::Body(0) => self.next = self.walk.next(&[])?,
                 Next::Body(left) => {
-                    let available = self.input.fill_buf()?;
-                    let n = available.len().min(buffer.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let n = self.input.by_ref().take(left).read(buffer)?;
                     if n == 0 && !buffer.is_empty() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
-                    buffer[..n].copy_from_slice(&available[..n]);
-                    self.input.consume(n);
                     self.next = Next::Body(left - n as u64);
                     return Ok(n);
                 }

@@ -108,11 +108,11 @@ impl<'a> Watch<'a> {
     /// The progress to report now.
     pub(crate) fn look(&mut self, now: Instant) -> Progress {
         let [written, fetched] = [&self.counters.written, &self.counters.fetched].map(|count| count.load(Relaxed));
-        self.samples.push_back(Sample { at: now, written, fetched });
-        while self.samples.len() > 2 && now - self.samples[0].at > RATE_WINDOW {
-            self.samples.pop_front();
-        }
-        let since = self.samples[0];
+        let sample = Sample { at: now, written, fetched };
+        self.samples.push_back(sample);
+        let is_old = |first: &mut Sample| now - first.at > RATE_WINDOW;
+        while self.samples.len() > 2 && self.samples.pop_front_if(is_old).is_some() {}
+        let since = self.samples.front().unwrap_or(&sample);
         let millis = u64::try_from((now - since.at).as_millis()).unwrap_or(u64::MAX);
         let rate = per_second(since.written, written, millis);
         let fetch_total = self.counters.fetch_total();

@@ -83,24 +83,17 @@ fn send_image(len: u64, read_at: &mut ReadAt<'_>, output: &Output) -> Result<u64
 }
 
 fn send(mut at: u64, block: Block, output: &Output) -> Result<(), Halt> {
-    let end = at
-        + match block {
-            Block::Data(bytes) => bytes.len() as u64,
-            Block::Zero(len) => len,
-        };
-    let start = at;
+    let (len, content): (u64, &mut dyn Read) = match block {
+        Block::Data(bytes) => (bytes.len() as u64, &mut &*bytes),
+        Block::Zero(len) => (len, &mut io::repeat(0).take(len)),
+    };
+    let end = at + len;
     while at < end {
         let mut buffer = output.pool.take(output.meter)?;
         buffer.place(at);
-        let room = buffer.spare();
-        let len = room.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
-        match block {
-            Block::Data(bytes) => room[..len].copy_from_slice(&bytes[(at - start) as usize..][..len]),
-            Block::Zero(_) => room[..len].fill(0),
-        }
-        buffer.advance(len);
+        buffer.read_from(content).map_err(|source| qcow2::Error::Read { offset: at, source })?;
+        at += buffer.filled().len() as u64;
         output.out.send(buffer);
-        at += len as u64;
     }
     Ok(())
 }

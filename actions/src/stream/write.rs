@@ -132,6 +132,7 @@ impl<'a> Target<'a> {
         Ok(std::mem::take(&mut start.waiting))
     }
 
+    #[allow(clippy::indexing_slicing, reason = "a map names parts of the bytes that it is asked for")]
     fn write_block(&self, block: &Buffer, read_back: Option<&ReadBack>) -> Result<(), Halt> {
         let bytes = block.offset()..block.offset() + block.filled().len() as u64;
         let whole = self.map.is_none().then_some(bytes.clone());
@@ -203,9 +204,11 @@ impl<'a> Target<'a> {
             emptied.extend(backup.stale(self.disk)?);
             backup.write_entries(self.disk)?;
         }
-        self.disk.write_at(&head[header_end..], header_end as u64)?;
+        let (before, entries) = head.split_at(header_end);
+        let (mbr, header) = before.split_at(header_start);
+        self.disk.write_at(entries, header_end as u64)?;
         self.disk.flush()?;
-        check(&head[header_end..], header_end as u64)?;
+        check(entries, header_end as u64)?;
         if verify == Verify::Readback {
             emptied.into_iter().try_for_each(|range| self.verify_zero(range))?;
         }
@@ -213,13 +216,13 @@ impl<'a> Target<'a> {
         check(entries, entries_at)?;
         let (last, last_at) = backup.as_ref().map_or((last, backup_header), Backup::header);
         self.disk.write_at(last, last_at)?;
-        self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
+        self.disk.write_at(header, header_start as u64)?;
         self.disk.flush()?;
         check(last, last_at)?;
-        check(&head[header_start..header_end], header_start as u64)?;
-        self.disk.write_at(&head[..header_start], 0)?;
+        check(header, header_start as u64)?;
+        self.disk.write_at(mbr, 0)?;
         self.disk.flush()?;
-        check(&head[..header_start], 0)?;
+        check(mbr, 0)?;
         Ok((relocation, self.remarks(&table, raw_size)))
     }
 
@@ -295,9 +298,9 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
     std::iter::from_fn(move || {
         let mut len = 0;
         let mut kind = None;
-        while len < bytes.len() {
+        while let Some(rest) = bytes.get(len..).filter(|rest| !rest.is_empty()) {
             let unit = ZERO_UNIT - ((offset + len as u64) % ZERO_UNIT as u64) as usize;
-            let unit = &bytes[len..bytes.len().min(len + unit)];
+            let unit = rest.get(..unit).unwrap_or(rest);
             let is_zero = unit.len() == ZERO_UNIT && is_zero(unit);
             if *kind.get_or_insert(is_zero) != is_zero {
                 break;
@@ -311,6 +314,7 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
 }
 
 /// Copies bytes into the buffer of a part of the disk that is written last. Blocks may arrive in any order.
+#[allow(clippy::indexing_slicing, reason = "the buffer was just made as long as needed")]
 fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;

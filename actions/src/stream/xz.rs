@@ -18,6 +18,7 @@ const INDEX: u8 = 0;
 pub(super) const END_OF_BLOCK: [u8; 1] = [INDEX];
 /// The only filter that ends a chain (5.3.1).
 const LZMA2: u64 = 0x21;
+const DAMAGED: &str = "the header of a block is damaged";
 /// Memory limit of a decoder in bytes. `xz -9` needs 65 MiB.
 const MEMORY: u64 = 80 << 20;
 
@@ -51,7 +52,10 @@ impl Header {
     /// A block of this stream.
     pub(super) fn block(&self) -> Block {
         // 2.1.1.2: sizes of the checks by number.
-        let check = [0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64][usize::from(self.bytes[7] & 0x0F)];
+        let check = match self.bytes[7] & 0x0F {
+            0 => 0,
+            kind => 4 << ((kind - 1) / 3),
+        };
         Block { at: At::Start, check, header: Vec::new(), compressed: 0, content: 0, dictionary: 0 }
     }
 
@@ -83,12 +87,12 @@ impl Header {
             }
         }
         let (crc, size) = (input.crc.sum(), input.bytes + 4);
-        let mut rest = [0; 4 + HEADER];
-        input.input.read_exact(&mut rest)?;
-        let (index_crc, footer) = rest.split_at(4);
+        let (mut index_crc, mut footer) = ([0; 4], [0; HEADER]);
+        input.input.read_exact(&mut index_crc)?;
+        input.input.read_exact(&mut footer)?;
         // 2.1.2.2: the size of the index in units of four bytes, minus one.
         let backward = u32::try_from(size / 4 - 1).map_err(|_| wrong())?.to_le_bytes();
-        let sound = crc.to_le_bytes() == *index_crc
+        let sound = crc.to_le_bytes() == index_crc
             && crc32(&footer[4..10]).to_le_bytes() == footer[..4]
             && footer[4..8] == backward
             && footer[8..10] == self.bytes[6..8]
@@ -129,40 +133,43 @@ enum At {
 
 impl Walk for Block {
     fn next(&mut self, header: &[u8]) -> io::Result<Next> {
-        let (at, next) = match self.at {
-            At::Start => (At::Size, Next::Header(1)),
-            At::Size => {
+        let (at, next) = match (self.at, header) {
+            (At::Start, _) => (At::Size, Next::Header(1)),
+            (At::Size, [size]) => {
                 self.header = header.to_vec();
                 // 3.1.1: (size byte + 1) * 4 bytes, including the size byte.
-                (At::Rest, Next::Header(usize::from(header[0]) * 4 + 3))
+                (At::Rest, Next::Header(usize::from(*size) * 4 + 3))
             }
-            At::Rest => {
+            (At::Rest, _) => {
                 self.header.extend_from_slice(header);
                 self.dictionary = dictionary(&self.header)?;
                 (At::Control, Next::Header(1))
             }
-            At::Chunk => (At::Control, Next::Header(1)),
+            (At::Chunk, _) => (At::Control, Next::Header(1)),
             // LZMA2 chunks, as liblzma's lzma2_decoder.c reads them.
-            At::Control => {
+            (At::Control, [control]) => {
                 self.compressed += 1;
-                match header[0] {
+                match *control {
                     0 => (At::End, Next::Body((4 - self.compressed % 4) % 4 + self.check)),
                     control @ (1 | 2) => (At::Sizes(control), Next::Header(2)),
                     control @ 0x80.. => (At::Sizes(control), Next::Header(if control >= 0xC0 { 5 } else { 4 })),
                     _ => return Err(invalid("a chunk of a block is of an unknown kind")),
                 }
             }
-            At::Sizes(control) => {
-                let size = |at: usize| u64::from(u16::from_be_bytes([header[at], header[at + 1]])) + 1;
-                let (content, body) = match control {
-                    1 | 2 => (size(0), size(0)),
-                    _ => (size(0) + (u64::from(control & 0x1F) << 16), size(2)),
+            (At::Sizes(control), [high, low, rest @ ..]) => {
+                let size = |high: &u8, low: &u8| u64::from(u16::from_be_bytes([*high, *low])) + 1;
+                let content = size(high, low);
+                let (content, body) = match (control, rest) {
+                    (1 | 2, _) => (content, content),
+                    (_, [high, low, ..]) => (content + (u64::from(control & 0x1F) << 16), size(high, low)),
+                    _ => return Err(invalid(DAMAGED)),
                 };
                 self.content += content;
                 self.compressed += header.len() as u64 + body;
                 (At::Chunk, Next::Body(body))
             }
-            At::End => (At::End, Next::End),
+            (At::End, _) => (At::End, Next::End),
+            _ => return Err(invalid(DAMAGED)),
         };
         self.at = at;
         Ok(next)
@@ -196,20 +203,19 @@ pub(super) fn skip_padding(input: &mut impl BufRead) -> io::Result<()> {
 
 /// The size of the dictionary in a block header (3.1, 5.3.1).
 fn dictionary(header: &[u8]) -> io::Result<u64> {
-    let damaged = || invalid("the header of a block is damaged");
+    let damaged = || invalid(DAMAGED);
     let (fields, crc) = header.split_at(header.len().saturating_sub(4));
     if crc32(fields).to_le_bytes() != *crc {
         return Err(damaged());
     }
-    let flags = fields[1];
-    let mut rest = &fields[2..];
+    let (flags, mut rest) = fields.get(1).zip(fields.get(2..)).ok_or_else(damaged)?;
     for _ in 0..(flags >> 6).count_ones() {
         number(&mut rest)?;
     }
     for _ in 0..=(flags & 3) {
         let (filter, size) = (number(&mut rest)?, number(&mut rest)?);
-        let size = usize::try_from(size).ok().filter(|size| *size <= rest.len()).ok_or_else(damaged)?;
-        let (properties, after) = rest.split_at(size);
+        let parts = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size));
+        let (properties, after) = parts.ok_or_else(damaged)?;
         rest = after;
         if let (LZMA2, [bits]) = (filter, properties) {
             return match bits {
@@ -246,7 +252,7 @@ struct Checked<'a, R> {
 impl<R: Read> Read for Checked<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.input.read(buffer)?;
-        self.crc.update(&buffer[..n]);
+        self.crc.update(buffer.get(..n).unwrap_or_default());
         self.bytes += n as u64;
         Ok(n)
     }
