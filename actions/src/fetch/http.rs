@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use reqwest::StatusCode;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER,
@@ -160,9 +160,7 @@ impl Read for HttpBody {
                 Err(error) => return Err(error),
             }
         }
-        let n = self.chunk.len().min(buffer.len());
-        buffer[..n].copy_from_slice(&self.chunk.split_to(n));
-        Ok(n)
+        (&mut self.chunk).reader().read(buffer)
     }
 }
 

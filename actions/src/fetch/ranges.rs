@@ -31,11 +31,12 @@ impl<'a> RangeCheck<'a> {
         while let Some((mapped, rest)) = self.left.split_first() {
             let skip = mapped.bytes.start.saturating_sub(self.at).min(bytes.len() as u64);
             let take = mapped.bytes.end.saturating_sub(self.at + skip).min(bytes.len() as u64 - skip);
-            let (passed, after) = bytes.split_at((skip + take) as usize);
+            let (_, wanted) = bytes.split_at(skip as usize);
+            let (taken, after) = wanted.split_at(take as usize);
             if mapped.digest.is_some() {
-                self.context.update(&passed[skip as usize..]);
+                self.context.update(taken);
             }
-            self.at += passed.len() as u64;
+            self.at += skip + take;
             bytes = after;
             if self.at < mapped.bytes.end {
                 return Ok(());

@@ -93,8 +93,7 @@ impl<'a> Source<'a> {
     ) -> Result<(), Error> {
         let urls: Vec<&str> = origin.places().collect();
         let mut registries = self.registries_of(&urls, origin.registry_auth)?;
-        let (found, blob) = self.find_in(&mut registries, &urls, machine, report)?;
-        let url = shown(urls[found]);
+        let (found, url, blob) = self.find_in(&mut registries, &urls, machine, report)?;
         let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
         if let Some(given) = self.digests.iter().find(other) {
             let reason = format!("the step has the digest {given}, but the artifact has {}", blob.digest);
@@ -131,28 +130,28 @@ impl<'a> Source<'a> {
         Ok(references.into_iter().map(registry).collect())
     }
 
-    /// Finds the blob with the first registry that has a manifest of the artifact, and returns the index of that
-    /// registry. All are tried in turn until each has failed permanently or patience ends.
+    /// Finds the blob with the first registry that has a manifest of the artifact, and returns its index, its URL
+    /// for messages, and the blob. All are tried in turn until each has failed permanently or patience ends.
     fn find_in(
         &self,
         registries: &mut [Registry<'_>],
         urls: &[&str],
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),
-    ) -> Result<(usize, Blob), Error> {
+    ) -> Result<(usize, String, Blob), Error> {
         let began = Instant::now();
         let is_only = registries.len() == 1;
         let patience = retry::patience_with(machine, is_only);
         loop {
             let (mut failed, mut may_answer) = (Vec::new(), false);
-            for (index, registry) in registries.iter_mut().enumerate() {
+            for (index, (registry, url)) in registries.iter_mut().zip(urls).enumerate() {
                 machine.cancel().check()?;
                 let error = match registry.find(patience, machine, &mut |text| report(Report::Note(text))) {
-                    Ok(blob) => return Ok((index, blob)),
+                    Ok(blob) => return Ok((index, shown(url), blob)),
                     Err(error) if is_only => return Err(error),
                     Err(error) => error,
                 };
-                let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
+                let why = format!("{}: {}", shown(url), text::chain(&error));
                 report(Report::Note(format!("did not find the {} in {why}", self.what)));
                 failed.push(why);
                 may_answer |= is_transient(&error);

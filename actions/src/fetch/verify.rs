@@ -1,6 +1,6 @@
 //! Checks of data as it passes: the stream as delivered, and the raw image.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_formats::signature::Verifier;
@@ -76,13 +76,16 @@ pub(crate) fn finish(context: Context) -> Digest {
 }
 
 /// The SHA-256 digest of what is read.
-pub(crate) fn sha256(mut input: impl Read) -> io::Result<Digest> {
-    let (mut context, mut buffer) = (context(Algorithm::Sha256), vec![0; 64 << 10]);
+pub(crate) fn sha256(input: impl Read) -> io::Result<Digest> {
+    let (mut context, mut input) = (context(Algorithm::Sha256), BufReader::with_capacity(64 << 10, input));
     loop {
-        match input.read(&mut buffer)? {
-            0 => return Ok(finish(context)),
-            n => context.update(&buffer[..n]),
+        let bytes = input.fill_buf()?;
+        let n = bytes.len();
+        if n == 0 {
+            return Ok(finish(context));
         }
+        context.update(bytes);
+        input.consume(n);
     }
 }
 
