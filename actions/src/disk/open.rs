@@ -137,10 +137,7 @@ impl OpenDisk {
             }
             None | Some(Err(_)) => {}
         }
-        buffer.place(offset);
-        self.read_at(&mut buffer.spare()[..len], offset)?;
-        buffer.advance(len);
-        Ok(())
+        self.read_at(buffer.filled_mut(), offset)
     }
 
     /// Fails unless the disk has these bytes at an offset. Bypasses the page cache.
@@ -211,9 +208,10 @@ impl OpenDisk {
         let zeros = Buffer::zeroed(ZERO_CHUNK);
         let mut at = range.start;
         while at < range.end {
-            let len = (range.end - at).min(ZERO_CHUNK as u64);
-            self.write_at(&zeros.filled()[..len as usize], at)?;
-            at += len;
+            let zeros = zeros.filled();
+            let zeros = zeros.get(..(range.end - at) as usize).unwrap_or(zeros);
+            self.write_at(zeros, at)?;
+            at += zeros.len() as u64;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ use crate::disk::partitions::{self, Partition};
 use crate::error::Error;
 use area::Area;
 
+pub(crate) use fields::{be16, be32, be64, le32, le64};
 pub(crate) use volume::crc as lvm_crc;
 
 /// The kind of a place with signatures of several file systems, of which the older ones should have been wiped.

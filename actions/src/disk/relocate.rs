@@ -160,8 +160,11 @@ fn grow_in_mbr(table: &Table, head: &mut [u8], disk: &OpenDisk) -> Result<Growth
     let index = (grown.partition.number - 1) as usize;
     let blocks = (grown.partition.bytes.end - grown.partition.bytes.start) / table.block;
     let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-    let record = &mut head[MBR_RECORDS + index * MBR_RECORD_SIZE..][..MBR_RECORD_SIZE];
-    record[RECORD_END..][..3].copy_from_slice(&BEYOND_CHS);
+    let records = head.get_mut(MBR_RECORDS..).unwrap_or_default().as_chunks_mut::<MBR_RECORD_SIZE>().0;
+    let Some(record) = records.get_mut(index) else {
+        return Ok(grow::left(disk, &partitions, room, "its record is not in the first block"));
+    };
+    record[RECORD_END..RECORD_END + 3].copy_from_slice(&BEYOND_CHS);
     record[RECORD_BLOCKS..].copy_from_slice(&blocks.to_le_bytes());
     Ok(growth)
 }

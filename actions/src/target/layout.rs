@@ -383,9 +383,9 @@ impl Extra {
 fn in_order(mut left: Vec<Extra>) -> Vec<Extra> {
     let mut ordered = Vec::new();
     while !left.is_empty() {
-        let is_next = |at: &usize| (0..left.len()).all(|other| other == *at || !left[*at].needs(&left[other]));
+        let is_next = |extra: &Extra| left.iter().all(|other| std::ptr::eq(other, extra) || !extra.needs(other));
         // If some need each other, the first of them is taken.
-        let next = (0..left.len()).find(is_next).unwrap_or_default();
+        let next = left.iter().position(is_next).unwrap_or_default();
         ordered.push(left.remove(next));
     }
     ordered

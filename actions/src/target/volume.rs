@@ -1,8 +1,7 @@
 //! File systems of the installed system.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek, SeekFrom};
 
 use rustix::fs::{Mode, OFlags, fstat, openat};
 use slipway_formats::boot_config::places::BootFiles;
@@ -63,16 +62,10 @@ impl BootFiles for Volume {
             let folder = self.root.open_directory(folder.as_bytes())?;
             // Non-blocking, because it may not be a regular file, and reading could block for ever.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = File::from(openat(folder, name, flags, Mode::empty())?);
-            let mut bytes = vec![0; len as usize];
-            let mut filled = 0;
-            while filled < bytes.len() {
-                match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
-                    0 => break,
-                    n => filled += n,
-                }
-            }
-            bytes.truncate(filled);
+            let mut file = File::from(openat(folder, name, flags, Mode::empty())?);
+            let mut bytes = Vec::new();
+            file.seek(SeekFrom::Start(offset))?;
+            file.take(len).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read() {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
+use crate::disk::probe::{be16, be32, be64, le32, le64};
 use crate::error::Error;
 
 /// The superblocks of xfs, ext and btrfs are all within this many bytes from the start of the partition.
@@ -48,26 +49,22 @@ fn parse(head: &[u8], kind: &str) -> Option<Extent> {
 /// Linux, fs/ext4/ext4.h, struct `ext4_super_block`.
 fn ext(superblock: &[u8]) -> Option<Extent> {
     const INCOMPAT_64BIT: u32 = 0x80;
-    let le32 = |at: usize| Some(u32::from_le_bytes(*superblock.get(at..)?.first_chunk()?));
-    let unit = 1024_u64.checked_shl(le32(0x18)?).filter(|unit| *unit >= 1024)?;
-    let high = if le32(0x60)? & INCOMPAT_64BIT == 0 { 0 } else { le32(0x150)? };
-    let blocks = u64::from(high) << 32 | u64::from(le32(0x4)?);
+    let unit = 1024_u64.checked_shl(le32(superblock, 0x18)?).filter(|unit| *unit >= 1024)?;
+    let high = if le32(superblock, 0x60)? & INCOMPAT_64BIT == 0 { 0 } else { le32(superblock, 0x150)? };
+    let blocks = u64::from(high) << 32 | u64::from(le32(superblock, 0x4)?);
     Some(Extent { size: blocks.checked_mul(unit)?, unit })
 }
 
 /// Linux, fs/xfs/libxfs/xfs_format.h, struct `xfs_dsb`.
 fn xfs(superblock: &[u8]) -> Option<Extent> {
-    let block = u32::from_be_bytes(*superblock.get(4..)?.first_chunk()?);
-    let blocks = u64::from_be_bytes(*superblock.get(8..)?.first_chunk()?);
-    let sector = u16::from_be_bytes(*superblock.get(102..)?.first_chunk()?);
-    Some(Extent { size: blocks.checked_mul(u64::from(block))?, unit: u64::from(sector) })
+    let size = be64(superblock, 8)?.checked_mul(u64::from(be32(superblock, 4)?))?;
+    Some(Extent { size, unit: u64::from(be16(superblock, 102)?) })
 }
 
 /// Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`. Only a file system on a single device.
 fn btrfs(superblock: &[u8]) -> Option<Extent> {
-    let le64 = |at: usize| Some(u64::from_le_bytes(*superblock.get(at..)?.first_chunk()?));
-    let sector = u32::from_le_bytes(*superblock.get(0x90..)?.first_chunk()?);
-    (le64(0x88)? == 1).then_some(Extent { size: le64(0xD1)?, unit: u64::from(sector) })
+    let extent = Extent { size: le64(superblock, 0xD1)?, unit: u64::from(le32(superblock, 0x90)?) };
+    (le64(superblock, 0x88)? == 1).then_some(extent)
 }
 
 #[cfg(test)]

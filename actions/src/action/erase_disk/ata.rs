@@ -129,7 +129,7 @@ fn sense_key(sense: &[u8; 32]) -> u8 {
 fn password_block(enhanced: bool) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     block[0] = if enhanced { 2 } else { 0 };
-    block[2..2 + PASSWORD.len()].copy_from_slice(PASSWORD.as_bytes());
+    block[2..].iter_mut().zip(PASSWORD.bytes()).for_each(|(to, from)| *to = from);
     block
 }
 
@@ -149,7 +149,8 @@ struct Security {
 
 impl Security {
     fn parse(identity: &[u8; BLOCK]) -> Result<Self, String> {
-        let word = |number: usize| u16::from_le_bytes([identity[2 * number], identity[2 * number + 1]]);
+        let words = identity.as_chunks().0;
+        let word = |number: usize| words.get(number).copied().map(u16::from_le_bytes).unwrap_or_default();
         // The integrity word. If it has the signature, the sum of all bytes must be zero.
         let sum = identity.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         if word(255) & 0xFF == 0xA5 && sum != 0 {
@@ -193,7 +194,8 @@ impl Security {
     /// Duration of the erase that will be used; `None` if the disk does not say. It is in units of two minutes, in 8
     /// bits, or in 15 bits if the highest bit is set. The largest number means that or more.
     fn estimate(&self) -> Option<Duration> {
-        let time = self.times[usize::from(self.enhanced)];
+        let [usual, enhanced] = self.times;
+        let time = if self.enhanced { enhanced } else { usual };
         let units = if time & 0x8000 != 0 { time & 0x7FFF } else { time & 0xFF };
         (units != 0).then(|| Duration::from_secs(u64::from(units) * 120))
     }

@@ -233,7 +233,7 @@ impl Controller {
 
 /// A list of namespaces (figure 273): numbers in ascending order, the rest zero.
 fn namespaces(list: &[u8; IDENTIFY_LEN]) -> Vec<u32> {
-    let numbers = list.chunks_exact(4).map(|number| u32::from_le_bytes([number[0], number[1], number[2], number[3]]));
+    let numbers = list.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number));
     numbers.take_while(|number| *number != 0).collect()
 }
 

@@ -137,7 +137,7 @@ fn told(command_line: &str) -> io::Result<Vec<Name>> {
 /// four bytes of attributes, then UTF-16.
 fn boot_partition(efivars: &Path) -> Option<String> {
     let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
-    let units: Vec<u16> = value.get(4..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    let units: Vec<u16> = value.get(4..)?.as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
     Some(String::from_utf16_lossy(&units).trim_end_matches('\0').to_ascii_lowercase())
 }
 

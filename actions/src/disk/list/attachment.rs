@@ -82,7 +82,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
             "scsi" => {
                 has_transport = true;
                 if is_scsi_device(&device.name) {
-                    let place = scsi(sys, &chain[at..])?;
+                    let place = scsi(sys, chain.get(at..)?)?;
                     parts.push(place.part);
                     has_parent |= place.is_named_by_its_transport;
                     next = at + place.devices;
@@ -128,8 +128,8 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
 
 /// The index behind the consecutive devices of the same subsystem from here.
 fn past(chain: &[Device], at: usize) -> usize {
-    let same = chain.iter().skip(at).take_while(|device| device.subsystem == chain[at].subsystem);
-    at + same.count()
+    let here = chain.get(at).map(|device| &device.subsystem);
+    at + chain.iter().skip(at).take_while(|device| Some(&device.subsystem) == here).count()
 }
 
 fn is_scsi_device(name: &str) -> bool {
@@ -175,8 +175,7 @@ fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
 
 /// The SCSI host in a chain, and the index behind it.
 fn host(chain: &[Device]) -> Option<(&Device, usize)> {
-    let at = chain.iter().position(|device| device.is_of("scsi") && device.name.starts_with("host"))?;
-    Some((&chain[at], at + 1))
+    chain.iter().zip(1..).find(|(device, _)| device.is_of("scsi") && device.name.starts_with("host"))
 }
 
 fn ata(sys: &Path, chain: &[Device]) -> Option<String> {

@@ -41,11 +41,10 @@ impl Addition {
         };
         let guid = random::uuid_text(&random::uuid()?);
         let planned = Planned { bytes: bytes.clone(), type_guid: type_guid.to_owned(), guid, name: name.to_owned() };
-        let at = (ENTRIES_LBA * block) as usize + (number - 1) as usize * ENTRY_SIZE as usize;
         let entry = planned.entry(block, disk.path())?;
-        let mut place = Cursor::new(&mut head[at..at + ENTRY_SIZE as usize]);
+        let place = &mut Cursor::new(head.as_mut_slice());
         entry
-            .write_to_device(&mut place, 0, 0, block_size, ENTRY_SIZE)
+            .write_to_device(place, u64::from(number - 1), ENTRIES_LBA, block_size, ENTRY_SIZE)
             .map_err(|error| failed(disk, error.to_string()))?;
         let build = |is_primary| HeaderBuilder::from_header(&header).primary(is_primary).build(block_size);
         let headers = build(true).and_then(|primary| Ok((primary, build(false)?)));
@@ -65,12 +64,12 @@ impl Addition {
         let of_header = |error: HeaderError| failed(disk, error.to_string());
         let (block, at) = (self.block_size.as_u64(), (ENTRIES_LBA * self.block_size.as_u64()) as usize);
         self.primary.write_primary(&mut Cursor::new(self.head.as_mut_slice()), self.block_size).map_err(of_header)?;
-        disk.write_at(&self.head[at..], self.backup.part_start * block)?;
+        disk.write_at(self.head.split_at(at).1, self.backup.part_start * block)?;
         let mut device = Device { disk, start: 0, at: 0 };
         self.backup.write_backup(&mut device, self.block_size).map_err(of_header)?;
         disk.flush()?;
-        let header = (HEADER_LBA * block) as usize;
-        disk.write_at(&self.head[header..], header as u64)?;
+        let header = HEADER_LBA * block;
+        disk.write_at(self.head.split_at(header as usize).1, header)?;
         disk.flush()
     }
 }

@@ -67,10 +67,9 @@ impl Table {
         let mut build = |primary| builder.backup_lba(last).primary(primary).build(block_size);
         let (primary, backup) =
             build(true).and_then(|primary| Ok((primary, build(false)?))).map_err(of_header(&path))?;
-        let mut head = vec![0; (ENTRIES_LBA * block) as usize + (MIN_ENTRIES * ENTRY_SIZE) as usize];
         // The field has 32 bits. For a larger disk it has its maximum (UEFI specification, table 5-4).
-        let mbr = ProtectiveMBR::with_lb_size(u32::try_from(last).unwrap_or(u32::MAX)).to_bytes();
-        head[..mbr.len()].copy_from_slice(&mbr);
+        let mut head = ProtectiveMBR::with_lb_size(u32::try_from(last).unwrap_or(u32::MAX)).to_bytes().to_vec();
+        head.resize((ENTRIES_LBA * block) as usize + (MIN_ENTRIES * ENTRY_SIZE) as usize, 0);
         Ok(Self { block_size, primary, backup, head, added: 0, path })
     }
 
@@ -95,17 +94,19 @@ impl Table {
     /// and kernels recognise a GPT. The disk is flushed in between, so that a table that is found is complete.
     pub(crate) fn write(&mut self, disk: &OpenDisk) -> Result<(), Error> {
         let block = self.block_size.as_usize();
-        let (header, entries) = (HEADER_LBA as usize * block, ENTRIES_LBA as usize * block);
+        let (header_at, entries_at) = (HEADER_LBA as usize * block, ENTRIES_LBA as usize * block);
         let head = &mut Cursor::new(self.head.as_mut_slice());
         self.primary.write_primary(head, self.block_size).map_err(of_header(&self.path))?;
-        disk.write_at(&self.head[entries..], entries as u64)?;
-        disk.write_at(&self.head[entries..], self.backup.part_start * block as u64)?;
+        let (before, entries) = self.head.split_at(entries_at);
+        let (mbr, header) = before.split_at(header_at);
+        disk.write_at(entries, entries_at as u64)?;
+        disk.write_at(entries, self.backup.part_start * block as u64)?;
         disk.flush()?;
         let mut device = Device { disk, start: 0, at: 0 };
         self.backup.write_backup(&mut device, self.block_size).map_err(of_header(&self.path))?;
-        disk.write_at(&self.head[header..entries], header as u64)?;
+        disk.write_at(header, header_at as u64)?;
         disk.flush()?;
-        disk.write_at(&self.head[..header], 0)?;
+        disk.write_at(mbr, 0)?;
         disk.flush()
     }
 }

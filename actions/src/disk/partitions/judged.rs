@@ -38,14 +38,17 @@ impl Content<'_> {
         }
         let mut bytes = vec![0; len];
         disk.read_at(&mut bytes, offset)?;
+        let within = |range: &Range<u64>, start: u64| (range.start - start) as usize..(range.end - start) as usize;
         for hole in self.holes(offset..end) {
-            bytes[(hole.start - offset) as usize..(hole.end - offset) as usize].fill(0);
+            let Some(hole) = bytes.get_mut(within(&hole, offset)) else { return Ok(None) };
+            hole.fill(0);
         }
         for (held, at) in [(self.head, 0), self.tail] {
             let common = offset.max(at)..end.min(at + held.len() as u64);
             if !common.is_empty() {
-                let from = &held[(common.start - at) as usize..(common.end - at) as usize];
-                bytes[(common.start - offset) as usize..][..from.len()].copy_from_slice(from);
+                let parts = held.get(within(&common, at)).zip(bytes.get_mut(within(&common, offset)));
+                let Some((from, to)) = parts else { return Ok(None) };
+                to.copy_from_slice(from);
             }
         }
         Ok(Some(bytes))

@@ -142,14 +142,14 @@ fn label_among(area: &Area, offset: u64, entries: u64) -> Option<String> {
     // A small disk may be truncated within its directory.
     let len = if area.is_tiny() { (entries * ENTRY).min(area.size().saturating_sub(offset)) } else { entries * ENTRY };
     let directory = area.bytes(offset, len)?;
-    for entry in directory.chunks_exact(ENTRY_LEN).take_while(|entry| entry[0] != 0) {
+    for entry in directory.as_chunks::<ENTRY_LEN>().0.iter().take_while(|entry| entry[0] != 0) {
         let has_content = (le16(entry, 20)?, le16(entry, 26)?) != (0, 0);
         let attributes = entry[11] & ATTRIBUTES;
         if entry[0] == FREE || has_content || attributes == LONG_NAME {
             continue;
         }
         if attributes & (VOLUME_ID | DIRECTORY) == VOLUME_ID {
-            let mut name = entry.to_vec();
+            let mut name = *entry;
             if entry[0] == ESCAPED_FREE {
                 name[0] = FREE;
             }

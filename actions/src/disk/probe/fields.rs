@@ -13,23 +13,23 @@ pub(super) fn le16(bytes: &[u8], offset: usize) -> Option<u16> {
     array(bytes, offset).map(u16::from_le_bytes)
 }
 
-pub(super) fn le32(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn le32(bytes: &[u8], offset: usize) -> Option<u32> {
     array(bytes, offset).map(u32::from_le_bytes)
 }
 
-pub(super) fn le64(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(crate) fn le64(bytes: &[u8], offset: usize) -> Option<u64> {
     array(bytes, offset).map(u64::from_le_bytes)
 }
 
-pub(super) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
     array(bytes, offset).map(u16::from_be_bytes)
 }
 
-pub(super) fn be32(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn be32(bytes: &[u8], offset: usize) -> Option<u32> {
     array(bytes, offset).map(u32::from_be_bytes)
 }
 
-pub(super) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(crate) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
     array(bytes, offset).map(u64::from_be_bytes)
 }
 
@@ -70,7 +70,7 @@ pub(super) fn utf16_be(bytes: &[u8]) -> Option<String> {
 }
 
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
-    let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).take_while(|unit| *unit != 0);
+    let units = bytes.as_chunks().0.iter().map(|bytes| unit(*bytes)).take_while(|unit| *unit != 0);
     trimmed(char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)).collect())
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 
@@ -26,23 +27,23 @@ pub(super) struct Xattrs(Vec<(Vec<u8>, Vec<u8>)>);
 impl Xattrs {
     /// The attributes of a file that its new version should have.
     pub(super) fn of(file: impl AsFd) -> io::Result<Self> {
-        let mut names = vec![0; MAX_NAMES];
-        let len = match flistxattr(&file, names.as_mut_slice()) {
-            Err(Errno::NOTSUP) => 0,
-            other => other?,
-        };
+        let mut names = Vec::with_capacity(MAX_NAMES);
+        match flistxattr(&file, spare_capacity(&mut names)) {
+            Ok(_) | Err(Errno::NOTSUP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
         let (mut found, mut total) = (Vec::new(), 0);
-        let mut value = vec![0; MAX_VALUE];
-        for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !STALE.contains(name)) {
-            let len = fgetxattr(&file, name, value.as_mut_slice())?;
-            total += len;
+        let mut value = Vec::with_capacity(MAX_VALUE);
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !STALE.contains(name)) {
+            value.clear();
+            total += fgetxattr(&file, name, spare_capacity(&mut value))?;
             if total > MAX_TOTAL {
                 let limit = text::size(MAX_TOTAL as u64);
                 return Err(io::Error::other(format!(
                     "its extended attributes are larger than {limit}, so it is not edited"
                 )));
             }
-            found.push((name.to_vec(), value[..len].to_vec()));
+            found.push((name.to_vec(), value.clone()));
         }
         Ok(Self(found))
     }

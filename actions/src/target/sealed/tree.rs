@@ -1,7 +1,9 @@
 //! Verifies a hash tree of dm-verity (Linux, Documentation/admin-guide/device-mapper/verity.rst; superblock:
 //! cryptsetup, lib/verity/verity.c).
 
-use ring::digest::{Context, SHA256};
+use ring::digest::{Context, Digest, SHA256};
+
+use crate::disk::probe::{le32, le64};
 
 /// Size of a superblock in bytes.
 pub(super) const SUPERBLOCK: usize = 512;
@@ -40,24 +42,21 @@ impl Superblock {
     /// Parses a superblock, for partitions of these sizes in bytes.
     pub(super) fn parse(bytes: &[u8; SUPERBLOCK], data_len: u64, hash_len: u64) -> Result<Self, Fault> {
         let damaged = |what: &str| Fault::Damaged(format!("the superblock of its hash tree {what}"));
-        let le32 = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let fields = || Some((le32(bytes, 8)?, le32(bytes, 12)?, le32(bytes, 64)?, le32(bytes, 68)?, le64(bytes, 72)?));
+        let (version, kind, data_block, hash_block, data_blocks) = fields().ok_or_else(|| damaged("is cut off"))?;
         let algorithm = String::from_utf8_lossy(&bytes[32..64]);
         let algorithm = algorithm.trim_end_matches('\0');
-        if (le32(8), le32(12), algorithm) != (1, 1, "sha256") {
+        if (version, kind, algorithm) != (1, 1, "sha256") {
             let what = format!(
-                "it has version {}, type {} and algorithm {algorithm:?}, but only version 1, type 1 and sha256 are \
-                 supported",
-                le32(8),
-                le32(12)
+                "it has version {version}, type {kind} and algorithm {algorithm:?}, but only version 1, type 1 and \
+                 sha256 are supported"
             );
             return Err(Fault::Unknown(what));
         }
-        let (data_block, hash_block) = (le32(64), le32(68));
         let is_block = |size: u32| size.is_power_of_two() && BLOCKS.contains(&size);
         if !is_block(data_block) || !is_block(hash_block) {
             return Err(damaged("has an invalid block size"));
         }
-        let data_blocks = u64::from_le_bytes(std::array::from_fn(|i| bytes[72 + i]));
         if data_blocks == 0 || data_blocks > data_len / u64::from(data_block) {
             return Err(damaged("covers more data than fits in the partition"));
         }
@@ -75,12 +74,11 @@ impl Superblock {
         self.data_blocks * self.data_block as u64
     }
 
-    fn hash(&self, block: &[u8]) -> [u8; DIGEST] {
+    fn hash(&self, block: &[u8]) -> Digest {
         let mut context = Context::new(&SHA256);
         context.update(&self.salt);
         context.update(block);
-        let digest = context.finish();
-        std::array::from_fn(|index| digest.as_ref()[index])
+        context.finish()
     }
 }
 
@@ -121,7 +119,7 @@ pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Res
     let (part, start, _, size) = below;
     let mut top = vec![0; size];
     read(part, start * size as u64, &mut top)?;
-    Ok(Ok(tree.hash(&top).iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok(Ok(tree.hash(&top).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 /// The first of these blocks (part, first, number, size) whose hash is not in the level above.
@@ -136,11 +134,11 @@ fn first_other<E>(
     let mut blocks = vec![0; size * per_block as usize];
     for group in 0..count.div_ceil(per_block) {
         let first = group * per_block;
-        let blocks = &mut blocks[..size * per_block.min(count - first) as usize];
+        blocks.truncate(size * per_block.min(count - first) as usize);
         read(Part::Hashes, (level + group) * tree.hash_block as u64, &mut hashes)?;
-        read(part, (start + first) * size as u64, blocks)?;
+        read(part, (start + first) * size as u64, &mut blocks)?;
         let expected = hashes.chunks_exact(DIGEST);
-        let other = blocks.chunks_exact(size).zip(expected).position(|(block, hash)| tree.hash(block) != *hash);
+        let other = blocks.chunks_exact(size).zip(expected).position(|(block, hash)| tree.hash(block).as_ref() != hash);
         if let Some(index) = other {
             return Ok(Some(start + first + index as u64));
         }

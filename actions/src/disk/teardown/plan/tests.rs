@@ -42,7 +42,7 @@ fn mounts_go_innermost_first_with_what_lies_in_them() {
         ),
         ("block/loop3/loop/backing_file", "/mnt/the target/image\n"),
         ("block/loop4/loop/backing_file", "/mnt/the targets\n"),
-        ("swaps", "Filename Type\n/dev/sda2 partition 1 0 -2\n/mnt/the\\040target/swap file 1 0 -3\n"),
+        ("swaps", "Filename Type\n/dev/sda2 partition 1 0 -2\n/mnt/the\\040target/swap\\04 file 1 0 -3\n"),
     ];
     let expect = [
         "unmounting /bound",
@@ -50,7 +50,7 @@ fn mounts_go_innermost_first_with_what_lies_in_them() {
         "unmounting /mnt/the target/boot",
         "unmounting /mnt/the target/proc",
         "releasing the loop device loop3",
-        "turning off swap on /mnt/the target/swap",
+        "turning off swap on /mnt/the target/swap\\04",
         "unmounting /mnt/the target",
         "turning off swap on /dev/sda2",
     ];
