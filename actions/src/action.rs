@@ -9,7 +9,9 @@ mod erase_disk;
 mod foresee;
 mod kernel_args;
 mod kexec;
+#[allow(clippy::indexing_slicing, reason = "it fills blocks of its own making")]
 mod make_filesystem;
+#[allow(clippy::indexing_slicing, reason = "it fills blocks and numbers lists of its own making")]
 mod partition;
 mod reboot;
 mod run_in_target;

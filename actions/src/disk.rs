@@ -1,5 +1,6 @@
 //! Disks: listing them, choosing one for an action, and the layers under the file systems: partitions, RAID and LVM.
 
+#[allow(clippy::indexing_slicing, reason = "its bounds are its own; bytes must not be lost if they were wrong")]
 mod buffer;
 pub(crate) mod candidates;
 pub(crate) mod choose;

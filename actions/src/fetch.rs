@@ -5,6 +5,7 @@ pub(crate) mod download;
 pub(crate) mod file;
 mod headers;
 mod http;
+#[allow(clippy::indexing_slicing, reason = "it numbers its own list, which never gets shorter")]
 pub(crate) mod mirrors;
 pub(crate) mod oci;
 pub(crate) mod ranges;

@@ -7,7 +7,8 @@
 //! Each folder is a layer and only uses the layers before it: `error`, `sys`; `machine`; `disk`; `fetch`; `stream`;
 //! `target`; `action`; `host`.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests"))]
 
 mod action;
 mod disk;

@@ -7,13 +7,16 @@
 mod boot_files;
 mod extent;
 mod images;
+#[allow(clippy::indexing_slicing, reason = "it fills a header of its own making")]
 mod luks2;
+#[allow(clippy::indexing_slicing, reason = "half a byte is one of 16 digits")]
 mod recovery;
 mod reencrypt;
 mod shim;
 mod table;
 mod target_files;
 mod token;
+#[allow(clippy::indexing_slicing, reason = "it halves a key")]
 mod xts;
 
 use std::time::Duration;

@@ -181,7 +181,7 @@ fn pass_on(
             Err(errno) => return Err(failed(errno.into())),
         }
         let n = reader.read(&mut buffer).map_err(failed)?;
-        output.take(&buffer[..n], report);
+        output.take(buffer.get(..n).unwrap_or_default(), report);
         is_open = n > 0;
     }
 }

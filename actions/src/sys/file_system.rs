@@ -61,7 +61,7 @@ struct BtrfsVolume {
 pub(crate) fn grow_btrfs(root: &OwnedFd, device: u64) -> Result<()> {
     let mut argument = BtrfsVolume { fd: 0, name: [0; 4088] };
     let name = format!("{device}:max");
-    argument.name[..name.len()].copy_from_slice(name.as_bytes());
+    argument.name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
     // SAFETY: BTRFS_IOC_RESIZE reads a struct btrfs_ioctl_vol_args, which BtrfsVolume mirrors; its name ends with a
     // zero.
     unsafe { ioctl::ioctl(root, Setter::<BTRFS_IOC_RESIZE, BtrfsVolume>::new(argument)) }

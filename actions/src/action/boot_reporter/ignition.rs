@@ -110,7 +110,7 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
 /// The digest of a boot file in the manifest of boot files (the server's API, `MediaManifest`).
 fn served(manifest: &[u8], path: &str) -> Option<String> {
     let manifest: Value = serde_json::from_slice(manifest).ok()?;
-    let asset = manifest["assets"].as_array()?.iter().find(|asset| asset["path"] == path)?;
+    let asset = manifest.get("assets")?.as_array()?.iter().find(|asset| asset["path"] == path)?;
     Some(asset["sha256"].as_str()?.to_owned())
 }
 

@@ -1,7 +1,7 @@
 //! Builds in-memory files from parts of others, because the kernel takes a kernel and one initramfs, each as a file.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -51,7 +51,7 @@ pub(super) fn join(parts: Vec<Part>) -> io::Result<File> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let padding = part.len.next_multiple_of(ALIGNMENT) - part.len;
-        joined.write_all(&[0; ALIGNMENT as usize][..padding as usize])?;
+        io::copy(&mut io::repeat(0).take(padding), &mut joined)?;
     }
     // The kernel rejects a file that is open for writing.
     File::open(format!("/proc/self/fd/{}", joined.as_raw_fd()))
@@ -60,6 +60,7 @@ pub(super) fn join(parts: Vec<Part>) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
 
     fn part(content: &[u8], offset: u64, len: u64) -> Part {
         let mut file = tempfile::tempfile().unwrap();
