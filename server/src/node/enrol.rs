@@ -1,6 +1,6 @@
 //! Recognises machines as nodes, and lets them in or holds them.
 
-mod hold;
+mod apply;
 pub mod tpm;
 
 use std::net::IpAddr;
@@ -119,7 +119,7 @@ pub async fn enrol(
             Answer::Enrolled(credentials.issue(&subject, &csr, now)?)
         }
         Outcome::Hold { reason, node } => {
-            let code = hold::hold(&mut transaction, credentials.signer, applicant, reason, node, now).await?;
+            let code = apply::hold(&mut transaction, credentials.signer, applicant, reason, node, now).await?;
             Answer::Wait(Wait { claim_code: code })
         }
     };
