@@ -74,7 +74,7 @@ pub struct App {
     /// What the site asks of every machine.
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
-    pub tpms: tpm::Judge,
+    pub tpms: tpm::Verifier,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
     /// Makes boot files for operators.

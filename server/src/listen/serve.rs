@@ -144,7 +144,7 @@ impl Server {
                 check_boot_folder(folder)?;
             }
         }
-        let tpms = tpm::Judge::new(config.ek_ca.as_deref())?;
+        let tpms = tpm::Verifier::new(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
         let https = listen(config.listen).await?;

@@ -1,9 +1,31 @@
-//! Who is let in as a node. The functions are pure: [`crate::node::enrol`] reads the store and keeps what they return.
+//! Who is let in as a node: the whole rule. [`decide`] is pure. [`crate::node::enrol`] reads the [`Facts`] and stores
+//! the [`Outcome`].
+//!
+//! 1. A machine is a node if it has all identifiers that the node is registered with ([`matches`]). It is held if it
+//!    has all of several nodes, or only some of one.
+//! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. The token must not be made for
+//!    a node, and is good for one machine. Where the site requires a TPM, a token alone is not enough. Without a token,
+//!    the machine is held.
+//! 3. A node's machine is held until an operator or a token releases the node. A token that is unknown, expired or used
+//!    up is refused, except if the node is released already.
+//! 4. A TPM is in one machine. If a node is known by its TPM, its machine must have that TPM, not cleared, and with an
+//!    event log if it had one. Nobody is let in with the TPM of another node.
+//! 5. The machine must prove the most that the site, the node and its unfinished run require: nothing but the
+//!    identifiers; a token that was made for the node; or its TPM. The TPM proves the machine if it is the one that the
+//!    node is known by, if an operator released this key, or if its manufacturer certifies it and the node never had a
+//!    key. Where the TPM is required, the machine must also have started boot files of the site.
+//! 6. The key that a node has stays good. Another one takes its place at once if the node's own TPM comes with it. Else
+//!    the node must have something to do, or the machine a token that was made for it; and the machine with the key
+//!    before must be gone, and no operator want to be asked each time.
+//! 7. A machine with a TPM that would be let in is asked to prove it first. An answer counts once. A machine that must
+//!    wait is asked for nothing.
 
-use slipway_protocol::{ClaimReason, EkCertificate, HEARTBEAT_SECONDS, Identity, KeyOrigin, Proof};
+use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, HEARTBEAT_SECONDS, Identity, KeyOrigin, NodeKey, Proof};
 
 use crate::base::time::Millis;
+use crate::store::claimants::Claimant;
 use crate::store::nodes::Node;
+use crate::store::tokens::Token;
 
 /// Milliseconds after which a machine counts as silent: it lets itself be heard every `HEARTBEAT_SECONDS`, and two of
 /// these signs may be lost.
@@ -12,37 +34,113 @@ pub const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
 /// Milliseconds since a machine last asked to be let in, within which it still waits. It asks every two seconds.
 pub const WAITS: Millis = 60_000;
 
-/// What a machine shows, besides the identifiers, when it asks to be let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown<'a> {
-    /// Fingerprint of its key. The request proved that the machine has it.
-    pub key: &'a str,
-    /// What it proved without a TPM.
-    pub proof: Proof,
-    /// Its TPM.
-    pub tpm: ShownTpm<'a>,
+/// Milliseconds for which it need not be stored again that a machine waits.
+const STILL_WAITS: Millis = 5_000;
+
+const UNKNOWN: &str = "the bootstrap token was never issued, was revoked or was used before";
+const EXPIRED: &str = "the bootstrap token has expired; an operator can issue another with `token add`";
+
+/// What is asked of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The least that it must prove.
+    pub require: Proof,
+    /// Whether an operator must agree to each further key of a node.
+    pub strict: bool,
 }
 
-/// What a machine shows of its TPM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShownTpm<'a> {
-    /// It has none that it can use.
+/// What is known of a machine that asks to be let in, and of the node that it may be.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Fingerprint of its key. The request proved that the machine has it.
+    pub key: String,
+    /// Its usable identifiers.
+    pub identity: Identity,
+    /// Its bootstrap token.
+    pub token: ShownToken,
+    /// The TPM that it can use.
+    pub tpm: Option<ShownTpm>,
+    /// The nodes that are registered with any of its identifiers, strongest identifier first.
+    pub nodes: Vec<Node>,
+    /// Whether a node other than [`Facts::node`] is known by its TPM.
+    pub has_tpm_of_another: bool,
+    /// What the unfinished run of the node requires.
+    pub run_requires: Proof,
+    /// When the TPM of the node last gave an answer that counted, and the number of that challenge.
+    pub last_answer: Option<(Millis, Vec<u8>)>,
+    /// The machine, if it waits already.
+    pub claimant: Option<Claimant>,
+}
+
+/// The bootstrap token that a machine shows.
+#[derive(Clone, Debug, Default)]
+pub enum ShownToken {
+    /// It shows none.
+    #[default]
+    None,
+    /// There is no such token (any more).
+    Unknown,
+    /// It shows this one.
+    Known(Token),
+}
+
+/// The TPM that a machine shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownTpm {
+    /// Digest of the endorsement key.
+    pub ek: String,
+    /// Digest of the attestation key.
+    pub ak: String,
+    /// What the certificate of the endorsement key says.
+    pub certificate: EkCertificate,
+    /// The answer to a challenge.
+    pub answer: TpmAnswer,
+}
+
+/// What a machine answered to a challenge to its TPM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TpmAnswer {
+    /// It was not asked yet, or it answered too late. Until it is asked, it is taken to have what it claims.
     None,
     /// What it says is not what the TPM signed.
-    Refused,
-    /// It proved to have it.
-    Proved {
-        /// Digest of the endorsement key.
-        ek: &'a str,
-        /// Digest of the attestation key.
-        ak: &'a str,
-        /// What the certificate of the endorsement key says.
-        certificate: EkCertificate,
-        /// Whether it sent an event log, which agrees with the quote.
+    Wrong,
+    /// It proved to have the TPM.
+    Right {
+        /// The number of the challenge. It begins with its time.
+        nonce: Vec<u8>,
+        /// Whether it sent an event log. The log agrees with what the TPM signed.
         has_event_log: bool,
-        /// Whether the log shows that it started boot files of the site, or the site does not ask for that.
-        boot_is_known: bool,
+        /// Why the log does not show boot files of the site, if the site asks for them.
+        boot_problem: Option<String>,
     },
+}
+
+/// What is to be done with a machine that asks to be let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Let it in as [`Facts::node`], or as a new node if it has no identifier of any.
+    LetIn(LetIn),
+    /// Ask it to prove its TPM. It is let in if it does.
+    Prove,
+    /// Hold it until an operator acts.
+    Hold(ClaimReason),
+    /// It waits with this claim code as it did a moment ago, so nothing need be stored.
+    StillWaits(String),
+    /// Refuse the request.
+    Refuse(ErrorCode, &'static str),
+}
+
+/// How a machine is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetIn {
+    /// How its key becomes the node's. `None`: it is the node's already.
+    pub origin: Option<KeyOrigin>,
+    /// What it proved.
+    pub proof: Proof,
+    /// Whether the node is known by its TPM from now on, if the machine proved one.
+    pub keep_tpm: bool,
+    /// The hash of the token that it uses by this. The token releases a node that is not released yet.
+    pub token: Option<String>,
 }
 
 /// How the TPM of a machine stands to a node.
@@ -56,13 +154,25 @@ enum Standing {
     Own,
 }
 
-/// What is asked of a machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
-    /// The least that it must prove.
-    pub require: Proof,
-    /// Whether an operator must agree to each further key of a node.
-    pub strict: bool,
+impl From<ClaimReason> for Outcome {
+    fn from(reason: ClaimReason) -> Self {
+        Self::Hold(reason)
+    }
+}
+
+impl Facts {
+    /// The node whose identifiers the machine has: all of one node, else some of the first one.
+    pub fn node(&self) -> Option<&Node> {
+        node_of(&self.nodes, &self.identity)
+    }
+
+    /// Why what the machine started are not boot files of the site, if it should have.
+    pub fn boot_problem(&self) -> Option<&str> {
+        match &self.tpm.as_ref()?.answer {
+            TpmAnswer::Right { boot_problem, .. } => boot_problem.as_deref(),
+            TpmAnswer::None | TpmAnswer::Wrong => None,
+        }
+    }
 }
 
 /// Whether the identifiers of a machine are those of a node: each kind that was registered is there and the same, of
@@ -73,92 +183,164 @@ pub fn matches(registered: &Identity, found: &Identity) -> bool {
     same(&registered.uuid, &found.uuid) && same(&registered.serial, &found.serial) && a_mac
 }
 
-/// How a machine is let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// How its key becomes the node's. `None`: it is the node's already.
-    pub origin: Option<KeyOrigin>,
-    /// What it proved.
-    pub proof: Proof,
-    /// Whether the node is known by its TPM from now on, if the machine proved one.
-    pub keep_tpm: bool,
+/// Divides nodes into those of which a machine has all identifiers, and the others. An identifier that many machines
+/// have counts for nothing, also if it was registered before that was known.
+pub fn candidates<'a>(nodes: &'a [Node], found: &Identity) -> (Vec<&'a Node>, Vec<&'a Node>) {
+    nodes.iter().partition(|node| matches(&node.identity.usable(), found))
 }
 
-/// Whether a machine that has the identifiers of the node is let in, and how, or why it is held.
-pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Result<Admitted, ClaimReason> {
-    if !node.released {
-        return Err(ClaimReason::NotReleased);
+/// [`Facts::node`], of these nodes.
+pub fn node_of<'a>(nodes: &'a [Node], found: &Identity) -> Option<&'a Node> {
+    let (all, some) = candidates(nodes, found);
+    match all.as_slice() {
+        [node] => Some(node),
+        [] => some.first().copied(),
+        _ => None,
     }
-    let known = node.key.as_ref().filter(|known| known.fingerprint == shown.key);
-    let is_released_key = known.is_some_and(|known| known.origin == KeyOrigin::Operator);
-    let standing = standing(node, shown.tpm, is_released_key)?;
-    let proof = if standing == Standing::Unknown { shown.proof } else { Proof::Attested };
-    let proof = known.map_or(proof, |known| known.proof.max(proof));
-    if proof < policy.require {
-        return Err(match shown.tpm {
-            ShownTpm::Refused => ClaimReason::TpmRefused,
-            ShownTpm::Proved { certificate: EkCertificate::Bad, .. } => ClaimReason::EkCertificateBad,
+}
+
+/// What is to be done with a machine.
+pub fn decide(facts: &Facts, site: Policy, now: Millis) -> Outcome {
+    match admit(facts, site, now) {
+        Ok(_) if must_prove(facts, now) => Outcome::Prove,
+        Ok(let_in) => Outcome::LetIn(let_in),
+        Err(Outcome::Hold(reason)) => still_waits(facts, reason, now).unwrap_or(Outcome::Hold(reason)),
+        Err(outcome) => outcome,
+    }
+}
+
+fn admit(facts: &Facts, site: Policy, now: Millis) -> Result<LetIn, Outcome> {
+    let (all, some) = candidates(&facts.nodes, &facts.identity);
+    match all.as_slice() {
+        [node] => admit_as(node, facts, site, now),
+        [] if some.is_empty() => admit_as_new(facts, site, now),
+        [] => Err(ClaimReason::IdentifiersDiffer.into()),
+        _ => Err(ClaimReason::SeveralNodes.into()),
+    }
+}
+
+fn admit_as_new(facts: &Facts, site: Policy, now: Millis) -> Result<LetIn, Outcome> {
+    let token = usable(&facts.token, now)?.ok_or(ClaimReason::Unregistered)?;
+    if token.made_for.is_some() {
+        return Err(ClaimReason::IdentifiersDiffer.into());
+    }
+    if facts.has_tpm_of_another {
+        return Err(ClaimReason::TpmOfAnotherNode.into());
+    }
+    // A token that does not prove what the site requires counts for nothing.
+    let let_in = weigh(None, facts, Proof::Token, site, now).map_err(|_| ClaimReason::Unregistered)?;
+    Ok(LetIn { token: Some(token.hash.clone()), ..let_in })
+}
+
+fn admit_as(node: &Node, facts: &Facts, site: Policy, now: Millis) -> Result<LetIn, Outcome> {
+    if facts.has_tpm_of_another {
+        return Err(ClaimReason::TpmOfAnotherNode.into());
+    }
+    // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
+    let token = match usable(&facts.token, now) {
+        Err(refusal) if !node.released => return Err(refusal),
+        token => token.unwrap_or_default().filter(|token| match &token.made_for {
+            Some(made_for) => *made_for == node.id,
+            None => !node.released,
+        }),
+    };
+    if !node.released && token.is_none() {
+        return Err(ClaimReason::NotReleased.into());
+    }
+    let is_made_for_it = token.is_some_and(|token| token.made_for.is_some());
+    let proof = if is_made_for_it { Proof::Token } else { Proof::Registered };
+    let require = site.require.max(node.require).max(facts.run_requires);
+    let let_in = weigh(Some(node), facts, proof, Policy { require, ..site }, now)?;
+    Ok(LetIn { token: token.map(|token| token.hash.clone()), ..let_in })
+}
+
+/// The token, if it is valid. One that was made for a node is so for each boot of its machine, another for one machine.
+fn usable(token: &ShownToken, now: Millis) -> Result<Option<&Token>, Outcome> {
+    match token {
+        ShownToken::None => Ok(None),
+        ShownToken::Unknown => Err(Outcome::Refuse(ErrorCode::TokenUnknown, UNKNOWN)),
+        ShownToken::Known(token) if token.expires_at.is_some_and(|expires| expires <= now) => {
+            Err(Outcome::Refuse(ErrorCode::TokenExpired, EXPIRED))
+        }
+        ShownToken::Known(token) if token.made_for.is_none() && token.used_at.is_some() => {
+            Err(Outcome::Refuse(ErrorCode::TokenUnknown, UNKNOWN))
+        }
+        ShownToken::Known(token) => Ok(Some(token)),
+    }
+}
+
+/// Compares what a machine proves with what the policy requires of this node, or of a new one. `proof` is what the
+/// machine proves without its TPM.
+fn weigh(node: Option<&Node>, facts: &Facts, proof: Proof, policy: Policy, now: Millis) -> Result<LetIn, ClaimReason> {
+    let own_key = node.and_then(|node| node.key.as_ref()).filter(|key| key.fingerprint == facts.key);
+    let standing = standing(node, facts.tpm.as_ref(), own_key)?;
+    let shown = if standing == Standing::Unknown { proof } else { Proof::Attested };
+    let proved = own_key.map_or(shown, |key| key.proof.max(shown));
+    if proved < policy.require {
+        return Err(match &facts.tpm {
+            Some(ShownTpm { answer: TpmAnswer::Wrong, .. }) => ClaimReason::TpmRefused,
+            Some(ShownTpm { certificate: EkCertificate::Bad, .. }) => ClaimReason::EkCertificateBad,
             _ => ClaimReason::ProofMissing,
         });
     }
-    if policy.require == Proof::Attested && matches!(shown.tpm, ShownTpm::Proved { boot_is_known: false, .. }) {
+    if policy.require == Proof::Attested && facts.boot_problem().is_some() {
         return Err(ClaimReason::BootFilesUnknown);
     }
-    let origin = match known {
-        Some(_) => None,
-        None => Some(next_key(node, standing == Standing::Own, shown.proof, policy, now)?),
+    let origin = match (own_key, node) {
+        (Some(_), _) => None,
+        // The TPM is in the node's machine, and so were the keys before.
+        _ if standing == Standing::Own => Some(KeyOrigin::Attested),
+        (None, Some(node)) => Some(next_key(node, proof, policy, now)?),
+        (None, None) => Some(KeyOrigin::First),
     };
-    // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy says
-    // so, but does not keep the node's own machine out for good, however often it asks.
+    // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy
+    // says so, but does not keep the node's own machine out for good, however often it asks.
     let taken_over = matches!(
-        known.map(|known| known.origin).or(origin),
+        own_key.map(|key| key.origin).or(origin),
         Some(KeyOrigin::AfterInstallation | KeyOrigin::AfterSilence)
     );
     let keep_tpm = standing == Standing::Own || !taken_over;
-    Ok(Admitted { origin, proof, keep_tpm })
+    Ok(LetIn { origin, proof: proved, keep_tpm, token: None })
 }
 
-/// Compares the TPM of a machine with the one that the node is known by.
-fn standing(node: &Node, shown: ShownTpm<'_>, is_released_key: bool) -> Result<Standing, ClaimReason> {
-    match (&node.tpm, shown) {
-        (None, ShownTpm::None | ShownTpm::Refused) => Ok(Standing::Unknown),
-        (Some(tpm), ShownTpm::None | ShownTpm::Refused) if !tpm.is_required() => Ok(Standing::Unknown),
-        (Some(_), ShownTpm::None) => Err(ClaimReason::TpmMissing),
-        (Some(_), ShownTpm::Refused) => Err(ClaimReason::TpmRefused),
-        (None, ShownTpm::Proved { certificate, .. }) => {
+/// Compares the TPM of a machine with the one that the node is known by. `own_key` is the key of the machine, if it is
+/// the node's.
+fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&NodeKey>) -> Result<Standing, ClaimReason> {
+    let without = if shown.is_some() { ClaimReason::TpmRefused } else { ClaimReason::TpmMissing };
+    let shown = shown.filter(|shown| shown.answer != TpmAnswer::Wrong);
+    match (node.and_then(|node| node.tpm.as_ref()), shown) {
+        (None, None) => Ok(Standing::Unknown),
+        (Some(tpm), None) if !tpm.is_required() => Ok(Standing::Unknown),
+        (Some(_), None) => Err(without),
+        (None, Some(shown)) => {
+            let is_released_key = own_key.is_some_and(|key| key.origin == KeyOrigin::Operator);
             // A certificate says that a TPM is genuine, not that it is where an earlier machine of the node had none.
-            let vouched = is_released_key || (node.key.is_none() && certificate == EkCertificate::Verified);
+            let is_first = node.is_none_or(|node| node.key.is_none());
+            let vouched = is_released_key || (is_first && shown.certificate == EkCertificate::Verified);
             Ok(if vouched { Standing::Vouched } else { Standing::Unknown })
         }
-        (Some(tpm), ShownTpm::Proved { ek, .. }) if !tpm.ek.iter().any(|known| known == ek) => {
-            Err(ClaimReason::TpmReplaced)
-        }
-        (Some(tpm), ShownTpm::Proved { ak, .. }) if tpm.ak.as_ref().is_some_and(|known| known != ak) => {
+        (Some(tpm), Some(shown)) if !tpm.ek.contains(&shown.ek) => Err(ClaimReason::TpmReplaced),
+        (Some(tpm), Some(shown)) if tpm.ak.as_ref().is_some_and(|known| *known != shown.ak) => {
             Err(ClaimReason::TpmCleared)
         }
-        (Some(tpm), ShownTpm::Proved { has_event_log: false, .. }) if tpm.has_event_log => {
+        (Some(tpm), Some(ShownTpm { answer: TpmAnswer::Right { has_event_log: false, .. }, .. }))
+            if tpm.has_event_log =>
+        {
             Err(ClaimReason::EventLogMissing)
         }
-        (Some(_), ShownTpm::Proved { .. }) => Ok(Standing::Own),
+        (Some(_), Some(_)) => Ok(Standing::Own),
     }
 }
 
 /// How another key becomes that of the node, or why it does not.
-fn next_key(
-    node: &Node,
-    is_own_tpm: bool,
-    proof: Proof,
-    policy: Policy,
-    now: Millis,
-) -> Result<KeyOrigin, ClaimReason> {
-    // The TPM is in the node's machine, and so were the keys before.
-    if is_own_tpm {
-        return Ok(KeyOrigin::Attested);
-    }
+fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<KeyOrigin, ClaimReason> {
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;
-    // A token can be copied, so it takes nothing from a machine that is there. But it is more than what anybody can read.
-    if !node.armed && proof < Proof::Token {
+    // What lets in a node that is not released yet also arms it.
+    let is_armed = node.armed || !node.released;
+    // A token can be copied, so it takes nothing from a machine that is there. But it is more than what anybody can
+    // read.
+    if !is_armed && proof < Proof::Token {
         return Err(if gone { ClaimReason::NothingToDo } else { ClaimReason::KeyInUse });
     }
     match () {
@@ -170,217 +352,25 @@ fn next_key(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use slipway_protocol::{NodeKey, NodeState, NodeTpm, TpmOrigin};
-
-    use super::*;
-
-    fn identity(uuid: &str, serial: &str, macs: &[&str]) -> Identity {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
-        Identity { uuid: given(uuid), serial: given(serial), macs }
-    }
-
-    #[test]
-    fn every_kind_that_was_registered_must_be_the_same() {
-        let all = identity("u", "s", &["m1", "m2"]);
-        let table = [
-            (identity("u", "s", &["m2", "m3"]), true),
-            (identity("u", "s", &[]), false),
-            (identity("u", "s", &["m3"]), false),
-            (identity("u", "", &["m1"]), false),
-            (identity("", "s", &["m1"]), false),
-            (identity("x", "s", &["m1"]), false),
-        ];
-        for (found, expect) in table {
-            assert_eq!(matches(&all, &found), expect, "{found:?}");
+/// Whether a machine that would be let in must prove its TPM first. An answer is good for some minutes, and whoever
+/// sent all of it again would get a JWT without having any key, so it counts once. A last answer of the future is from
+/// before the clock was set.
+fn must_prove(facts: &Facts, now: Millis) -> bool {
+    match facts.tpm.as_ref().map(|tpm| &tpm.answer) {
+        None | Some(TpmAnswer::Wrong) => false,
+        Some(TpmAnswer::None) => true,
+        Some(TpmAnswer::Right { nonce, .. }) => {
+            facts.last_answer.as_ref().is_some_and(|(at, last)| *at <= now && nonce <= last)
         }
-        assert!(matches(&identity("u", "", &[]), &all), "what was not registered does not count");
-    }
-
-    /// A released node with the key "old", heard from at 100,000 ms.
-    fn node(armed: bool) -> Node {
-        let key = NodeKey {
-            fingerprint: "old".to_owned(),
-            proof: Proof::Registered,
-            origin: KeyOrigin::First,
-            since: 1,
-            address: "192.0.2.1".to_owned(),
-        };
-        let node = Node::new(Identity::default(), 1);
-        Node { state: NodeState::Enrolled, released: true, armed, key: Some(key), last_seen: Some(100_000), ..node }
-    }
-
-    #[test]
-    fn another_key_needs_an_armed_node_and_a_silent_machine() {
-        use ClaimReason as R;
-        use KeyOrigin as O;
-        let (soon, late) = (100_000 + SILENT, 100_001 + SILENT);
-        let policy = Policy::default();
-        let judge = |node: &Node, shown, policy, now| judge(node, shown, policy, now).map(|admitted| admitted.origin);
-        let other = Shown { key: "new", proof: Proof::Registered, tpm: ShownTpm::None };
-        let token = Shown { proof: Proof::Token, ..other };
-        let same = Shown { key: "old", ..other };
-        let (armed, idle) = (node(true), node(false));
-        let without_key = |node: &Node| Node { key: None, ..node.clone() };
-        let left = |node: &Node| Node { key_left: true, ..node.clone() };
-        let held = Node { released: false, ..node(true) };
-        let table = [
-            (&held, same, soon, Err(R::NotReleased)),
-            (&idle, same, late, Ok(None)),
-            (&idle, other, soon, Err(R::KeyInUse)),
-            (&idle, other, late, Err(R::NothingToDo)),
-            (&idle, token, soon, Err(R::KeyInUse)),
-            (&idle, token, late, Ok(Some(O::AfterSilence))),
-            (&armed, other, soon, Err(R::KeyInUse)),
-            (&armed, other, late, Ok(Some(O::AfterSilence))),
-            (&left(&armed), other, soon, Ok(Some(O::AfterInstallation))),
-            (&left(&idle), other, soon, Err(R::NothingToDo)),
-            (&without_key(&armed), other, soon, Ok(Some(O::First))),
-            (&without_key(&idle), other, soon, Err(R::NothingToDo)),
-            (&without_key(&idle), token, soon, Ok(Some(O::First))),
-        ];
-        for (node, shown, now, expect) in table {
-            assert_eq!(judge(node, shown, policy, now), expect, "{shown:?} at {now}, armed: {}", node.armed);
-        }
-
-        let strict = Policy { strict: true, ..policy };
-        assert_eq!(judge(&armed, other, strict, late), Err(R::KeyChanged));
-        assert_eq!(judge(&armed, same, strict, late), Ok(None));
-        assert_eq!(judge(&without_key(&armed), other, strict, late), Ok(Some(O::First)));
-        let proven = Policy { require: Proof::Token, ..policy };
-        assert_eq!(judge(&armed, other, proven, late), Err(R::ProofMissing));
-        assert_eq!(judge(&armed, same, proven, late), Err(R::ProofMissing));
-        assert_eq!(judge(&armed, token, proven, late), Ok(Some(O::AfterSilence)));
-    }
-
-    /// What a machine with this endorsement key proved.
-    fn proved(ek: &str) -> ShownTpm<'_> {
-        ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true, boot_is_known: true }
-    }
-
-    #[test]
-    fn a_node_with_a_tpm_lets_in_that_and_no_other() {
-        use ClaimReason as R;
-        let tpm = NodeTpm {
-            ek: vec!["ek".to_owned(), "rsa".to_owned()],
-            origin: TpmOrigin::Release,
-            ak: Some("ak".to_owned()),
-            certificate: None,
-            has_event_log: true,
-            proved_at: Some(1),
-        };
-        let idle = Node { tpm: Some(tpm), ..node(false) };
-        let armed = Node { armed: true, ..idle.clone() };
-        let cleared = ShownTpm::Proved {
-            ek: "ek",
-            ak: "other",
-            certificate: EkCertificate::Verified,
-            has_event_log: true,
-            boot_is_known: true,
-        };
-        let silent = ShownTpm::Proved {
-            ek: "ek",
-            ak: "ak",
-            certificate: EkCertificate::None,
-            has_event_log: false,
-            boot_is_known: true,
-        };
-        let policy = Policy { require: Proof::Attested, strict: true };
-        let own = Admitted { origin: Some(KeyOrigin::Attested), proof: Proof::Attested, keep_tpm: true };
-        let table = [
-            (proved("ek"), Ok(own)),
-            (proved("rsa"), Ok(own)),
-            (proved("other"), Err(R::TpmReplaced)),
-            (cleared, Err(R::TpmCleared)),
-            (silent, Err(R::EventLogMissing)),
-            (ShownTpm::None, Err(R::TpmMissing)),
-            (ShownTpm::Refused, Err(R::TpmRefused)),
-        ];
-        for (tpm, expect) in table {
-            for node in [&idle, &armed] {
-                let shown = Shown { key: "new", proof: Proof::Registered, tpm };
-                assert_eq!(judge(node, shown, policy, 100_000), expect, "{tpm:?}");
-                assert_eq!(judge(node, shown, Policy::default(), 100_000), expect, "{tpm:?}, nothing required");
-                let known = Shown { key: "old", ..shown };
-                let origin = judge(node, known, policy, 100_000).map(|admitted| admitted.origin);
-                assert_eq!(origin, expect.map(|_| None), "{tpm:?}, with the key of the node");
-            }
-        }
-    }
-
-    #[test]
-    fn what_was_started_counts_where_attestation_is_required_and_after_all_that_is_wrong_with_the_tpm() {
-        use ClaimReason as R;
-        let tpm = NodeTpm { proved_at: Some(1), ..NodeTpm::unproved(vec!["ek".to_owned()], TpmOrigin::Release) };
-        let own = Node { tpm: Some(tpm), ..node(false) };
-        let shown = |ek, boot_is_known| {
-            let tpm =
-                ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true, boot_is_known };
-            Shown { key: "new", proof: Proof::Registered, tpm }
-        };
-        let judge = |shown, require| judge(&own, shown, Policy { require, strict: false }, 100_000).err();
-        assert_eq!(judge(shown("ek", false), Proof::Attested), Some(R::BootFilesUnknown));
-        assert_eq!(judge(shown("ek", true), Proof::Attested), None);
-        assert_eq!(judge(shown("ek", false), Proof::Token), None);
-        assert_eq!(judge(shown("other", false), Proof::Attested), Some(R::TpmReplaced));
-    }
-
-    #[test]
-    fn a_tpm_becomes_the_nodes_at_its_release_and_by_nothing_weaker() {
-        let late = 100_001 + SILENT;
-        let fresh = Node { key: None, ..node(true) };
-        let with_verified = ShownTpm::Proved {
-            ek: "ek",
-            ak: "ak",
-            certificate: EkCertificate::Verified,
-            has_event_log: false,
-            boot_is_known: true,
-        };
-        let with_bad = ShownTpm::Proved {
-            ek: "ek",
-            ak: "ak",
-            certificate: EkCertificate::Bad,
-            has_event_log: false,
-            boot_is_known: true,
-        };
-        let shown = |tpm| Shown { key: "new", proof: Proof::Registered, tpm };
-        let admitted = |node: &Node, tpm| {
-            let admitted = judge(node, shown(tpm), Policy::default(), late).expect("nothing is required");
-            (admitted.proof, admitted.keep_tpm)
-        };
-        assert_eq!(admitted(&fresh, proved("ek")), (Proof::Registered, true));
-        assert_eq!(admitted(&fresh, with_verified), (Proof::Attested, true));
-        assert_eq!(admitted(&fresh, with_bad), (Proof::Registered, true));
-        assert_eq!(admitted(&node(true), proved("ek")), (Proof::Registered, false), "after silence");
-        assert_eq!(admitted(&node(true), with_verified), (Proof::Registered, false), "after silence");
-        let mut taken = node(true);
-        for (origin, expect) in [
-            (KeyOrigin::First, true),
-            (KeyOrigin::Operator, true),
-            (KeyOrigin::Attested, true),
-            (KeyOrigin::AfterSilence, false),
-            (KeyOrigin::AfterInstallation, false),
-        ] {
-            taken.key = taken.key.map(|key| NodeKey { fingerprint: "new".to_owned(), origin, ..key });
-            assert_eq!(admitted(&taken, proved("ek")).1, expect, "it asks again with its key, which came {origin:?}");
-        }
-
-        let required = Policy { require: Proof::Attested, strict: false };
-        let reason = |node: &Node, tpm| judge(node, shown(tpm), required, late).expect_err("it is required");
-        assert_eq!(reason(&fresh, proved("ek")), ClaimReason::ProofMissing);
-        assert_eq!(reason(&fresh, with_bad), ClaimReason::EkCertificateBad);
-        assert_eq!(reason(&fresh, ShownTpm::Refused), ClaimReason::TpmRefused);
-        assert_eq!(reason(&fresh, ShownTpm::None), ClaimReason::ProofMissing);
-
-        let mut released = node(true);
-        released.key =
-            released.key.map(|key| NodeKey { fingerprint: "new".to_owned(), origin: KeyOrigin::Operator, ..key });
-        let expect = Admitted { origin: None, proof: Proof::Attested, keep_tpm: true };
-        assert_eq!(judge(&released, shown(proved("ek")), required, late), Ok(expect));
-        assert_eq!(reason(&node(true), with_verified), ClaimReason::ProofMissing, "a node that had a machine");
-        let idle = judge(&node(false), shown(with_verified), Policy::default(), late);
-        assert_eq!(idle, Err(ClaimReason::NothingToDo));
     }
 }
+
+fn still_waits(facts: &Facts, reason: ClaimReason, now: Millis) -> Option<Outcome> {
+    let known = facts.claimant.as_ref()?;
+    let is_same = known.reason == reason && known.identity == facts.identity;
+    let is_recent = now.saturating_sub(known.last_asked) <= STILL_WAITS;
+    (is_same && is_recent).then(|| Outcome::StillWaits(known.code.clone()))
+}
+
+#[cfg(test)]
+mod tests;

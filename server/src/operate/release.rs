@@ -7,8 +7,9 @@ use slipway_protocol::{
 use super::node::check_name_is_free;
 use crate::base::error::Error;
 use crate::base::time::now;
-use crate::node::admission::WAITS;
-use crate::node::{enrol, status};
+use crate::node::admission::{self, WAITS};
+use crate::node::enrol::apply;
+use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::store;
 use crate::store::claimants::{self, Claimant};
@@ -65,16 +66,17 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
 async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Node, Error> {
     let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
     let code = &claimant.code;
-    let found = enrol::candidates(connection, &claimant.identity).await?;
-    let labels = |nodes: &[Node]| nodes.iter().map(Node::label).collect::<Vec<_>>().join(" and ");
-    match found.full.as_slice() {
-        [node] => {
+    let nodes = nodes::matching(connection, &claimant.identity).await?;
+    let (all, some) = admission::candidates(&nodes, &claimant.identity);
+    let labels = |nodes: &[&Node]| nodes.iter().map(|node| node.label()).collect::<Vec<_>>().join(" and ");
+    match all.as_slice() {
+        &[node] => {
             if let Some(obstacle) = obstacle(claimant, node) {
                 return conflict(format!("the machine with the code {code} {obstacle}"));
             }
             Ok(node.clone())
         }
-        [] if found.partial.is_empty() => {
+        [] if some.is_empty() => {
             let node = Node::new(claimant.identity.clone(), now());
             let state = state::next(node.state, NodeEvent::ToldToWait);
             let mac_only = claimant.identity.uuid.is_none() && claimant.identity.serial.is_none();
@@ -84,7 +86,7 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
             "the machine with the code {code} has some identifiers of {}, but not all; if it is that node after a \
              repair, register what changed (`node set NODE --uuid UUID`), and release it then; if it is another \
              machine, register it by its own identifiers (`node add`)",
-            labels(&found.partial)
+            labels(&some)
         )),
         several => conflict(format!(
             "the machine with the code {code} has the identifiers of {}; remove or change all but one of these nodes",
@@ -154,7 +156,7 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 /// Makes the key of a waiting machine that of the node.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
     let claimed = claimant.report.tpm.clone().and_then(|tpm| tpm.ek);
-    enrol::learn(node, claimant.report, claimant.last_asked);
+    apply::learn(node, claimant.report, claimant.last_asked);
     if let Some(tpm) = node.tpm.take() {
         node.tpm = accepted(tpm, claimant.reason, node.label());
     }
@@ -170,7 +172,7 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
         address: claimant.address,
     };
     // A new node must be stored before its key is.
-    enrol::give_key(connection, node, key).await?;
+    apply::give_key(connection, node, key).await?;
     claimants::remove(connection, &claimant.key).await
 }
 

@@ -1,18 +1,20 @@
-//! Machines that wait: each has a place and a claim code, and both stay while it asks.
+//! Stores what was decided about a machine that asked to enrol.
 
-use slipway_protocol::{ClaimReason, ErrorCode};
+use slipway_protocol::shared::printable;
+use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, NodeKey, NodeTpm, Tpm, TpmOrigin};
 
-use super::Applicant;
+use super::applicant::{Applicant, MAX_CHARS};
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::rate::Origin;
 use crate::base::time::Millis;
 use crate::keys::jwt::Signer;
-use crate::node::admission::WAITS;
+use crate::node::admission::{Facts, LetIn, ShownTpm, TpmAnswer, WAITS};
 use crate::rules::state::{self, NodeEvent};
-use crate::store::claimants::{self, Claimant};
+use crate::store::attestations::{self, Attestation};
+use crate::store::claimants::{self, Claimant, Report};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, to_word};
+use crate::store::{Connection, boot_fetches, to_word, tokens};
 
 /// Most machines that wait at a time, and most from one network. A machine that waits keeps its place while it asks.
 const MAX_CLAIMANTS: u64 = 1000;
@@ -22,50 +24,160 @@ const MAX_CLAIMANTS_OF_A_NODE: usize = 20;
 /// Milliseconds after which a machine that no longer waits is forgotten.
 const FORGOTTEN: Millis = 24 * 60 * 60 * 1000;
 
+/// Stores the node with the key and the report of its machine, and that its token is used. Returns its id.
+pub(super) async fn let_in(
+    connection: &mut Connection,
+    applicant: &Applicant<'_>,
+    facts: &Facts,
+    how: LetIn,
+    now: Millis,
+) -> Result<String, Error> {
+    let LetIn { origin, proof, keep_tpm, token } = how;
+    let mut node = facts.node().cloned().unwrap_or_else(|| Node::new(applicant.identity.clone(), now));
+    if token.is_some() && !node.released {
+        node.release();
+    }
+    node.state = state::next(node.state, NodeEvent::Enrolled);
+    learn(&mut node, applicant.report(None), now);
+    node.key_left = false;
+    node.enrolled_at.get_or_insert(now);
+    if let Some(key) = &mut node.key
+        && origin.is_none()
+    {
+        key.proof = key.proof.max(proof);
+    }
+    let origin_word = origin.map_or_else(|| "known".to_owned(), |origin| to_word(&origin));
+    tracing::info!(
+        node = node.label(), boot = node.boot_id, key = origin_word, address = %applicant.address, "node enrolled"
+    );
+    if let Some(fault) = applicant.tpm.fault() {
+        let reason = printable::short_line(fault, MAX_CHARS);
+        tracing::warn!(node = node.label(), reason, "node enrolled without the TPM that its machine has");
+    }
+    let address = applicant.address.to_string();
+    match origin {
+        None => nodes::save(connection, &node).await?,
+        Some(origin) => {
+            let (fingerprint, address) = (applicant.key.clone(), address.clone());
+            give_key(connection, &mut node, NodeKey { fingerprint, proof, origin, since: now, address }).await?;
+        }
+    }
+    if keep_tpm {
+        // A new node must be stored before what it proved is.
+        keep_proof(connection, &mut node, applicant, facts, now).await?;
+        nodes::save(connection, &node).await?;
+    }
+    claimants::remove(connection, &applicant.key).await?;
+    boot_fetches::met(connection, &node.id, applicant.address, now).await?;
+    if let Some(token) = token {
+        tokens::consume(connection, &token, &node.id, &address, now).await?;
+    }
+    Ok(node.id)
+}
+
+/// The TPM by which the node is known from now on, and what was proved, if it was.
+async fn keep_proof(
+    connection: &mut Connection,
+    node: &mut Node,
+    applicant: &Applicant<'_>,
+    facts: &Facts,
+    now: Millis,
+) -> Result<(), Error> {
+    let Some(Tpm::Present { keys, proof: Some(proof) }) = &applicant.request.tpm else { return Ok(()) };
+    let Some(ShownTpm { ek, ak, certificate, answer: TpmAnswer::Right { has_event_log, .. } }) = &facts.tpm else {
+        return Ok(());
+    };
+    let verified = *certificate == EkCertificate::Verified;
+    let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
+    let known = node.tpm.take().unwrap_or_else(|| {
+        let origin_word = to_word(&origin);
+        tracing::info!(node = node.label(), ek, origin = origin_word, "the node is known by its TPM from now on");
+        NodeTpm::unproved(vec![ek.clone()], origin)
+    });
+    node.tpm = Some(NodeTpm {
+        ak: Some(ak.clone()),
+        certificate: Some(*certificate),
+        has_event_log: *has_event_log,
+        proved_at: Some(now),
+        ..known
+    });
+    let attestation = Attestation { at: now, keys: keys.clone(), proof: proof.clone() };
+    attestations::save(connection, &node.id, &attestation).await
+}
+
+/// Makes a key that of the node, and stores the node. Credentials for the key before are refused from now on.
+pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey) -> Result<(), Error> {
+    if let Some(before) = &node.key {
+        tracing::warn!(
+            node = node.label(),
+            before = before.fingerprint,
+            now = key.fingerprint,
+            origin = to_word(&key.origin),
+            address = key.address,
+            "another key is the node's from now on"
+        );
+    }
+    node.key_left = false;
+    node.key = Some(key.clone());
+    nodes::save(connection, node).await?;
+    nodes::remember_key(connection, &node.id, &key).await
+}
+
+/// Takes over what a machine reports about itself. Its identifiers stay those that an operator knows.
+pub fn learn(node: &mut Node, report: Report, now: Millis) {
+    if node.boot_id.as_deref() != Some(&report.boot_id) {
+        node.enrolled_at = None;
+    }
+    node.boot_id = Some(report.boot_id);
+    node.inventory = Some(report.inventory);
+    node.timing = report.timing;
+    node.agent_version = Some(report.agent_version);
+    node.last_seen = Some(now);
+}
+
 /// Stores that a machine waits, and returns its claim code.
 pub(super) async fn hold(
     connection: &mut Connection,
     signer: &Signer,
-    applicant: Applicant,
+    applicant: &Applicant<'_>,
+    facts: &Facts,
     reason: ClaimReason,
-    node: Option<Box<Node>>,
     now: Millis,
 ) -> Result<String, Error> {
     let network = Origin::of(applicant.address).to_string();
-    let known = claimants::get_by_key(connection, &applicant.key).await?;
+    let (known, node) = (facts.claimant.as_ref(), facts.node());
     // Once for each reason: it asks every other second.
-    let mut is_new = known.as_ref().is_some_and(|known| known.reason != reason);
+    let is_new = known.is_none_or(|known| known.reason != reason);
     let (id, code, first_asked) = match known {
-        Some(known) => (known.id, known.code, known.first_asked),
+        Some(known) => (known.id.clone(), known.code.clone(), known.first_asked),
         None => {
-            is_new = true;
-            let of_node = node.as_ref().filter(|_| reason.identifiers_match()).map(|node| node.id.as_str());
+            let of_node = node.filter(|_| reason.identifiers_match()).map(|node| node.id.as_str());
             make_room(connection, &network, of_node, now).await?;
             (random::id(), free_code(connection, signer, &applicant.key).await?, now)
         }
     };
     let claimant = Claimant {
-        key: applicant.key,
+        key: applicant.key.clone(),
         id,
-        code: code.clone(),
+        code,
         reason,
-        node: node.as_ref().map(|node| node.id.clone()),
+        node: node.map(|node| node.id.clone()),
         address: applicant.address.to_string(),
         network,
-        identity: applicant.identity,
-        report: applicant.report,
+        identity: applicant.identity.clone(),
+        report: applicant.report(applicant.tpm.claimed(facts.boot_problem())),
         first_asked,
         last_asked: now,
     };
     claimants::save(connection, &claimant).await?;
-    let label = node.as_ref().map(|node| node.label().to_owned());
-    if let Some(mut node) = node.filter(|_| reason == ClaimReason::NotReleased) {
-        node.state = state::next(node.state, NodeEvent::ToldToWait);
-        nodes::save(connection, &node).await?;
+    if let Some(node) = node.filter(|_| reason == ClaimReason::NotReleased) {
+        let state = state::next(node.state, NodeEvent::ToldToWait);
+        nodes::save(connection, &Node { state, ..node.clone() }).await?;
     }
+    let Claimant { code, address, .. } = claimant;
     if is_new {
-        let (reason, node) = (to_word(&reason), label);
-        tracing::info!(claim_code = code, reason, node, address = claimant.address, "machine waits for an operator");
+        let (reason, node) = (to_word(&reason), node.map(Node::label));
+        tracing::info!(claim_code = code, reason, node, address, "machine waits for an operator");
     }
     Ok(code)
 }

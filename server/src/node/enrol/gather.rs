@@ -1,0 +1,65 @@
+//! Reads what is known of a machine that asks to enrol.
+
+use slipway_media::MachineSettings;
+use slipway_media::judge::{self, Known};
+use slipway_protocol::{RunState, Secret};
+
+use super::applicant::Applicant;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::node::admission::{self, Facts, ShownToken, ShownTpm, TpmAnswer};
+use crate::store::nodes;
+use crate::store::{Connection, attestations, boot_builds, claimants, runs, settings, tokens};
+
+/// All that [`admission::decide`] needs.
+pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_>) -> Result<Facts, Error> {
+    let (key, identity) = (applicant.key.clone(), applicant.identity.clone());
+    let nodes = nodes::matching(connection, &identity).await?;
+    // A machine that is no node yet has the id of none.
+    let node = admission::node_of(&nodes, &identity).map(|node| node.id.clone()).unwrap_or_default();
+    let (mut tpm, mut last_answer) = (applicant.tpm.shown().cloned(), None);
+    if let Some(ShownTpm { answer: TpmAnswer::Right { has_event_log, boot_problem, .. }, .. }) = &mut tpm {
+        *boot_problem = compare_boot(connection, applicant, *has_event_log).await?;
+        last_answer = attestations::of_node(connection, &node).await?.map(|last| (last.at, last.proof.nonce.0));
+    }
+    let has_tpm_of_another = match &tpm {
+        Some(tpm) => nodes::other_with_ek(connection, &node, &tpm.ek).await?.is_some(),
+        None => false,
+    };
+    let token = match &applicant.request.bootstrap_token {
+        None => ShownToken::None,
+        Some(token) => match tokens::get_by_hash(connection, &random::token_hash(token)).await? {
+            None => ShownToken::Unknown,
+            Some(token) => ShownToken::Known(token),
+        },
+    };
+    let run = runs::newest_of(connection, &node).await?;
+    let run = run.filter(|run| matches!(run.progress.state, RunState::Pending | RunState::Running));
+    let run_requires = run.map(|run| run.require).unwrap_or_default();
+    let claimant = claimants::get_by_key(connection, &key).await?;
+    Ok(Facts { key, identity, token, tpm, nodes, has_tpm_of_another, run_requires, last_answer, claimant })
+}
+
+/// Why what a machine started are not boot files of the site. `None` if they are, or if the site does not ask. A medium
+/// may have settings for the machine: the token that it shows, or none. A network among them is not known here.
+async fn compare_boot(
+    connection: &mut Connection,
+    applicant: &Applicant<'_>,
+    has_event_log: bool,
+) -> Result<Option<String>, Error> {
+    if settings::read(connection, settings::ATTESTED_BOOT).await?.is_some() {
+        return Ok(None);
+    }
+    if !has_event_log {
+        return Ok(Some("of what it started: it did not send its event log".to_owned()));
+    }
+    let known = Known {
+        builds: boot_builds::all(connection).await?.into_iter().flat_map(|build| build.measurements).collect(),
+        programs: boot_builds::programs(connection).await?.into_iter().map(|program| program.digest).collect(),
+    };
+    let tokens = [None, applicant.request.bootstrap_token.clone().map(Secret::from)];
+    let settings = tokens.into_iter().map(|token| MachineSettings { token, network: None });
+    let settings: Vec<_> = settings.filter_map(|settings| settings.measured()).collect();
+    let compared = judge::judge(&applicant.tpm.events, &known, &settings);
+    Ok(compared.err().map(|mismatch| format!("of what it started: {mismatch}")))
+}
