@@ -1,5 +1,7 @@
 //! Which machines may enrol, and as which node.
 
+use std::time::Duration;
+
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait};
@@ -169,11 +171,41 @@ async fn a_bootstrap_token_lets_one_machine_in() {
     second.token = Some("nonsense".to_owned());
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown);
     second.token = Some(operate::add_token(&store, None, Some(1)).await.unwrap().token);
-    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenExpired);
     let database = std::fs::read(server.data().database()).unwrap();
     let token = second.token.unwrap();
     assert!(!database.windows(token.len()).any(|part| part == token.as_bytes()), "only hashes are stored");
+}
+
+#[tokio::test]
+async fn a_token_lets_in_one_of_two_machines_that_come_at_once() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let token = operate::add_token(&store, None, None).await.unwrap().token;
+    let machine = |uuid| Machine { token: Some(token.clone()), ..Machine::with_uuid(uuid) };
+    let (one, two) = (machine(UUID), machine(OTHER_UUID));
+    // The server has read what it knows of both before it can store anything.
+    let writing = store.write().await.unwrap();
+    let both_wait = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        drop(writing);
+    };
+    let (one, two, ()) = tokio::join!(one.try_enrol(&server), two.try_enrol(&server), both_wait);
+    let (let_in, refused) = if one.status() == StatusCode::OK { (one, two) } else { (two, one) };
+    assert_eq!(let_in.status(), StatusCode::OK);
+    assert_eq!(refusal(refused).await.code, ErrorCode::TokenUnknown);
+}
+
+#[tokio::test]
+async fn a_machine_that_waits_and_changes_nothing_is_answered_while_another_process_writes() {
+    let server = TestServer::start().await;
+    let machine = Machine::with_uuid(UUID);
+    let wait = waits(&server, &machine).await;
+    let store = server.store().await;
+    let _writing = store.write().await.unwrap();
+    let again = tokio::time::timeout(Duration::from_secs(3), waits(&server, &machine)).await;
+    assert_eq!(again.expect("nothing is stored"), wait);
 }
 
 #[tokio::test]
