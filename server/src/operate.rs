@@ -1,7 +1,6 @@
 //! What operators do, whether on the command line or over HTTPS.
 
 pub mod backup;
-mod boot_files;
 mod captured;
 mod image;
 mod log;
@@ -27,10 +26,6 @@ use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, settings};
 
-pub use self::boot_files::builds::{
-    KnownBootFiles, allow_program, boot_files, forget_boot_files, record_build, require_boot_files,
-};
-pub use self::boot_files::{BootFiles, NewMedia};
 pub use self::image::{known_image, remove_image};
 pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;

@@ -9,6 +9,7 @@ use slipway_protocol::{
     Blob, ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge,
     TpmKeys, TpmOrigin, TpmProof, Wait,
 };
+use slipway_server::boot_files::builds;
 use slipway_server::node::admission::Policy;
 use slipway_server::operate::{self, NewNode, NodeChange};
 use slipway_server::store;
@@ -29,7 +30,7 @@ pub fn machine() -> Machine {
 
 /// Registers the node. What its machine starts does not matter here.
 pub async fn add_web1(server: &TestServer, require: Proof, ek: &[String]) {
-    operate::require_boot_files(&server.store().await, false).await.unwrap();
+    builds::require(&server.store().await, false).await.unwrap();
     let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
     let new = NewNode { name: Some("web1".to_owned()), identity, release: true, require, ..NewNode::default() };
     operate::add_node(&server.store().await, NewNode { ek: ek.to_vec(), ..new }).await.unwrap();
@@ -322,7 +323,7 @@ async fn where_attestation_is_required_an_operator_vouches_for_the_first_machine
 async fn a_bootstrap_token_is_not_the_attestation_that_a_site_requires() {
     let server = TestServer::start_asking(Policy { require: Proof::Attested, strict: false }).await;
     let store = server.store().await;
-    operate::require_boot_files(&store, false).await.unwrap();
+    builds::require(&store, false).await.unwrap();
     let mut machine = machine();
     machine.token = Some(operate::add_token(&store, None, None).await.unwrap().token);
     waits(&server, &machine).await;

@@ -4,6 +4,7 @@
 use reqwest::{Response, StatusCode};
 use slipway_media::{MachineSettings, Manifest};
 use slipway_protocol::{ClaimReason, Proof, Secret};
+use slipway_server::boot_files::builds;
 use slipway_server::operate;
 
 use crate::admission::old_store;
@@ -50,8 +51,8 @@ async fn site() -> (TestServer, Swtpm) {
     let ek = slipway_attestation::Keys::parse(&tpm.attester().keys().unwrap()).unwrap().ek_digest();
     add_web1(&server, Proof::Attested, &[ek]).await;
     let store = server.store().await;
-    operate::require_boot_files(&store, true).await.unwrap();
-    operate::record_build(&store, &manifest("0123456789abcdef", &Image::new())).await.unwrap();
+    builds::require(&store, true).await.unwrap();
+    builds::record(&store, &manifest("0123456789abcdef", &Image::new())).await.unwrap();
     (server, tpm)
 }
 
@@ -135,22 +136,22 @@ async fn builds_count_until_an_operator_forgets_them_and_a_program_once_it_is_al
     let new = Image { cmdline: "quiet console=ttyS1", ..Image::new() };
     let loader = program(77);
     assert!(outcome(&server, &mut tpm, &new.events()).await.is_err());
-    operate::record_build(&store, &manifest("fedcba9876543210", &new)).await.unwrap();
+    builds::record(&store, &manifest("fedcba9876543210", &new)).await.unwrap();
     for image in [&Image::new(), &new] {
         assert_eq!(outcome(&server, &mut tpm, &image.events()).await, Ok(()));
     }
-    operate::forget_boot_files(&store, "0123456789abcdef").await.unwrap();
+    builds::forget(&store, "0123456789abcdef").await.unwrap();
     let said = outcome(&server, &mut tpm, &Image::new().events()).await.unwrap_err();
     assert!(said.contains("the command line"), "{said}");
-    assert!(operate::forget_boot_files(&store, "0123456789abcdef").await.is_err());
+    assert!(builds::forget(&store, "0123456789abcdef").await.is_err());
 
     let loaded = [vec![(4, slipway_secure_boot::authenticode::digest(&loader).unwrap())], new.events()].concat();
     assert!(outcome(&server, &mut tpm, &loaded).await.is_err());
-    let digest = operate::allow_program(&store, "ipxe.efi", &loader).await.unwrap();
+    let digest = builds::allow(&store, "ipxe.efi", &loader).await.unwrap();
     assert_eq!(outcome(&server, &mut tpm, &loaded).await, Ok(()));
-    operate::forget_boot_files(&store, &digest).await.unwrap();
+    builds::forget(&store, &digest).await.unwrap();
     assert!(outcome(&server, &mut tpm, &loaded).await.is_err());
-    assert!(operate::allow_program(&store, "text", b"no program").await.is_err());
+    assert!(builds::allow(&store, "text", b"no program").await.is_err());
 }
 
 #[tokio::test]
@@ -167,9 +168,9 @@ async fn what_a_machine_started_counts_only_where_it_must_be_attested() {
     let refused = operate::release_node(&store, &code, None).await.unwrap_err().to_string();
     assert!(refused.contains("media require any") && refused.contains("not known"), "{refused}");
 
-    operate::require_boot_files(&store, false).await.unwrap();
+    builds::require(&store, false).await.unwrap();
     assert_eq!(outcome(&server, &mut tpm, &other).await, Ok(()));
-    operate::require_boot_files(&store, true).await.unwrap();
+    builds::require(&store, true).await.unwrap();
     assert!(outcome(&server, &mut tpm, &other).await.is_err());
     let change = operate::NodeChange { require: Some(Proof::Registered), ..operate::NodeChange::default() };
     operate::change_node(&store, "web1", change).await.unwrap();
@@ -178,10 +179,10 @@ async fn what_a_machine_started_counts_only_where_it_must_be_attested() {
 
 #[tokio::test]
 async fn a_site_that_has_nodes_already_goes_on_as_before_until_an_operator_asks_for_the_comparison() {
-    let required = async |server: &TestServer| operate::boot_files(&server.store().await).await.unwrap().required;
+    let required = async |server: &TestServer| builds::known(&server.store().await).await.unwrap().required;
     assert!(required(&TestServer::start().await).await);
     let old = TestServer::start_on(async |data| old_store(&data.join("slipway.db")).await).await;
     assert!(!required(&old).await);
-    operate::require_boot_files(&old.store().await, true).await.unwrap();
+    builds::require(&old.store().await, true).await.unwrap();
     assert!(required(&old.restart().await).await);
 }

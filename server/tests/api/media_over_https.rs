@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use slipway_media::Manifest;
 use slipway_parts::Arch;
 use slipway_protocol::{ErrorBody, ErrorCode, Proof};
+use slipway_server::boot_files::builds;
 use slipway_server::keys::secure_boot::{Beginning, SecureBoot};
-use slipway_server::operate;
 use time::OffsetDateTime;
 use tokio::task::JoinSet;
 
@@ -91,7 +91,7 @@ async fn what_trusts_somebody_else_is_neither_signed_nor_recorded() {
     {
         assert_eq!(made(&server, &new).await.signed_by, None, "{new}");
     }
-    let recorded = operate::boot_files(&server.store().await).await.unwrap().builds;
+    let recorded = builds::known(&server.store().await).await.unwrap().builds;
     assert_eq!(recorded.into_iter().map(|build| build.id).collect::<Vec<_>>(), [ours.id]);
 }
 
@@ -219,5 +219,5 @@ async fn a_build_whose_caller_goes_away_is_recorded() {
     // The turn ends when it is recorded.
     let next = json!({ "consoles": ["ttyS1"] });
     while asked(&server, &next).await.status() == StatusCode::CONFLICT {}
-    assert_eq!(operate::boot_files(&server.store().await).await.unwrap().builds.len(), 2);
+    assert_eq!(builds::known(&server.store().await).await.unwrap().builds.len(), 2);
 }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use slipway_media::Manifest;
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
-use slipway_server::operate::{self, KnownBootFiles};
+use slipway_server::boot_files::builds::{self, KnownBootFiles};
 use slipway_server::store::Store;
 
 use crate::cli::words::table;
@@ -31,29 +31,29 @@ async fn with_store<T>(data: &Path, run: impl AsyncFnOnce(&Store) -> anyhow::Res
 }
 
 pub async fn record(data: &Path, manifest: &Manifest) -> anyhow::Result<()> {
-    with_store(data, async |store| Ok(operate::record_build(store, manifest).await?)).await
+    with_store(data, async |store| Ok(builds::record(store, manifest).await?)).await
 }
 
 pub async fn list(data: &Path, json: bool) -> anyhow::Result<()> {
-    let known = with_store(data, async |store| Ok(operate::boot_files(store).await?)).await?;
+    let known = with_store(data, async |store| Ok(builds::known(store).await?)).await?;
     if json { print_json(&known) } else { print(&text(&known)) }
 }
 
 pub async fn forget(data: &Path, id: &str) -> anyhow::Result<()> {
-    with_store(data, async |store| Ok(operate::forget_boot_files(store, id).await?)).await?;
+    with_store(data, async |store| Ok(builds::forget(store, id).await?)).await?;
     print_line(&format!("{id} is forgotten"))
 }
 
 pub async fn allow(data: &Path, program: &Path) -> anyhow::Result<()> {
     let bytes = std::fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let name = program.display().to_string();
-    let digest = with_store(data, async |store| Ok(operate::allow_program(store, &name, &bytes).await?)).await?;
+    let digest = with_store(data, async |store| Ok(builds::allow(store, &name, &bytes).await?)).await?;
     print_line(&format!("{name} may start before boot files (Authenticode digest {digest})"))
 }
 
 pub async fn require(data: &Path, started: Started) -> anyhow::Result<()> {
     let required = matches!(started, Started::Built);
-    with_store(data, async |store| Ok(operate::require_boot_files(store, required).await?)).await?;
+    with_store(data, async |store| Ok(builds::require(store, required).await?)).await?;
     print_line(rule(required))
 }
 

@@ -1,7 +1,5 @@
 //! Boot files that operators have made over HTTPS.
 
-pub mod builds;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +11,13 @@ use slipway_protocol::{ErrorCode, Network, Proof, Proxy, Secret};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::{record_build, server_url};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::boot_files;
-use crate::boot_files::make::{MediaError, Request};
+use crate::boot_files::builds;
+use crate::boot_files::make::{self, MediaError, Request};
 use crate::keys::ca;
 use crate::keys::secure_boot::SecureBoot;
-use crate::store::Store;
+use crate::store::{Connection, Store, settings};
 
 /// The kernel that has the drivers of real machines.
 const KERNEL: &str = "generic";
@@ -109,10 +106,10 @@ impl BootFiles {
         // It goes on, and keeps its turn, if the caller does not wait for it.
         let made = tokio::spawn(async move {
             let _turn = turn;
-            let made = spawn_blocking(move || boot_files::make(&request, keys.as_ref().map(SecureBoot::signer), &boot));
+            let made = spawn_blocking(move || make::make(&request, keys.as_ref().map(SecureBoot::signer), &boot));
             let manifest = made.await.map_err(failed)?.map_err(refusal)?;
             if is_ours {
-                record_build(&store, &manifest).await?;
+                builds::record(&store, &manifest).await?;
             }
             let Manifest { id, server, ca_sha256, .. } = &manifest;
             tracing::info!(build = id, server, ca_sha256, is_recorded = is_ours, "made boot files");
@@ -124,7 +121,7 @@ impl BootFiles {
     /// The manifest of the newest boot files.
     pub async fn newest(&self) -> Result<Manifest, Error> {
         let boot = self.folder()?.to_owned();
-        let newest = spawn_blocking(move || boot_files::newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
+        let newest = spawn_blocking(move || make::newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
         newest.ok_or_else(|| Error::refused(ErrorCode::NotFound, "no boot files were made yet"))
     }
 
@@ -164,4 +161,12 @@ fn refusal(error: MediaError) -> Error {
 
 fn failed(source: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Media { source: Box::new(source) }
+}
+
+async fn server_url(connection: &mut Connection) -> Result<String, Error> {
+    let url = settings::read(connection, settings::SERVER_URL).await?;
+    url.ok_or_else(|| {
+        let message = "the server's URL is not known yet; start the server once with `serve --url`";
+        Error::refused(ErrorCode::Conflict, message)
+    })
 }

@@ -24,7 +24,7 @@ pub struct KnownBootFiles {
 }
 
 /// Records a build, so that machines that started its files are known.
-pub async fn record_build(store: &Store, manifest: &Manifest) -> Result<(), Error> {
+pub async fn record(store: &Store, manifest: &Manifest) -> Result<(), Error> {
     let build = Build { id: manifest.id.clone(), at: now(), measurements: manifest.measurements.clone() };
     let mut transaction = store.write().await?;
     boot_builds::save(&mut transaction, &build).await?;
@@ -32,7 +32,7 @@ pub async fn record_build(store: &Store, manifest: &Manifest) -> Result<(), Erro
 }
 
 /// All that is recorded.
-pub async fn boot_files(store: &Store) -> Result<KnownBootFiles, Error> {
+pub async fn known(store: &Store) -> Result<KnownBootFiles, Error> {
     let mut connection = store.read().await?;
     Ok(KnownBootFiles {
         required: settings::read(&mut connection, settings::ATTESTED_BOOT).await?.is_none(),
@@ -42,7 +42,7 @@ pub async fn boot_files(store: &Store) -> Result<KnownBootFiles, Error> {
 }
 
 /// Lets machines that must be attested in only if they started recorded boot files, or whatever they started.
-pub async fn require_boot_files(store: &Store, required: bool) -> Result<(), Error> {
+pub async fn require(store: &Store, required: bool) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     match required {
         true => settings::remove(&mut transaction, settings::ATTESTED_BOOT).await?,
@@ -52,7 +52,7 @@ pub async fn require_boot_files(store: &Store, required: bool) -> Result<(), Err
 }
 
 /// Lets a program start before boot files, such as a boot loader. Returns its Authenticode digest.
-pub async fn allow_program(store: &Store, name: &str, program: &[u8]) -> Result<String, Error> {
+pub async fn allow(store: &Store, name: &str, program: &[u8]) -> Result<String, Error> {
     let digest = authenticode::digest(program)
         .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{name:?} cannot be allowed: {error}")))?;
     let program = Program { digest: random::hex(&digest), name: name.to_owned(), at: now() };
@@ -63,7 +63,7 @@ pub async fn allow_program(store: &Store, name: &str, program: &[u8]) -> Result<
 }
 
 /// Forgets a build by its id, or a program by its digest: a machine that must be attested is held if it started it.
-pub async fn forget_boot_files(store: &Store, reference: &str) -> Result<(), Error> {
+pub async fn forget(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if !boot_builds::remove(&mut transaction, reference).await? {
         let message = format!(
