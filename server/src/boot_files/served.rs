@@ -14,7 +14,8 @@ use tokio::task::spawn_blocking;
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::boot_files::builds;
-use crate::boot_files::make::{self, MediaError, Request};
+use crate::boot_files::make::{self, Request};
+use crate::boot_files::{MediaError, newest};
 use crate::keys::ca;
 use crate::keys::secure_boot::SecureBoot;
 use crate::store::{Connection, Store, settings};
@@ -121,7 +122,7 @@ impl BootFiles {
     /// The manifest of the newest boot files.
     pub async fn newest(&self) -> Result<Manifest, Error> {
         let boot = self.folder()?.to_owned();
-        let newest = spawn_blocking(move || make::newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
+        let newest = spawn_blocking(move || newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
         newest.ok_or_else(|| Error::refused(ErrorCode::NotFound, "no boot files were made yet"))
     }
 

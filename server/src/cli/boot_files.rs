@@ -13,7 +13,8 @@ use slipway_media::{Config, Kind, MachineSettings};
 use slipway_parts::Arch;
 use slipway_protocol::{Network, Proxy, Secret};
 use slipway_server::base::data::DataDir;
-use slipway_server::boot_files::make::{Request, write_settings};
+use slipway_server::boot_files::machine_settings;
+use slipway_server::boot_files::make::Request;
 use slipway_server::keys::ca;
 use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
@@ -163,7 +164,7 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
         MediaCommand::Build(options) => build(data, *options).await,
         MediaCommand::Settings { medium, token_file, network: file } => {
             let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
-            write_settings(&medium, &settings)?;
+            machine_settings::write(&medium, &settings)?;
             let has = [("a token", settings.token.is_some()), ("a network", settings.network.is_some())];
             let has: Vec<&str> = has.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what).collect();
             let medium = medium.display();

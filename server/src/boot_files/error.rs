@@ -1,0 +1,62 @@
+//! Why boot files cannot be made, read or given settings.
+
+use std::io;
+use std::path::PathBuf;
+
+use slipway_media::{BuildError, ConfigError};
+use slipway_parts::PartsError;
+
+/// Why there are no boot files.
+#[derive(Debug, thiserror::Error)]
+pub enum MediaError {
+    /// There are no parts for this.
+    #[error(
+        "looking for the parts of the boot image: there are none for {wanted} in {}; \
+         install the package slipway-parts, or name their folder with --parts", folder.display()
+    )]
+    NoParts {
+        /// Architecture and kernel.
+        wanted: String,
+        /// Where they were looked for.
+        folder: PathBuf,
+    },
+    /// Parts cannot be used.
+    #[error(transparent)]
+    Parts(#[from] PartsError),
+    /// The files cannot be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The folder of boot files has something else where a link belongs.
+    #[error(
+        "naming the new boot files: {} is there, and no link that an earlier build made; move it away, then try again",
+        path.display()
+    )]
+    InTheWay {
+        /// What is in the way.
+        path: PathBuf,
+    },
+    /// The file has no place for the settings of a machine.
+    #[error(
+        "writing the settings of a machine to {}: it is not a medium that `slipway-server media build` made, or it is \
+         cut off",
+        path.display()
+    )]
+    NoPlace {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// The settings are wrong.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+    /// A file or folder cannot be read or written.
+    #[error("{doing} {}", path.display())]
+    File {
+        /// What was done.
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,24 @@
+//! The settings of one machine on a medium.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use slipway_media::MachineSettings;
+
+use super::MediaError;
+
+/// First bytes of a medium, among which are the settings of a machine.
+const BEFORE_SETTINGS: u64 = 8 << 20;
+
+/// Writes the settings of one machine to their place on a medium, which nothing else of it changes.
+pub fn write(path: &Path, settings: &MachineSettings) -> Result<(), MediaError> {
+    let bytes = settings.to_bytes()?;
+    let failed = |doing| move |source| MediaError::File { doing, path: path.to_owned(), source };
+    let file = File::options().read(true).write(true).open(path).map_err(failed("opening"))?;
+    let mut head = Vec::new();
+    (&file).take(BEFORE_SETTINGS).read_to_end(&mut head).map_err(failed("reading"))?;
+    let place = MachineSettings::find(&head).ok_or_else(|| MediaError::NoPlace { path: path.to_owned() })?;
+    file.write_all_at(&bytes, place as u64).and_then(|()| file.sync_all()).map_err(failed("writing"))
+}
