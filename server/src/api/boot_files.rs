@@ -12,7 +12,7 @@ use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::api::auth::OperatorCaller;
 use crate::api::known_body::JsonBody;
-use crate::boot_files::served::NewMedia;
+use crate::boot_files::make::NewMedia;
 
 /// Make boot files of the server's prebuilt parts, and put them into its folder of boot files. One build at a time.
 #[utoipa::path(post, path = "/v1/operator/media", request_body = NewMedia, security(("operator" = [])), responses(

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use slipway_media::{BuildError, ConfigError};
 use slipway_parts::PartsError;
 
+use crate::base::error::Error;
+
 /// Why there are no boot files.
 #[derive(Debug, thiserror::Error)]
 pub enum MediaError {
@@ -20,6 +22,9 @@ pub enum MediaError {
         /// Where they were looked for.
         folder: PathBuf,
     },
+    /// Something of the site cannot be used: its data folder, its keys or its database.
+    #[error(transparent)]
+    Site(#[from] Error),
     /// Parts cannot be used.
     #[error(transparent)]
     Parts(#[from] PartsError),

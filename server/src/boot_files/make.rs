@@ -1,39 +1,170 @@
-//! Boot files of the prebuilt parts and one configuration.
+//! Boot files of the prebuilt parts and one configuration: what the command line and the API both make them with.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::panic::resume_unwind;
+use std::path::Path;
 
+use serde::Deserialize;
 use slipway_media::{BuildError, Config, ConfigError, Inputs, Kind, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts};
+use slipway_protocol::{ErrorCode, Network, Proof, Proxy, Secret};
 use slipway_secure_boot::SigningKey;
+use tokio::task::spawn_blocking;
 
-use super::{MediaError, folder};
+use super::{MediaError, builds, folder};
+use crate::base::data::DataDir;
+use crate::base::error::Error;
+use crate::keys::ca;
+use crate::keys::secure_boot::SecureBoot;
+use crate::store::{Store, settings};
 
-/// What to build, and of what.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// What machines are told.
-    pub config: Config,
-    /// The folder of prebuilt parts.
-    pub parts: PathBuf,
-    /// Name of the kernel.
-    pub kernel: String,
-    /// Architectures; all for which there are parts if it is empty.
-    pub archs: BTreeSet<Arch>,
-    /// Kinds of files.
+/// The kernel that has the drivers of real machines.
+pub const KERNEL: &str = "generic";
+
+/// Boot files to make. What is left out is as for `slipway-server media build`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewMedia {
+    /// HTTPS URL of the server, as machines reach it. Default: that of this server.
+    #[schema(pattern = "^https://")]
+    pub url: Option<String>,
+    /// What machines are to trust, in PEM. Default: the certificate authority of this server.
+    pub ca: Option<String>,
+    /// A bootstrap token for all machines that start from these files.
+    pub token: Option<Secret>,
+    /// Network of machines while they run from these files. Default: DHCP and router advertisements on every interface.
+    pub network: Option<Network>,
+    /// HTTP proxy through which machines reach the server and images, such as `http://proxy.example:3128`.
+    pub proxy: Option<String>,
+    /// Hosts that machines reach without the proxy, separated by commas.
+    pub no_proxy: Option<String>,
+    /// What machines must have before they send anything to the server.
+    pub require: Proof,
+    /// Consoles of the kernel, such as `ttyS1,115200`. slipway's own output goes to the last.
+    pub consoles: Vec<String>,
+    /// Other arguments of the kernel.
+    pub arguments: Vec<String>,
+    /// What to make. Default: everything.
     pub kinds: BTreeSet<Kind>,
+    /// Architectures. Default: all for which there are parts.
+    pub archs: BTreeSet<Arch>,
+    /// Name of the kernel. Default: `generic`.
+    #[schema(pattern = "^[a-z0-9-]{1,64}$")]
+    pub kernel: Option<String>,
+    /// Do not sign, although there are keys for Secure Boot.
+    pub unsigned: bool,
 }
 
-/// Makes the files below `out`, signed for Secure Boot if there is a key, and names them. The same request gives the same files.
-pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Result<Manifest, MediaError> {
-    check_kernel(&request.kernel).map_err(BuildError::from)?;
-    let kinds: Vec<Kind> = request.kinds.iter().copied().collect();
-    request.config.check(&kinds).map_err(BuildError::from)?;
-    let parts = parts(request)?;
-    let inputs = Inputs { config: &request.config, parts: &parts, kinds: &kinds, signer };
-    folder::add(out, &slipway_media::id(&inputs), request.config.token.is_some(), |write| {
-        slipway_media::build(&inputs, write)
+/// What a build is trusted with: the differences between the command line and the API that are meant.
+pub struct Policy {
+    /// Whose keys sign, and whose database records the build. The API always has a site. The command line may have none, as
+    /// on a computer other than the server: then URL and CA must be given, and nothing is signed or recorded.
+    pub site: Result<Site, Error>,
+    /// Whether boot files that are [not of the site alone](NewMedia::is_of_site) are signed and recorded too. On the command
+    /// line they are, because whoever may read the data folder has its keys anyway. Over the API they are not: whoever has an
+    /// operator's token would keep, after it has ended, machines that trust somebody else.
+    pub vouches_for_all: bool,
+}
+
+/// A server's data folder, and the database in it.
+pub struct Site {
+    /// The folder.
+    pub data: DataDir,
+    /// Its database.
+    pub store: Store,
+}
+
+impl NewMedia {
+    /// Whether machines with these boot files trust this site alone: no other server or CA is named, and no argument of the
+    /// kernel says what to start.
+    fn is_of_site(&self) -> bool {
+        self.url.is_none() && self.ca.is_none() && self.arguments.is_empty()
+    }
+}
+
+/// Makes boot files of the parts in one folder. They have the usual names below `out` from then on. The same request gives
+/// the same files.
+pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Result<Manifest, MediaError> {
+    let is_vouched_for = policy.vouches_for_all || new.is_of_site();
+    let is_signed = is_vouched_for && !new.unsigned;
+    let (plan, site) = fill_in(new, policy.site).await?;
+    let keys = match &site {
+        Some(site) if is_signed => SecureBoot::open(&site.data)?,
+        _ => None,
+    };
+    let (parts, out) = (parts.to_owned(), out.to_owned());
+    let building = spawn_blocking(move || build(&plan, &parts, keys.as_ref().map(SecureBoot::signer), &out));
+    let manifest = building.await.unwrap_or_else(|failed| resume_unwind(failed.into_panic()))?;
+    let recorded_by = site.filter(|_| is_vouched_for);
+    if let Some(site) = &recorded_by {
+        builds::record(&site.store, &manifest).await?;
+    }
+    let Manifest { id, server, ca_sha256, .. } = &manifest;
+    tracing::info!(build = id, server, ca_sha256, is_recorded = recorded_by.is_some(), "made boot files");
+    Ok(manifest)
+}
+
+/// A request with all that it left out.
+struct Plan {
+    config: Config,
+    kernel: String,
+    /// All for which there are parts if it is empty.
+    archs: BTreeSet<Arch>,
+    kinds: Vec<Kind>,
+}
+
+/// Fills in what a request leaves out. Fails without a site if something of the site is needed.
+async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Option<Site>), MediaError> {
+    let proxy = match (new.proxy, new.no_proxy) {
+        (None, Some(value)) => {
+            let wrong = "means nothing without proxy".to_owned();
+            return Err(BuildError::from(ConfigError { key: "no_proxy", value, wrong }).into());
+        }
+        (url, except) => url.map(|url| Proxy { url, except: except.unwrap_or_default() }),
+    };
+    let (server, ca, site) = match (new.url, new.ca, site) {
+        (Some(url), Some(ca), site) => (url, ca, site.ok()),
+        (url, ca, site) => {
+            let site = site?;
+            let server = match url {
+                Some(url) => url,
+                None => server_url(&site.store).await?,
+            };
+            (server, ca.map_or_else(|| ca::anchors(&site.data), Ok)?, Some(site))
+        }
+    };
+    let config = Config {
+        server,
+        ca,
+        token: new.token,
+        network: new.network,
+        proxy,
+        require: new.require,
+        consoles: new.consoles,
+        arguments: new.arguments,
+    };
+    let kinds = if new.kinds.is_empty() { Kind::ALL.to_vec() } else { new.kinds.into_iter().collect() };
+    Ok((Plan { config, kernel: new.kernel.unwrap_or_else(|| KERNEL.to_owned()), archs: new.archs, kinds }, site))
+}
+
+/// The URL of the server that runs, or last ran, on the database.
+async fn server_url(store: &Store) -> Result<String, Error> {
+    let url = settings::read(&mut *store.read().await?, settings::SERVER_URL).await?;
+    url.ok_or_else(|| {
+        let message = "looking for the server's URL: no server has run on this data folder yet; give it with --url";
+        Error::refused(ErrorCode::Conflict, message)
     })
+}
+
+/// Checks everything before anything is written. Signs for Secure Boot if there is a key.
+fn build(plan: &Plan, parts: &Path, signer: Option<&SigningKey>, out: &Path) -> Result<Manifest, MediaError> {
+    let Plan { config, kernel, archs, kinds } = plan;
+    check_kernel(kernel).map_err(BuildError::from)?;
+    config.check(kinds).map_err(BuildError::from)?;
+    let parts = open_parts(parts, kernel, archs)?;
+    let inputs = Inputs { config, parts: &parts, kinds, signer };
+    let id = slipway_media::id(&inputs);
+    folder::add(out, &id, config.token.is_some(), |write| slipway_media::build(&inputs, write))
 }
 
 /// The name becomes part of a path.
@@ -46,18 +177,17 @@ fn check_kernel(name: &str) -> Result<(), ConfigError> {
     Err(ConfigError { key: "kernel", value: name.chars().take(60).collect(), wrong })
 }
 
-/// The parts that the request is about, one for each architecture.
-fn parts(request: &Request) -> Result<Vec<Parts>, MediaError> {
-    let folder = |arch: Arch| request.parts.join(format!("{}-{}", arch.name(), request.kernel));
-    let archs: Vec<Arch> = match request.archs.is_empty() {
+/// The parts for a kernel, one for each architecture.
+fn open_parts(parts: &Path, kernel: &str, archs: &BTreeSet<Arch>) -> Result<Vec<Parts>, MediaError> {
+    let folder = |arch: Arch| parts.join(format!("{}-{kernel}", arch.name()));
+    let archs: Vec<Arch> = match archs.is_empty() {
         true => Arch::ALL.into_iter().filter(|arch| folder(*arch).join(ABOUT).exists()).collect(),
-        false => request.archs.iter().copied().collect(),
+        false => archs.iter().copied().collect(),
     };
     let missing = archs.iter().find(|arch| !folder(**arch).join(ABOUT).exists());
     if missing.is_some() || archs.is_empty() {
         let arch = missing.map_or("any architecture", |arch| arch.name());
-        let wanted = format!("{arch} with kernel {}", request.kernel);
-        return Err(MediaError::NoParts { wanted, folder: request.parts.clone() });
+        return Err(MediaError::NoParts { wanted: format!("{arch} with kernel {kernel}"), folder: parts.to_owned() });
     }
     archs.into_iter().map(|arch| Ok(Parts::open(&folder(arch))?)).collect()
 }

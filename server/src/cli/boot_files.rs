@@ -4,20 +4,17 @@ pub mod fetched;
 mod known;
 mod write;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_media::{Config, Kind, MachineSettings};
+use slipway_media::{AssetInfo, Kind, MachineSettings};
 use slipway_parts::Arch;
-use slipway_protocol::{Network, Proxy, Secret};
+use slipway_protocol::{Network, Secret};
 use slipway_server::base::data::DataDir;
-use slipway_server::boot_files::machine_settings;
-use slipway_server::boot_files::make::Request;
-use slipway_server::keys::ca;
-use slipway_server::keys::secure_boot::SecureBoot;
-use slipway_server::store::{Store, settings};
+use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
+use slipway_server::boot_files::{MediaError, machine_settings};
+use slipway_server::store::Store;
 use slipway_server::{boot_files, operate};
 
 use super::words::ProofName;
@@ -102,7 +99,7 @@ pub struct BuildOptions {
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
     /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
-    #[arg(long, value_name = "NAME", default_value = "generic")]
+    #[arg(long, value_name = "NAME", default_value = KERNEL)]
     kernel: String,
     /// Architecture; may be given several times. By default all for which there are parts.
     #[arg(long = "arch", value_enum)]
@@ -192,63 +189,45 @@ fn network(file: Option<&Path>) -> anyhow::Result<Option<Network>> {
 }
 
 async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
-    let server = match options.url.clone() {
-        Some(url) => url,
-        None => url_of(data).await?,
+    let (parts, out, is_json) = (options.parts.clone(), options.out.clone(), options.json);
+    let new = new_media(options)?;
+    let site = match DataDir::open(data) {
+        Ok(data) => Ok(Site { store: Store::open(&data.database()).await?, data }),
+        Err(error) => Err(error),
     };
-    let ca = match &options.ca {
-        Some(file) => super::read(file)?,
-        None => ca::anchors(&DataDir::open(data)?)?,
-    };
-    let token = token(options.token_file.as_deref())?;
-    let network = network(options.network.as_deref())?;
-    let config = Config {
-        server,
-        ca,
-        token,
-        network,
-        proxy: options.proxy.map(|url| Proxy { url, except: options.no_proxy.unwrap_or_default() }),
+    let store = site.as_ref().ok().map(|site| site.store.clone());
+    let made = boot_files::make(new, &parts, &out, Policy { site, vouches_for_all: true }).await;
+    if let Some(store) = store {
+        store.close().await;
+    }
+    let manifest = made.map_err(|error| match error {
+        // As in other commands: the end of the program says who may use the data folder.
+        MediaError::Site(error) => anyhow::Error::from(error),
+        error => error.into(),
+    })?;
+    if is_json {
+        return print_json(&manifest);
+    }
+    let line = |asset: &AssetInfo| format!("{:>11} bytes  {}\n", asset.size, out.join(&asset.path).display());
+    print(&manifest.assets.iter().map(line).collect::<String>())
+}
+
+fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
+    Ok(NewMedia {
+        url: options.url,
+        ca: options.ca.as_deref().map(super::read).transpose()?,
+        token: token(options.token_file.as_deref())?,
+        network: network(options.network.as_deref())?,
+        proxy: options.proxy,
+        no_proxy: options.no_proxy,
         require: options.require.into(),
         consoles: options.consoles,
         arguments: options.arguments,
-    };
-    let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
-    let request = Request {
-        config,
-        parts: options.parts,
-        kernel: options.kernel,
+        kinds: options.kinds.into_iter().map(Kind::from).collect(),
         archs: options.archs.into_iter().collect(),
-        kinds: if kinds.is_empty() { Kind::ALL.into() } else { kinds },
-    };
-    // Without a data folder there are no keys.
-    let keys = match DataDir::open(data) {
-        Ok(data) if !options.unsigned => SecureBoot::open(&data)?,
-        _ => None,
-    };
-    let manifest = boot_files::make(&request, keys.as_ref().map(SecureBoot::signer), &options.out)?;
-    if DataDir::open(data).is_ok() {
-        known::record(data, &manifest).await?;
-    }
-    if options.json {
-        return print_json(&manifest);
-    }
-    let lines = manifest
-        .assets
-        .iter()
-        .map(|asset| format!("{:>11} bytes  {}\n", asset.size, options.out.join(&asset.path).display()));
-    print(&lines.collect::<String>())
-}
-
-/// The URL of the server that runs, or last ran, on the data folder.
-async fn url_of(data: &Path) -> anyhow::Result<String> {
-    let data = DataDir::open(data)?;
-    let store = Store::open(&data.database()).await?;
-    let url = settings::read(&mut *store.read().await?, settings::SERVER_URL).await;
-    store.close().await;
-    match url.context("looking for the server's URL")? {
-        Some(url) => Ok(url),
-        None => bail!("looking for the server's URL: no server has run on this data folder yet; give it with --url"),
-    }
+        kernel: Some(options.kernel),
+        unsigned: options.unsigned,
+    })
 }
 
 impl From<KindName> for Kind {

@@ -258,6 +258,22 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn without_a_data_folder_boot_files_are_made_of_the_url_and_ca_that_are_given() {
+    let bench = Bench::new();
+    let ca = bench.path("ca.pem");
+    fs::write(&ca, succeed(&bench.data(), &["ca"])).unwrap();
+    let (paths, nowhere) = (bench.paths(), bench.path("nowhere"));
+    let given = ["--url", "https://other.example", "--ca", ca.to_str().unwrap()];
+    for some in [&given[..2], &given[2..]] {
+        let said = fail(&nowhere, &bench.arguments(&paths, some));
+        assert!(said.contains("there is no slipway data in"), "{said}");
+    }
+    assert!(!bench.path("boot").exists());
+    succeed(&nowhere, &bench.arguments(&paths, &given));
+    assert!(bench.path("boot/manifest.json").exists() && !nowhere.exists());
+}
+
+#[test]
 fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
     let bench = Bench::new();
     assert!(bench.build(&[]).signed_by.is_none());
@@ -273,6 +289,7 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
     let first = bench.program();
     authenticode::verify(&first, std::slice::from_ref(&db)).unwrap();
     assert!(bench.build(&["--unsigned"]).signed_by.is_none());
+    assert!(bench.build(&["--url", "https://other.example"]).signed_by.is_some(), "whoever runs it has the keys");
 
     // Both keys, then only the new one.
     succeed(&bench.data(), &["keys", "rotate"]);

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use slipway_media::Manifest;
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::boot_files::builds::{self, KnownBootFiles};
@@ -28,10 +27,6 @@ async fn with_store<T>(data: &Path, run: impl AsyncFnOnce(&Store) -> anyhow::Res
     let done = run(&store).await;
     store.close().await;
     done
-}
-
-pub async fn record(data: &Path, manifest: &Manifest) -> anyhow::Result<()> {
-    with_store(data, async |store| Ok(builds::record(store, manifest).await?)).await
 }
 
 pub async fn list(data: &Path, json: bool) -> anyhow::Result<()> {
