@@ -2,6 +2,7 @@
 
 pub mod examine;
 mod inside;
+pub mod named;
 mod qcow2;
 mod raw;
 mod spool;
