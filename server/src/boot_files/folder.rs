@@ -15,8 +15,8 @@ use super::MediaError;
 /// The folder of all builds, in the folder of boot files.
 const BUILDS: &str = "media";
 
-/// Writes the files of the build with this id to its own folder below `out`, and gives them their usual names. If they have
-/// a secret, only the owner of `out` may read them.
+/// Writes the files of the build with this id to its own folder below `out`, and gives them their usual names. If they
+/// have a secret, only the owner of `out` may read them.
 pub fn add(
     out: &Path,
     id: &str,
@@ -107,8 +107,9 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     Ok(())
 }
 
-/// Lets the server hand out a file or folder that was made: what root made is given to the owner of the folder of boot files, and
-/// what has no secret may be read by all, because the server may run as another user; what has one, by its owner alone.
+/// Lets the server hand out a file or folder that was made: what root made is given to the owner of the folder of boot
+/// files, and what has no secret may be read by all, because the server may run as another user; what has one, by its
+/// owner alone.
 fn hand_over(out: &Path, made: &Path, is_secret: bool) -> Result<(), MediaError> {
     let failed = |doing| move |source| MediaError::File { doing, path: made.to_owned(), source };
     if rustix::process::geteuid().is_root() {

@@ -57,12 +57,13 @@ pub struct NewMedia {
 
 /// What a build is trusted with: the differences between the command line and the API that are meant.
 pub struct Policy {
-    /// Whose keys sign, and whose database records the build. The API always has a site. The command line may have none, as
-    /// on a computer other than the server: then URL and CA must be given, and nothing is signed or recorded.
+    /// Whose keys sign, and whose database records the build. The API always has a site. The command line may have
+    /// none, as on a computer other than the server: then URL and CA must be given, and nothing is signed or recorded.
     pub site: Result<Site, Error>,
-    /// Whether boot files that are [not of the site alone](NewMedia::is_of_site) are signed and recorded too. On the command
-    /// line they are, because whoever may read the data folder has its keys anyway. Over the API they are not: whoever has an
-    /// operator's token would keep, after it has ended, machines that trust somebody else.
+    /// Whether boot files that name another server or CA, or have further arguments of the kernel, are signed and
+    /// recorded too. On the command line they are, because whoever may read the data folder has its keys anyway. Over
+    /// the API they are not: whoever has an operator's token would keep, after it has ended, machines that trust
+    /// somebody else.
     pub vouches_for_all: bool,
 }
 
@@ -75,15 +76,15 @@ pub struct Site {
 }
 
 impl NewMedia {
-    /// Whether machines with these boot files trust this site alone: no other server or CA is named, and no argument of the
-    /// kernel says what to start.
+    /// Whether machines with these boot files trust this site alone: no other server or CA is named, and no argument
+    /// of the kernel says what to start.
     fn is_of_site(&self) -> bool {
         self.url.is_none() && self.ca.is_none() && self.arguments.is_empty()
     }
 }
 
-/// Makes boot files of the parts in one folder. They have the usual names below `out` from then on. The same request gives
-/// the same files.
+/// Makes boot files of the parts in one folder. They have the usual names below `out` from then on. The same request
+/// gives the same files.
 pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Result<Manifest, MediaError> {
     let is_vouched_for = policy.vouches_for_all || new.is_of_site();
     let is_signed = is_vouched_for && !new.unsigned;
