@@ -1,25 +1,21 @@
 //! What operators do, whether on the command line or over HTTPS.
 
 pub mod backup;
-mod captured;
 mod image;
 mod log;
-mod named_images;
 mod network;
-mod new_run;
 mod node;
 mod operator;
 mod release;
 mod run;
-mod steps;
 mod system;
 mod token;
 mod tpm;
 mod workflow_file;
 mod yaml;
 
+use slipway_protocol::ErrorCode;
 use slipway_protocol::shared::ssh_key;
-use slipway_protocol::{DiskHints, ErrorCode};
 
 use crate::base::error::Error;
 use crate::store::claimants::{self, Claimant};
@@ -29,7 +25,6 @@ use crate::store::{Connection, settings};
 pub use self::image::{known_image, remove_image};
 pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;
-pub use self::new_run::{NewRun, Task};
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};
 pub use self::operator::{
     Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,
@@ -42,7 +37,8 @@ pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,
 };
 pub use self::tpm::{NodeAttestation, node_attestation};
-pub use self::workflow_file::{WorkflowFile, parse_workflow};
+pub use self::workflow_file::parse_workflow;
+pub use crate::run::new_run::{NewRun, Task, WorkflowFile};
 
 /// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).
 fn check_name(what: &str, name: &str) -> Result<(), Error> {
@@ -64,17 +60,6 @@ fn check_keys(keys: &[String]) -> Result<(), Error> {
     let problem =
         |(number, key): (usize, &String)| Some(format!("SSH key {number} cannot be used: {}", ssh_key::problem(key)?));
     (1..).zip(keys).find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
-}
-
-fn check_disk(hints: &DiskHints) -> Result<(), Error> {
-    let problems = hints.validate(false);
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(Error::refused(
-        ErrorCode::InvalidRequest,
-        format!("the disk hint cannot be used: it {}", problems.join("; it ")),
-    ))
 }
 
 /// The node with this id or name, or the one whose identifiers the machine with this claim code has.
@@ -102,10 +87,7 @@ async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node
 
 async fn server_url(connection: &mut Connection) -> Result<String, Error> {
     let url = settings::read(connection, settings::SERVER_URL).await?;
-    url.ok_or_else(|| {
-        let message = "the server's URL is not known yet; start the server once with `serve --url`";
-        Error::refused(ErrorCode::Conflict, message)
-    })
+    url.ok_or_else(settings::no_server_url)
 }
 
 #[cfg(test)]

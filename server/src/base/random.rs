@@ -23,11 +23,6 @@ pub fn id() -> String {
     hex(&bytes::<8>())
 }
 
-/// 128 random bits in hexadecimal: an id that must not be guessable.
-pub fn unguessable_id() -> String {
-    hex(&bytes::<16>())
-}
-
 /// A secret of 256 bits in URL-safe base64.
 pub fn token() -> String {
     URL_SAFE_NO_PAD.encode(bytes::<32>())

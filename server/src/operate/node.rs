@@ -6,12 +6,13 @@ use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeS
 
 use super::network::valid_network;
 use super::tpm::registered_tpm;
-use super::{check_disk, check_keys, check_name, known_node};
+use super::{check_keys, check_name, known_node};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::reports::secrets;
 use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
+use crate::run::new_run::check_disk;
 use crate::store;
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs};

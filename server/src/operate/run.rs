@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, Step, StepState};
+use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, StepState};
 
-use super::new_run::{NewRun, Task};
-use super::steps::{Work, compose_work, instances};
-use super::{known_node, named_images};
+use super::known_node;
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now};
@@ -14,19 +12,23 @@ use crate::image::examine::examine;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
-use crate::run::foresee::{self, Machine};
+use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
+use crate::run::facts::Facts;
+use crate::run::foresee::{self, Machine, foresee};
+use crate::run::new_run::{NewRun, Task};
 use crate::store;
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, external_steps, notes, systems};
+use crate::store::systems::{self, System};
+use crate::store::{Connection, Store, external_steps, notes};
 
 /// Starts a run on a node. The node fetches it at its next poll, or at once if it is polling.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
+    // Before the transaction, because it may take minutes. What names stand for is looked up again after it.
     examine(store, images_of(store, &new.task).await?).await?;
-    // After the images were read, which may take minutes.
     let now = now();
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
@@ -36,9 +38,15 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     }
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
-    let work = compose_work(&mut transaction, &node, ca, new).await?;
-    refuse_foreseen(store, &mut transaction, machine_of(&node, now), &work.steps).await?;
-    let run = insert(&mut transaction, &node, &id, work, now).await?;
+    let facts = Facts::load(&mut transaction).await?;
+    let loaded = Loaded { node: &node, system: system_of(&mut transaction, &new.task).await?, facts: &facts, ca };
+    let composed = compose(new, loaded, &Secrets::draw())?;
+    if let Some(foreseen) = foresee(store, &facts, machine_of(&node, now), &composed.steps) {
+        // The run would fail once the disk was erased.
+        let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let run = insert(&mut transaction, &node, &id, composed, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
@@ -49,19 +57,24 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     Ok(status::of_run(run))
 }
 
+/// The operating system that a task names, if it names one and there is one.
+async fn system_of(connection: &mut Connection, task: &Task) -> Result<Option<System>, Error> {
+    match task {
+        Task::Os(name) => systems::get_by_name(connection, name).await,
+        Task::Workflow(_) => Ok(None),
+    }
+}
+
 /// The images that a task writes, as far as this server may have them.
 async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
     let mut connection = store.read().await?;
     match task {
         Task::Workflow(workflow) => {
             let mut steps = workflow.steps.clone();
-            named_images::resolve(&mut connection, &mut steps).await?;
+            images::resolve(&mut steps, &Facts::load(&mut connection).await?)?;
             Ok(foresee::images_of(&steps))
         }
-        Task::Os(name) => {
-            let system = systems::get_by_name(&mut connection, name).await?;
-            Ok(system.into_iter().map(|system| system.image).collect())
-        }
+        Task::Os(_) => Ok(system_of(&mut connection, task).await?.into_iter().map(|system| system.image).collect()),
     }
 }
 
@@ -72,46 +85,38 @@ fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     here.map_or(Machine::default(), |here| Machine { arch: &here.cpu.arch, disks: &here.disks })
 }
 
-/// Refuses a run that would fail once the disk was erased.
-async fn refuse_foreseen(
-    store: &Store,
-    connection: &mut Connection,
-    machine: Machine<'_>,
-    steps: &[Step],
-) -> Result<(), Error> {
-    let Some(foreseen) = foresee::foresee(store, connection, machine, steps).await? else { return Ok(()) };
-    let message = format!("{} would fail: {}", foreseen.place(steps), foreseen.problem);
-    Err(Error::refused(ErrorCode::Conflict, message))
-}
-
 /// Stores a new run, the external steps it expects, and the token of its boot reporter.
-async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, now: Millis) -> Result<Run, Error> {
+async fn insert(
+    connection: &mut Connection,
+    node: &Node,
+    id: &str,
+    composed: Composed,
+    now: Millis,
+) -> Result<Run, Error> {
     let run = Run {
         id: id.to_owned(),
         node: node.id.clone(),
-        progress: state::pending(&work.steps),
-        workflow: work.steps,
+        progress: state::pending(&composed.steps),
+        workflow: composed.steps,
         last_seq: 0,
-        require: work.require,
+        require: composed.require,
         event_bytes: 0,
-        phone_home_hash: work.phone_home_token.as_deref().map(random::token_hash),
+        phone_home_hash: composed.phone_home_hash,
         phone_home: BTreeMap::new(),
         created_at: now,
         started_at: None,
         phoned_home_at: None,
         last_contact_at: None,
-        keep_metadata: work.keep_metadata,
+        keep_metadata: composed.keep_metadata,
         has_metadata_url: false,
         forgotten: false,
         restored: false,
     };
-    runs::insert(connection, &run, &instances(&run.workflow)).await?;
-    external_steps::expect(connection, id, &work.known_steps).await?;
-    if let Some(token) = &work.boot_token {
-        run_tokens::insert(connection, &random::token_hash(token), id, Purpose::Boot, now).await?;
-    }
-    for hash in &work.image_tokens {
-        run_tokens::insert(connection, hash, id, Purpose::Image, now).await?;
+    runs::insert(connection, &run, &composed.instances).await?;
+    external_steps::expect(connection, id, &composed.known_steps).await?;
+    let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
+    for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
+        run_tokens::insert(connection, hash, id, purpose, now).await?;
     }
     Ok(run)
 }

@@ -3,12 +3,12 @@
 use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, StreamImage, workflow};
 use slipway_user_data::seed;
 
-use super::{check_disk, check_keys, check_name};
+use super::{check_keys, check_name};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::image::examine::examine;
 use crate::image::stored;
-use crate::node::reports::external_steps::check_known;
+use crate::run::new_run::{check_disk, check_known};
 use crate::run::{compose, foresee};
 use crate::store;
 use crate::store::images::{self, Image};

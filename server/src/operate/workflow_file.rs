@@ -1,47 +1,12 @@
 //! Workflows as operators write them.
 
-use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, Step};
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use slipway_protocol::ErrorCode;
 
 use super::yaml;
 use crate::base::error::Error;
-use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
-use serde_saphyr::Spanned;
-
-/// A workflow as operators write it, in YAML or JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WorkflowFile {
-    /// Steps, in the order in which they run.
-    pub steps: Vec<Step>,
-    /// Whether the installed system reports that it is up. Applies to every `seed-cloud-init` step.
-    #[serde(default)]
-    pub phone_home: bool,
-    /// What the report contains: `all`, or names of keys, separated by commas. Default: `all`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phone_home_post: Option<PostKeys>,
-    /// How often the system tries to report, 3 s apart. Default: 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub phone_home_tries: Option<u32>,
-    /// Whether the installed system's metadata can be read after it reported that it is up, as long as the run is the
-    /// newest of its node.
-    #[serde(default)]
-    pub keep_metadata: bool,
-    /// Names of the expected external steps. If there are any, reports of other steps are stored and flagged.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub known_steps: Vec<String>,
-}
-
-impl WorkflowFile {
-    pub(super) fn reporting(&self) -> PhoneHomeSettings {
-        PhoneHomeSettings {
-            on: Some(self.phone_home),
-            post: self.phone_home_post.clone(),
-            tries: self.phone_home_tries,
-        }
-    }
-}
+use crate::run::new_run::WorkflowFile;
 
 /// Reads a workflow file. Errors name line and column.
 pub fn parse_workflow(text: &str) -> Result<WorkflowFile, Error> {

@@ -1,252 +1,216 @@
-//! Composes the workflow that installs an operating system.
+//! Composes the steps of a run: one function of what was loaded, which looks nothing up and draws nothing.
 
-use slipway_protocol::{
-    Action, BootPosition, BootReporter, Digest, EfiBootOrder, EnrolSecureBoot, EraseDisk, KernelArgs, Network, Reboot,
-    SecureBootUpdate, SecureBootVariable, SeedCloudInit, Step, StreamImage,
-};
-use slipway_secure_boot::{Variable, Write};
-
+mod fill_in;
+pub mod images;
+mod install;
 pub mod network;
 pub mod phone_home;
+mod task;
 
+use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workflow};
+use slipway_user_data::ignition::Additions;
+use slipway_user_data::seed;
+
+pub use self::install::install;
+use self::task::Said;
+use crate::base::error::Error;
 use crate::base::random;
-use crate::keys::secure_boot::Update;
+use crate::rules::phone_home_settings::PhoneHomeSettings;
+use crate::run::facts::Facts;
+use crate::run::new_run::{NewRun, check_known};
+use crate::store::nodes::Node;
 use crate::store::systems::System;
+use crate::store::to_json;
 
-const MINUTE: u64 = 60;
-/// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
-const STREAM_TIMEOUT: u64 = 120 * MINUTE;
-const STREAM_RETRIES: u32 = 2;
-const SHORT_TIMEOUT: u64 = 10 * MINUTE;
-const INSTANCE_PREFIX: &str = "slipway-";
+/// Bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
+const ROOM: usize = 1 << 10;
 
-/// The steps that install a system on a node. They have no instance id yet, and their user-data has yet to be made to
-/// report or not; see [`phone_home`].
+/// What a run is composed of beside the request, as it was loaded.
+pub struct Loaded<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The operating system that the request names, if there is one of this name.
+    pub system: Option<System>,
+    /// The server's URL and images.
+    pub facts: &'a Facts,
+    /// Certificates, in PEM, that the installed system must trust to report.
+    pub ca: &'a str,
+}
+
+/// Random texts for one run.
+pub struct Secrets {
+    /// Token in the URL that the installed system reports to.
+    pub phone_home: String,
+    /// Token of its boot reporter.
+    pub boot: String,
+    /// Token for images that were captured.
+    pub image: String,
+    /// What instance ids are made of.
+    pub instance: String,
+}
+
+impl Secrets {
+    /// New ones.
+    pub fn draw() -> Self {
+        let [phone_home, boot, image, instance] = std::array::from_fn(|_| random::token());
+        Self { phone_home, boot, image, instance }
+    }
+}
+
+/// A run as it is stored. The tokens in its steps are stored as hashes.
+#[derive(Debug)]
+pub struct Composed {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// The instance ids that the installed system may report with: those that cannot be guessed.
+    pub instances: Vec<String>,
+    /// Hash of the token that the installed system reports with, if it is asked to report.
+    pub phone_home_hash: Option<String>,
+    /// Hash of the token of the boot reporter, if there is one.
+    pub boot_hash: Option<String>,
+    /// Hashes of the tokens for images that were captured.
+    pub image_hashes: Vec<String>,
+    /// Whether the metadata stays open after the system reported.
+    pub keep_metadata: bool,
+    /// Names of the expected external steps.
+    pub known_steps: Vec<String>,
+    /// The least that the machine must prove.
+    pub require: Proof,
+}
+
+/// Composes a run. Anything that the node would refuse is refused here, before a disk is erased.
 ///
-/// `server` is the URL at which machines reach the server. `user_data` is that of the run. The system's user-data is
-/// used only if the run has none. Empty user-data counts as user-data.
-pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<Step> {
-    let disk = || system.disk.clone();
-    let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
-    let mut steps = vec![
-        step("erase-disk", Action::EraseDisk(EraseDisk { disk: disk(), ..EraseDisk::default() }), SHORT_TIMEOUT),
-        Step {
-            retries: STREAM_RETRIES,
-            ..step(
-                "stream-image",
-                Action::StreamImage(StreamImage {
-                    url: image_url(server, &system.image),
-                    digest: Some(system.image.clone()),
-                    raw_digest: system.raw_digest.clone(),
-                    raw_size: system.raw_size,
-                    disk: disk(),
-                    ..StreamImage::default()
-                }),
-                STREAM_TIMEOUT,
-            )
-        },
-        step(
-            "seed-cloud-init",
-            Action::SeedCloudInit(SeedCloudInit {
-                disk: disk(),
-                user_data,
-                vendor_data: system.vendor_data.clone(),
-                ssh_keys: system.ssh_keys.clone(),
-                ..SeedCloudInit::default()
-            }),
-            SHORT_TIMEOUT,
-        ),
-    ];
-    if !system.kernel_args.is_empty() {
-        let append = system.kernel_args.clone();
-        let action = Action::KernelArgs(KernelArgs { disk: disk(), append, ..KernelArgs::default() });
-        steps.push(step("kernel-args", action, SHORT_TIMEOUT));
+/// Everything that changes the steps is here. The comments say why it comes in this order.
+pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result<Composed, Error> {
+    let Loaded { node, system, facts, ca } = loaded;
+    let keys = std::mem::take(&mut new.keys);
+    let Said { mut steps, reporting, keep_metadata, known_steps, require } = task::said(new, system, node, facts)?;
+    check_known(&known_steps)?;
+    // Before anything changes user-data, because the problems have the lines and columns of what the operator wrote.
+    refuse(seed::problems(&steps))?;
+    // What stands for something else, and what is left out: neither needs the other, and all is judged below.
+    images::resolve(&mut steps, facts)?;
+    fill_in::keys(&mut steps, &keys);
+    fill_in::node_settings(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
+    fill_in::instance_ids(&mut steps, &secrets.instance);
+    // The report is added to the user-data after that was judged. So are the boot reporters' URL and token, which the
+    // judgement below asks for.
+    let phone_home_hash = report(&mut steps, reporting, facts, &secrets.phone_home, ca)?;
+    let boot_hash = fill_in::boot_reporters(&mut steps, facts, &secrets.boot, ca)?;
+    // Nothing is missing any more, so the steps are judged as the node does it.
+    refuse(workflow::validate(&steps))?;
+    // After the judgement, whose messages have URLs, because the tokens are secrets.
+    let image_hashes = images::open_captured(&mut steps, facts, &secrets.image)?;
+    // Last, because these are about what is sent, with all that was added.
+    check_ignition(&steps)?;
+    refuse_too_large(&steps)?;
+    let instances = fill_in::instances(&steps);
+    Ok(Composed { steps, instances, phone_home_hash, boot_hash, image_hashes, keep_metadata, known_steps, require })
+}
+
+/// Makes the installed system report or not, as set. Returns the hash of the token in the URL it reports to.
+fn report(
+    steps: &mut [Step],
+    reporting: PhoneHomeSettings,
+    facts: &Facts,
+    token: &str,
+    ca: &str,
+) -> Result<Option<String>, Error> {
+    reporting.check()?;
+    if !reporting.on.unwrap_or_default() {
+        phone_home::disable_phone_home(steps, facts.server.as_deref())?;
+        return Ok(None);
     }
-    if system.boot_reporter {
-        let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
-        steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
+    let url = format!("{}/v1/phone-home/{token}", facts.server()?);
+    phone_home::enable_phone_home(steps, &reporting.block(url), ca)?;
+    Ok(Some(random::token_hash(token)))
+}
+
+fn refuse(problems: Vec<String>) -> Result<(), Error> {
+    if problems.is_empty() {
+        return Ok(());
     }
-    // For the next boot only. The operator decides whether later boots come from the network or the disk.
-    let order = EfiBootOrder { disk: disk(), position: BootPosition::Next, optional: true, ..EfiBootOrder::default() };
-    steps.push(step("efi-boot-order", Action::EfiBootOrder(order), SHORT_TIMEOUT));
-    steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
-    steps
+    Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
 }
 
-/// A new instance id that is unique and cannot be guessed. The installed system may report with nothing else.
-pub fn instance_id() -> String {
-    format!("{INSTANCE_PREFIX}{}", random::unguessable_id())
+/// Refuses steps that are too large for any node to read.
+fn refuse_too_large(steps: &[Step]) -> Result<(), Error> {
+    let size = to_json(&steps).len() + ROOM;
+    if size <= MAX_WORKFLOW_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "the steps are {size} bytes of JSON, including user-data and the content of files, but a machine accepts at \
+         most {MAX_WORKFLOW_BYTES}; put large files on the server, and fetch them with write-file or from user-data"
+    );
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Whether an instance id is one of ours, not one that an operator chose and others may guess.
-pub fn is_unguessable(instance_id: &str) -> bool {
-    let digits = instance_id.strip_prefix(INSTANCE_PREFIX).unwrap_or_default();
-    digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// The URL of an image on this server.
-pub fn image_url(server: &str, digest: &Digest) -> String {
-    format!("{server}/images/{digest}")
-}
-
-/// The digest in a URL of this server's images, with or without a token. Whether the host is this server, or a cache in
-/// front of it, does not matter.
-pub fn image_at(url: &str) -> Option<Digest> {
-    let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
-    let path = path.split_once('?').map_or(path, |(path, _)| path);
-    path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
-}
-
-/// Adds the node's settings to every `seed-cloud-init` step: host name and network if the step has none, and SSH keys
-/// in addition to those of the step.
-pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>, ssh_keys: &[String]) {
+/// Refuses an Ignition config that the node would refuse.
+fn check_ignition(steps: &[Step]) -> Result<(), Error> {
     for step in steps {
-        if let Action::SeedCloudInit(seed) = &mut step.action {
-            seed.hostname = seed.hostname.take().or_else(|| name.map(str::to_owned));
-            seed.network_config = seed.network_config.take().or_else(|| network.map(network::text));
-            let further = ssh_keys.iter().filter(|key| !seed.ssh_keys.contains(key)).cloned().collect::<Vec<_>>();
-            seed.ssh_keys.extend(further);
-        }
-    }
-}
-
-/// Makes every `boot-reporter` step report the system's boots to `server` with `token`, over TLS that trusts `ca`.
-pub fn ask_to_report_boots(steps: &mut [Step], server: &str, token: &str, ca: &str) {
-    for step in steps {
-        if let Action::BootReporter(reporter) = &mut step.action {
-            reporter.url = server.to_owned();
-            reporter.token = token.to_owned().into();
-            reporter.ca = ca.to_owned();
-        }
-    }
-}
-
-/// Whether steps give the firmware keys that are yet to be filled in.
-pub fn wants_keys(steps: &[Step]) -> bool {
-    steps.iter().any(|step| matches!(&step.action, Action::EnrolSecureBoot(enrol) if enrol.updates.is_empty()))
-}
-
-/// Gives every `enrol-secure-boot` step without updates those of the site's keys.
-pub fn fill_in_keys(steps: &mut [Step], updates: &[Update]) {
-    let variable = |variable: Variable| match variable {
-        Variable::Dbx => SecureBootVariable::Dbx,
-        Variable::Db => SecureBootVariable::Db,
-        Variable::Kek => SecureBootVariable::Kek,
-        Variable::Pk => SecureBootVariable::Pk,
-    };
-    let update = |update: &Update| {
-        SecureBootUpdate::new(variable(update.variable), update.write == Write::Append, &update.signed)
-    };
-    for step in steps {
-        if let Action::EnrolSecureBoot(enrol) = &mut step.action
-            && enrol.updates.is_empty()
+        if let Action::SeedCloudInit(seed) = &step.action
+            && seed.is_for_ignition()
         {
-            enrol.updates = updates.iter().map(update).collect();
+            phone_home::complete_config(&seed.user_data, &Additions::of(seed))?;
         }
     }
-}
-
-/// The steps that give the firmware of a machine the site's keys, and restart it.
-pub fn enrol_keys() -> Vec<Step> {
-    let enrol = Action::EnrolSecureBoot(EnrolSecureBoot::default());
-    vec![
-        step("enrol-secure-boot", enrol, SHORT_TIMEOUT),
-        step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT),
-    ]
-}
-
-fn step(name: &str, action: Action, timeout: u64) -> Step {
-    Step { name: name.to_owned(), action, retries: 0, timeout: Some(timeout) }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Algorithm, DiskHints, Interface};
+    use serde_json::json;
+    use slipway_protocol::Identity;
 
     use super::*;
+    use crate::run::facts::Stored;
+    use crate::run::new_run::Task;
+    use crate::store::images::Image;
 
-    fn system() -> System {
-        System {
-            name: "debian".to_owned(),
-            image: Digest::new(Algorithm::Sha256, &"a".repeat(64)).expect("digest"),
-            raw_size: None,
-            raw_digest: None,
-            user_data: Some("#cloud-config\n".to_owned()),
-            vendor_data: None,
-            kernel_args: vec!["quiet".to_owned()],
-            ssh_keys: vec!["ssh-rsa A".to_owned()],
-            phone_home: true,
-            phone_home_post: None,
-            phone_home_tries: None,
-            allow_override: true,
-            boot_reporter: true,
-            keep_metadata: false,
-            known_steps: Vec::new(),
-            require: slipway_protocol::Proof::default(),
-            disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
+    /// A run of these actions on a server with one captured image.
+    fn composed(actions: &[serde_json::Value]) -> Result<Composed, Error> {
+        let digest = format!("sha256:{}", "a".repeat(64)).parse().expect("a digest");
+        let file_name = "a.img".to_owned();
+        let (raw_size, raw_digest) = (None, None);
+        let image = Image { digest, file_name, size: 1, raw_size, raw_digest, added_at: 0, captured: true };
+        let images = vec![Stored { image, finding: None }];
+        let facts = Facts { server: Some("https://s".to_owned()), images };
+        let step = |(number, action)| json!({ "name": format!("s{number}"), "action": action });
+        let steps: Vec<_> = actions.iter().enumerate().map(step).collect();
+        let workflow = serde_json::from_value(json!({ "steps": steps, "phone_home": true })).expect("a workflow");
+        let node = Node::new(Identity::default(), 0);
+        let ca = "-----BEGIN CERTIFICATE-----\nPEM\n-----END CERTIFICATE-----\n";
+        let loaded = Loaded { node: &node, system: None, facts: &facts, ca };
+        let [phone_home, boot, image, instance] = ["PHONE", "BOOT", "IMAGE", "INSTANCE"].map(str::to_owned);
+        compose(NewRun::new(Task::Workflow(workflow)), loaded, &Secrets { phone_home, boot, image, instance })
+    }
+
+    #[test]
+    fn the_same_arguments_give_the_same_run_with_each_token_in_its_place() {
+        let named = json!({ "stream-image": { "url": "https://s/images/a.img" } });
+        let actions = [named, json!({ "seed-cloud-init": {} }), json!({ "boot-reporter": {} })];
+        let run = composed(&actions).expect("a run");
+        let again = composed(&actions).expect("the same");
+        assert_eq!((&run.steps, &run.instances), (&again.steps, &again.instances));
+        let text = to_json(&run.steps);
+        for token in ["PHONE", "BOOT", "IMAGE"] {
+            assert_eq!(text.matches(token).count(), 1, "{token}: {text}");
         }
-    }
-
-    fn seed(steps: &[Step]) -> &SeedCloudInit {
-        let seed = steps.iter().find_map(|step| match &step.action {
-            Action::SeedCloudInit(seed) => Some(seed),
-            _ => None,
-        });
-        seed.expect("a seed step")
+        let [image] = &run.image_hashes[..] else { panic!("{:?}", run.image_hashes) };
+        let hashes = [run.phone_home_hash.as_ref(), run.boot_hash.as_ref()];
+        assert_eq!(hashes, [Some(&random::token_hash("PHONE")), Some(&random::token_hash("BOOT"))]);
+        assert_ne!(*image, random::token_hash("IMAGE"), "it is good for one image");
+        assert_eq!(run.instances.len(), 1);
     }
 
     #[test]
-    fn a_system_becomes_steps_on_one_disk() {
-        let steps = install(&system(), "https://s", None);
-        let names: Vec<&str> = steps.iter().map(|step| step.action.name()).collect();
-        let expect =
-            ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "boot-reporter", "efi-boot-order"];
-        assert_eq!(names, [&expect[..], &["reboot"]].concat());
-        let text = serde_json::to_string(&steps).expect("JSON");
-        assert_eq!(text.matches(r#""serial":"S1""#).count(), 6, "{text}");
-        assert!(text.contains(&format!("https://s/images/sha256:{}", "a".repeat(64))));
-    }
-
-    #[test]
-    fn a_node_has_its_name_its_network_and_its_keys_beside_those_of_the_system() {
-        let mut steps = install(&system(), "https://s", None);
-        let interface = Interface { name: "lan0".to_owned(), dhcp4: true, ..Interface::default() };
-        let network = Network { interfaces: vec![interface], ..Network::default() };
-        set_up(&mut steps, Some("web1"), Some(&network), &["ssh-rsa B".to_owned(), "ssh-rsa A".to_owned()]);
-        assert_eq!(seed(&steps).hostname.as_deref(), Some("web1"));
-        assert_eq!(seed(&steps).network_config.as_deref(), Some(&*network::text(&network)));
-        assert_eq!(seed(&steps).ssh_keys, ["ssh-rsa A", "ssh-rsa B"]);
-        let before = steps.clone();
-        set_up(&mut steps, Some("web2"), Some(&Network::default()), &[]);
-        assert_eq!(steps, before, "what a step says itself stays");
-    }
-
-    #[test]
-    fn the_runs_user_data_wins_over_the_systems() {
-        assert_eq!(seed(&install(&system(), "https://s", None)).user_data, "#cloud-config\n");
-        for brought in ["#!/bin/sh\n", ""] {
-            assert_eq!(seed(&install(&system(), "https://s", Some(brought))).user_data, brought);
-        }
-    }
-
-    #[test]
-    fn an_instance_id_is_new_and_known_for_one_of_ours() {
-        assert_ne!(instance_id(), instance_id());
-        assert!(is_unguessable(&instance_id()));
-        for guessable in ["", "slipway-", "slipway-web1", "web1"] {
-            assert!(!is_unguessable(guessable), "{guessable}");
-        }
-    }
-
-    #[test]
-    fn a_boot_reporter_is_told_who_it_reports_to() {
-        let mut steps = install(&system(), "https://s", None);
-        ask_to_report_boots(&mut steps, "https://s", "T", "PEM\n");
-        let reporter = steps.iter().find_map(|step| match &step.action {
-            Action::BootReporter(reporter) => Some(reporter),
-            _ => None,
-        });
-        let reporter = reporter.expect("the system asks for one");
-        assert_eq!((reporter.url.as_str(), reporter.token.reveal(), reporter.ca.as_str()), ("https://s", "T", "PEM\n"));
+    fn a_refusal_has_the_operators_lines_and_no_token() {
+        let seed = json!({ "seed-cloud-init": { "user_data": "#cloud-config\na: [b\n" } });
+        let refused = composed(&[seed.clone()]).expect_err("a list without an end").to_string();
+        assert!(refused.contains("line 2, column 4"), "{refused}");
+        let twice = json!({ "stream-image": { "url": "https://s/images/a.img", "bmap": "ftp://x" } });
+        let refused = composed(&[twice, json!({ "seed-cloud-init": {} })]).expect_err("no such scheme").to_string();
+        assert!(!refused.contains("IMAGE") && refused.contains("ftp://x"), "{refused}");
     }
 }

@@ -8,21 +8,13 @@ use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::workflow::foresee::{Need, too_small, without_partition};
 use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
 
-use crate::base::error::Error;
 use crate::image::stored;
-use crate::run::compose::image_at;
-use crate::store::findings::{self, Finding};
-use crate::store::images::Image;
-use crate::store::{Connection, Store, images, settings};
+use crate::run::compose::images::image_at;
+use crate::run::facts::{Facts, Stored};
+use crate::store::Store;
 
 pub use self::image::{contradiction, unusable};
 pub use self::inside::unmet;
-
-/// An image of this server, and what was found in its file.
-struct Stored {
-    image: Image,
-    finding: Option<Finding>,
-}
 
 /// What is certain of the machine that will do the steps: nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,33 +25,21 @@ pub struct Machine<'a> {
     pub disks: &'a [Disk],
 }
 
-/// The first problem that the steps are known to have on this machine. `connection` may be in a transaction. Their
-/// images are known as far as they were examined before ([`crate::image::examine`]).
-pub async fn foresee(
-    store: &Store,
-    connection: &mut Connection,
-    machine: Machine<'_>,
-    steps: &[Step],
-) -> Result<Option<Foreseen>, Error> {
-    let mut findings = findings::all(connection).await?;
-    let stored = |image: Image| Stored { finding: findings.remove(&image.digest), image };
-    let images: Vec<Stored> = images::all(connection).await?.into_iter().map(stored).collect();
-    if let Some(foreseen) = missing(store, connection, &images, steps).await? {
-        return Ok(Some(foreseen));
-    }
-    let numbers = |step: &StreamImage| image::of(step, &images)?.made_for()?.numbers.clone();
-    let foreseen = on_no_machine(machine.arch, &images, steps).or_else(|| without_partition(steps, numbers));
-    if foreseen.is_some() {
-        return Ok(foreseen);
-    }
-    if let Some(foreseen) = inside::lacking(&images, steps) {
-        return Ok(Some(foreseen));
-    }
-    let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, &images)?.image.raw_size);
+/// The first problem that the steps are known to have on this machine. It looks at the files of images in the data
+/// folder, and otherwise only at what was loaded.
+pub fn foresee(store: &Store, facts: &Facts, machine: Machine<'_>, steps: &[Step]) -> Option<Foreseen> {
+    let numbers = |step: &StreamImage| image::of(step, facts)?.made_for()?.numbers.clone();
+    let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, facts)?.image.raw_size);
     let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();
-    let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, &images, machine.disks));
     let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
-    Ok(foreseen.map(|foreseen| Foreseen { problem: as_reported(foreseen.problem), ..foreseen }))
+    missing(store, facts, steps)
+        .or_else(|| on_no_machine(machine.arch, facts, steps))
+        .or_else(|| without_partition(steps, numbers))
+        .or_else(|| inside::lacking(facts, steps))
+        .or_else(|| {
+            let foreseen = too_small(steps, raw_size, largest).or_else(|| on_no_disk(steps, facts, machine.disks))?;
+            Some(Foreseen { problem: as_reported(foreseen.problem), ..foreseen })
+        })
 }
 
 /// The digests of the images that steps write, and of the other files that they fetch, as far as this server may have
@@ -78,9 +58,9 @@ pub fn images_of(steps: &[Step]) -> Vec<Digest> {
 }
 
 /// The first image that no machine can install, or not as the step says, or no machine of this architecture.
-fn on_no_machine(arch: &str, images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
+fn on_no_machine(arch: &str, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     streams(steps).find_map(|(step, stream)| {
-        let stored = image::of(stream, images)?;
+        let stored = image::of(stream, facts)?;
         let problem = contradiction(stream, &stored.image).or_else(|| stored.problem(stream, arch))?;
         Some(Foreseen { step, problem })
     })
@@ -88,10 +68,10 @@ fn on_no_machine(arch: &str, images: &[Stored], steps: &[Step]) -> Option<Forese
 
 /// The first image whose table fits no disk that its step may choose. Once a step makes partitions, disks
 /// are no longer what they are now.
-fn on_no_disk(steps: &[Step], images: &[Stored], disks: &[Disk]) -> Option<Foreseen> {
+fn on_no_disk(steps: &[Step], facts: &Facts, disks: &[Disk]) -> Option<Foreseen> {
     let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
     streams(steps).take_while(|(step, _)| *step < made).find_map(|(step, stream)| {
-        let made_for = image::of(stream, images)?.made_for()?;
+        let made_for = image::of(stream, facts)?.made_for()?;
         let disks = possible(&stream.disk, disks).into_iter();
         let problems: Option<Vec<String>> =
             disks.map(|disk| made_for.mismatch(&disk.path, disk.size, disk.logical_block.into())).collect();
@@ -107,18 +87,12 @@ fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
 }
 
 /// The first file that this server should have for a step, and has not.
-async fn missing(
-    store: &Store,
-    connection: &mut Connection,
-    images: &[Stored],
-    steps: &[Step],
-) -> Result<Option<Foreseen>, Error> {
-    let server = settings::read(connection, settings::SERVER_URL).await?;
-    let is_here = |url: &str| server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
+fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
+    let is_here = |url: &str| facts.server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
     // None: the URL is of somebody else, or all is well.
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
-        match images.iter().find(|stored| stored.image.digest == digest) {
+        match facts.image(&digest) {
             Some(Stored { image, finding }) => {
                 Some(stored::sentence(image, stored::problem(store, image, finding.as_ref())?))
             }
@@ -134,7 +108,7 @@ async fn missing(
         let problem = of.action.needs().iter().find_map(nowhere)?;
         Some(Foreseen { step, problem })
     };
-    Ok(steps.iter().enumerate().find_map(of_step))
+    steps.iter().enumerate().find_map(of_step)
 }
 
 /// The disks that a machine may choose by these hints, of those it reported.

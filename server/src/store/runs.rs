@@ -57,7 +57,7 @@ impl Run {
 }
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
-pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) -> Result<(), Error> {
+pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, phone_home_json, \
                created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
     let done = sqlx::query(sql)

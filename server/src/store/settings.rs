@@ -1,5 +1,7 @@
 //! Single values that all processes on this database must agree on.
 
+use slipway_protocol::ErrorCode;
+
 use crate::base::error::Error;
 use crate::store::{Connection, database, get};
 
@@ -9,6 +11,12 @@ pub const SERVER_URL: &str = "server-url";
 pub const ATTESTED_BOOT: &str = "attested-boot";
 /// There while the operator that comes with the data folder stays removed.
 pub const FIRST_REMOVED: &str = "first-operator-removed";
+
+/// No server was started on this database yet.
+pub fn no_server_url() -> Error {
+    let message = "the server's URL is not known yet; start the server once with `serve --url`";
+    Error::refused(ErrorCode::Conflict, message)
+}
 
 /// The value of a setting.
 pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {

@@ -15,11 +15,6 @@ use crate::store::run_tokens::Purpose;
 use crate::store::runs::Run;
 use crate::store::{Connection, Store, nodes};
 
-/// Whether the steps leave a boot reporter in the system they install.
-pub fn is_asked_for(steps: &[Step]) -> bool {
-    steps.iter().any(|step| matches!(step.action, Action::BootReporter(_)))
-}
-
 /// Whether the system that a run installed has a boot reporter: a step put one there, and was not left out.
 pub fn is_awaited(run: &Run) -> bool {
     let has_one = |(step, status): (&Step, &StepStatus)| {

@@ -13,8 +13,6 @@ use crate::store::{Store, external_steps};
 
 /// Most external steps of one run.
 pub const MAX_STEPS: u64 = 100;
-/// Most names a run may expect.
-const MAX_KNOWN: usize = 1000;
 /// Longest label in characters, and largest log kept of a step in bytes.
 const MAX_LABEL: usize = 200;
 const MAX_LOGS: usize = 8 << 10;
@@ -57,16 +55,6 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     }
     let message = format!("the label has {length} characters, but may have at most {MAX_LABEL}");
     Err(Error::refused(ErrorCode::InvalidRequest, message))
-}
-
-/// Refuses expected names that no step could have.
-pub fn check_known(names: &[String]) -> Result<(), Error> {
-    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
-    if names.len() > MAX_KNOWN {
-        return invalid(format!("{} known steps are given, but at most {MAX_KNOWN} are allowed", names.len()));
-    }
-    let problem = |name: &String| ExternalStepReport { name: name.clone(), ..ExternalStepReport::default() }.problem();
-    names.iter().find_map(problem).map_or(Ok(()), invalid)
 }
 
 /// A step after a report. What the report leaves out stays, and its log is appended.

@@ -13,6 +13,7 @@ use crate::image::examine::examine;
 use crate::keys::jwt::Subject;
 use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
+use crate::run::facts::Facts;
 use crate::run::foresee::{Machine, foresee, images_of};
 use crate::store;
 use crate::store::nodes::Node;
@@ -73,7 +74,8 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
     let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
     let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
     let machine = Machine { arch, ..Machine::default() };
-    if let Some(foreseen) = foresee(store, &mut transaction, machine, &run.workflow).await? {
+    let facts = Facts::load(&mut transaction).await?;
+    if let Some(foreseen) = foresee(store, &facts, machine, &run.workflow) {
         let has_begun = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
         let reason = foreseen.reason(&run.workflow, has_begun);
         let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };

@@ -4,14 +4,14 @@ use slipway_formats::architecture;
 use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::{Algorithm, Digest, StreamImage};
 
-use super::Stored;
-use crate::run::compose::image_at;
+use crate::run::compose::images::image_at;
+use crate::run::facts::{Facts, Stored};
 use crate::store::findings::Content;
 use crate::store::images::Image;
 
 /// The image of this server that a step certainly writes, wherever it fetches it.
-pub(super) fn of<'a>(step: &StreamImage, images: &'a [Stored]) -> Option<&'a Stored> {
-    let with = |digest: &Digest| images.iter().find(|stored| stored.image.digest == *digest);
+pub(super) fn of<'a>(step: &StreamImage, facts: &'a Facts) -> Option<&'a Stored> {
+    let with = |digest: &Digest| facts.image(digest);
     // Another place may have another image, unless a digest says which one is meant.
     let at_url = || image_at(&step.url).filter(|_| step.mirrors.is_empty());
     step.digest.as_ref().and_then(with).or_else(|| at_url().as_ref().and_then(with))

@@ -4,13 +4,14 @@ use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::{Action, DiskHints, KernelArgs, SeedCloudInit, SeedPlace, Step};
 use slipway_user_data::image::{ADVICE, Image as Configuration, Obstacle, Seed, is_telling, judge};
 
-use super::{Stored, image};
+use super::image;
+use crate::run::facts::{Facts, Stored};
 use crate::store::findings::{Finding, Inside};
 use crate::store::images::Image;
 
 /// The first step that would not find what it needs in the image on its disk. A step in between that may change what is
 /// there, or the disk, leaves that to the machine.
-pub(super) fn lacking(images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
+pub(super) fn lacking(facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     let mut written: Option<(&Stored, &DiskHints)> = None;
     let mut has_own_arguments = true;
     for (index, step) in steps.iter().enumerate() {
@@ -18,7 +19,7 @@ pub(super) fn lacking(images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
         let inside = on_disk.and_then(|(stored, _)| Some((stored, stored.finding.as_ref()?.inside.as_ref()?)));
         let problem = match &step.action {
             Action::StreamImage(stream) => {
-                written = image::of(stream, images).map(|stored| (stored, &stream.disk));
+                written = image::of(stream, facts).map(|stored| (stored, &stream.disk));
                 has_own_arguments = true;
                 None
             }
@@ -47,7 +48,8 @@ pub(super) fn lacking(images: &[Stored], steps: &[Step]) -> Option<Foreseen> {
 
 /// Why a step would not find what it needs in this image, whatever the machine. `steps` write it.
 pub fn unmet(image: Image, finding: Option<Finding>, steps: &[Step]) -> Option<String> {
-    lacking(&[Stored { image, finding }], steps).map(|foreseen| foreseen.problem)
+    let facts = Facts { server: None, images: vec![Stored { image, finding }] };
+    lacking(&facts, steps).map(|foreseen| foreseen.problem)
 }
 
 /// Whether these arguments may change what cloud-init makes of a seed.

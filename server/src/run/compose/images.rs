@@ -1,25 +1,38 @@
-//! Images of this server that a workflow names by name, or by the start of a digest, in their URL:
+//! URLs of this server's images in steps. A workflow may name an image by its name or the start of its digest:
 //! `https://SERVER/images/debian-12.raw.zst`.
 
 use slipway_protocol::{Action, Digest, ErrorCode, Step};
 
-use super::image::known_image;
 use crate::base::error::Error;
-use crate::run::compose::image_url;
-use crate::store::{Connection, settings};
+use crate::base::random;
+use crate::image::named;
+use crate::run::facts::Facts;
+use crate::store::images::Image;
+
+/// The URL of an image on this server.
+pub fn image_url(server: &str, digest: &Digest) -> String {
+    format!("{server}/images/{digest}")
+}
+
+/// The digest in a URL of this server's images, with or without a token. Whether the host is this server, or a cache in
+/// front of it, does not matter.
+pub fn image_at(url: &str) -> Option<Digest> {
+    let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
+}
 
 /// Puts the digest in the place of each name. What a step fetches by its name is then checked by its digest, unless the
 /// step says what to check. A list of sums says nothing of the new URL, so the digest takes its place.
-pub(super) async fn resolve(connection: &mut Connection, steps: &mut [Step]) -> Result<(), Error> {
-    let Some(server) = settings::read(connection, settings::SERVER_URL).await? else { return Ok(()) };
+pub fn resolve(steps: &mut [Step], facts: &Facts) -> Result<(), Error> {
     for step in steps {
         if let Some((url, checks)) = origin(&mut step.action)
-            && let Some(digest) = named(connection, &server, url).await?
+            && let Some(digest) = put_digest(url, facts)?
         {
             checks.put(digest, &step.name)?;
         }
         for url in step.action.urls_mut() {
-            named(connection, &server, url).await?;
+            put_digest(url, facts)?;
         }
     }
     Ok(())
@@ -65,8 +78,9 @@ fn origin(action: &mut Action) -> Option<(&mut String, Checks<'_>)> {
     Some((url, Checks { digest, sums, is_signed: signature.is_some(), is_checked }))
 }
 
-/// The digest of an image of this server that a URL names. It is put into the URL.
-async fn named(connection: &mut Connection, server: &str, url: &mut String) -> Result<Option<Digest>, Error> {
+/// Puts the digest in the place of the name of an image of this server in a URL, and returns it.
+fn put_digest(url: &mut String, facts: &Facts) -> Result<Option<Digest>, Error> {
+    let Some(server) = &facts.server else { return Ok(None) };
     let Some(reference) = url.strip_prefix(server).and_then(|path| path.strip_prefix("/images/")) else {
         return Ok(None);
     };
@@ -74,7 +88,32 @@ async fn named(connection: &mut Connection, server: &str, url: &mut String) -> R
     if reference.is_empty() || reference.contains('?') || reference.parse::<Digest>().is_ok() {
         return Ok(None);
     }
-    let digest = known_image(connection, reference).await?.digest;
+    let images: Vec<&Image> = facts.images.iter().map(|stored| &stored.image).collect();
+    let digest = named::find(&images, reference)?.digest.clone();
     *url = image_url(server, &digest);
     Ok(Some(digest))
+}
+
+/// Adds a token to the URL of each image that was captured. Such images are for nodes and operators alone. Returns the
+/// hashes of the tokens. Refuses a URL with a query of its own, such as the token of an earlier run.
+pub fn open_captured(steps: &mut [Step], facts: &Facts, token: &str) -> Result<Vec<String>, Error> {
+    let mut hashes = Vec::new();
+    for url in steps.iter_mut().flat_map(|step| step.action.urls_mut()) {
+        let Some(digest) = image_at(url) else { continue };
+        if facts.image(&digest).is_some_and(|stored| stored.image.captured) {
+            if url.contains('?') {
+                let message = format!(
+                    "the image {digest} was captured, so that its URL gets a token, but the URL in the step has a \
+                     query already; leave out the `?` and what follows"
+                );
+                return Err(Error::refused(ErrorCode::InvalidRequest, message));
+            }
+            url.push_str(&format!("?token={token}"));
+            let hash = random::image_token_hash(token, &digest);
+            if !hashes.contains(&hash) {
+                hashes.push(hash);
+            }
+        }
+    }
+    Ok(hashes)
 }

@@ -1,0 +1,45 @@
+//! What this server has and is called: what runs are composed of and judged by, loaded once.
+
+use crate::base::error::Error;
+use crate::store::findings::{self, Finding};
+use crate::store::images::{self, Image};
+use crate::store::{Connection, settings};
+use slipway_protocol::Digest;
+
+/// The server's URL and images.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The URL at which machines reach it, without a trailing slash. None before its first start.
+    pub server: Option<String>,
+    /// Its images, oldest first.
+    pub images: Vec<Stored>,
+}
+
+/// An image of this server, and what was found in its file.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The image.
+    pub image: Image,
+    /// What was found. None if its file was not examined yet.
+    pub finding: Option<Finding>,
+}
+
+impl Facts {
+    /// Loads everything. The findings are those of [examinations](crate::image::examine) that were made before.
+    pub async fn load(connection: &mut Connection) -> Result<Self, Error> {
+        let mut findings = findings::all(connection).await?;
+        let stored = |image: Image| Stored { finding: findings.remove(&image.digest), image };
+        let images = images::all(connection).await?.into_iter().map(stored).collect();
+        Ok(Self { server: settings::read(connection, settings::SERVER_URL).await?, images })
+    }
+
+    /// The server's URL. Refuses before the first start of the server.
+    pub fn server(&self) -> Result<&str, Error> {
+        self.server.as_deref().ok_or_else(settings::no_server_url)
+    }
+
+    /// The image with this digest.
+    pub fn image(&self, digest: &Digest) -> Option<&Stored> {
+        self.images.iter().find(|stored| stored.image.digest == *digest)
+    }
+}
