@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use slipway_attestation::{Endorsement, Keys, Roots};
+use slipway_tpm::judge::{Endorsement, Keys, Roots};
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");

@@ -1,7 +1,7 @@
 //! What is kept of an event log is bounded by its size, and replayed in quoted registers alone.
 #![no_main]
 
-use slipway_attestation::event_log::EventLog;
+use slipway_tpm::judge::event_log::EventLog;
 use slipway_protocol::node::attestation::QUOTED_PCRS;
 
 /// Bytes of the smallest event: one digest and no data.

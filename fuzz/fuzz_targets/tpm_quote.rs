@@ -1,7 +1,7 @@
 //! A quote has one end. Its selection is bounded by its size.
 #![no_main]
 
-use slipway_attestation::quote::Quote;
+use slipway_tpm::judge::quote::Quote;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some(quote) = Quote::parse(input) else { return };

@@ -171,7 +171,7 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
 /// Makes the volume key and the two key slots.
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
     let secret = random::bytes()?;
-    let sealed = slipway_tpm::seal(&machine.setup().tpm, TPM_PATIENCE, &inputs.pcrs, &secret)
+    let sealed = slipway_tpm::device::seal(&machine.setup().tpm, TPM_PATIENCE, &inputs.pcrs, &secret)
         .map_err(|source| EncryptError::Tpm { source })?;
     let unmeasured =
         |pcr| format!("the firmware measured nothing into PCR {pcr}, so this PCR does not protect the key");

@@ -16,7 +16,7 @@ pub enum EncryptError {
     Tpm {
         /// The cause.
         #[source]
-        source: slipway_tpm::TpmError,
+        source: slipway_tpm::device::TpmError,
     },
     /// The metadata does not fit into the header of the encrypted volume.
     #[error("making the LUKS2 header: its text would need {needed} bytes, more than there is room for")]

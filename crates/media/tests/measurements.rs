@@ -9,12 +9,12 @@ use std::fs;
 use std::process::Command;
 
 use image::{Event, Image, digest, program, unhex};
-use slipway_attestation::event_log::EventLog;
 use slipway_media::judge::{Known, Mismatch, judge};
 use slipway_media::{MachineSettings, MeasureError, Measurements, SectionDigest};
 use slipway_parts::{Arch, hex};
 use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
+use slipway_tpm::judge::event_log::EventLog;
 use time::{Duration, OffsetDateTime};
 
 /// What a machine with OVMF and a software TPM measured that started a stick of `media build`.

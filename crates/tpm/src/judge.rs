@@ -17,7 +17,6 @@ mod credential;
 pub mod event_log;
 mod keys;
 pub mod quote;
-mod reader;
 
 pub use certificate::{Endorsement, Roots, RootsError};
 pub use challenge::{ChallengeError, Challenger, Measurements, ProofError};

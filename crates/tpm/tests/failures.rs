@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use slipway_protocol::node::attestation::MAX_EVENT_LOG_BYTES;
-use slipway_tpm::{Attester, TpmError, read_event_log};
+use slipway_tpm::device::{Attester, TpmError, read_event_log};
 use tempfile::TempDir;
 
 use common::{PATIENCE, answer, fake};

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use slipway_tpm::{Sealed, TpmError, seal};
+use slipway_tpm::device::{Sealed, TpmError, seal};
 use tempfile::TempDir;
 
 use common::{PATIENCE, Swtpm, answer, code};

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use sha2::{Digest, Sha256};
 use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
-use slipway_tpm::{Attester, TpmError};
+use slipway_tpm::device::{Attester, TpmError};
 use tempfile::TempDir;
 
 use common::{PATIENCE, Swtpm, answer, ask, code, fake, run};

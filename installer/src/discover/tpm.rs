@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use slipway_protocol::{Failure, Tpm, TpmChallenge};
-use slipway_tpm::{Attester, TpmError};
+use slipway_tpm::device::{Attester, TpmError};
 use tracing::{debug, warn};
 
 /// Exists once the TPM that the boot medium requires has made its keys. `slipway network` waits for it.
@@ -28,12 +28,12 @@ pub struct Place {
 impl Place {
     /// In the boot image.
     pub fn of_boot_image() -> Self {
-        Self { device: slipway_tpm::DEVICE.into(), event_log: Some(slipway_tpm::EVENT_LOG.into()) }
+        Self { device: slipway_tpm::device::DEVICE.into(), event_log: Some(slipway_tpm::device::EVENT_LOG.into()) }
     }
 
     /// In an operating system.
     pub fn of_operating_system() -> Self {
-        Self { device: slipway_tpm::DEVICE.into(), event_log: None }
+        Self { device: slipway_tpm::device::DEVICE.into(), event_log: None }
     }
 }
 
@@ -90,7 +90,7 @@ impl MachineTpm {
     pub(crate) async fn prove(&self, challenge: TpmChallenge) -> Tpm {
         self.ask(move |attester, place| {
             let event_log = place.event_log.as_deref().and_then(|path| {
-                slipway_tpm::read_event_log(path)
+                slipway_tpm::device::read_event_log(path)
                     .inspect_err(|error| warn!("reading the event log {path:?}: {error}; the TPM is proved without it"))
                     .ok()?
             });

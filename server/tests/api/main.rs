@@ -14,7 +14,7 @@ mod data_folder;
 mod derived_states;
 mod disk_hints;
 mod enrolment;
-#[path = "../../../crates/attestation/tests/common/log.rs"]
+#[path = "../../../crates/tpm/tests/judge/log.rs"]
 mod event_logs;
 mod external_steps;
 mod files;

@@ -48,7 +48,7 @@ fn boot(tpm: &mut Swtpm, events: &[Event]) -> Vec<u8> {
 async fn site() -> (TestServer, Swtpm) {
     let server = TestServer::start().await;
     let tpm = Swtpm::start();
-    let ek = slipway_attestation::Keys::parse(&tpm.attester().keys().unwrap()).unwrap().ek_digest();
+    let ek = slipway_tpm::judge::Keys::parse(&tpm.attester().keys().unwrap()).unwrap().ek_digest();
     add_web1(&server, Proof::Attested, &[ek]).await;
     let store = server.store().await;
     builds::require(&store, true).await.unwrap();

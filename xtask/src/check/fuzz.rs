@@ -21,10 +21,9 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The repository's crates that are linked into the targets.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 11] = [
     "slipway-fuzz",
     "slipway-actions",
-    "slipway-attestation",
     "slipway-formats",
     "slipway-installer",
     "slipway-media",

@@ -19,14 +19,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/user-data", &["protocol"]),
     ("crates/parts", &[]),
     ("crates/media", &["protocol", "formats", "parts", "secure-boot"]),
-    ("crates/attestation", &["protocol"]),
     ("crates/secure-boot", &["formats"]),
     ("crates/tpm", &["protocol"]),
     ("crates/pxe", &[]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "formats", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media", "pxe"]),
+    ("server", &["protocol", "formats", "user-data", "parts", "secure-boot", "media", "tpm", "pxe"]),
     ("tests", &["protocol", "actions", "installer", "server"]),
     ("xtask", &["protocol", "parts"]),
     ("qemu-tests", &["protocol", "formats", "parts", "secure-boot", "media", "xtask"]),
@@ -115,11 +114,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["build"],
         ],
     ),
-    ("crates/tpm", &[&["error", "event_log", "wire"], &["device"], &["commands"], &["attester", "seal"]]),
-    (
-        "crates/attestation",
-        &[&["reader"], &["keys"], &["certificate", "credential", "event_log", "quote"], &["challenge"]],
-    ),
+    ("crates/tpm", &[&["wire"], &["device", "judge"]]),
     ("crates/pxe", &[&["counters", "error"], &["dhcp", "interface"], &["probe", "proxy", "tftp"]]),
     (
         "actions",
@@ -134,7 +129,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["host", "fuzzing"],
         ],
     ),
-    ("init", &[&["confine", "drivers"], &["network", "pid1"], &["all_disks"], &["cli"]]),
+    ("init", &[&["confine", "drivers"], &["network", "pid1"], &["all_disks"], &["installer"], &["cli"]]),
     (
         "server",
         &[

@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
-use slipway_tpm::Sealed;
+use slipway_tpm::device::Sealed;
 
 use super::luks2::Slot;
 

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use slipway_protocol::node::attestation::{Blob, MAX_BLOB_BYTES, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
 
-use crate::commands::{
-    ECC, ECDSA, ENDORSEMENT, KEY, NIST_P256, NONE, OWNER, PASSWORD, SHA256, WITH_PASSWORD, create_primary, ecc_key,
-    in_policy_session, public, read_pcrs, rsa_key, selection,
+use super::channel::{Command, Device};
+use super::commands::{
+    ENDORSEMENT, KEY, OWNER, PASSWORD, WITH_PASSWORD, create_primary, ecc_key, in_policy_session, public, read_pcrs,
+    rsa_key, selection,
 };
-use crate::device::{Command, Device};
-use crate::error::TpmError;
-use crate::wire::{Reader, sized, words};
+use super::error::TpmError;
+use crate::wire::{ECC, ECDSA, NIST_P256, NONE, Reader, SHA256, SIGN, sized, words};
 
 /// Attributes of the endorsement key (part 2, 8.3): it is used if a policy is met.
 const EK_ATTRIBUTES: u32 = KEY | 1 << 7;
 /// Attributes of the attestation key: it signs, and nobody can lock it by guessing its password.
-const AK_ATTRIBUTES: u32 = KEY | WITH_PASSWORD | 1 << 10 | 1 << 18;
+const AK_ATTRIBUTES: u32 = KEY | WITH_PASSWORD | 1 << 10 | SIGN;
 /// What makes the attestation key another than that of other programs with such a template.
 const AK_UNIQUE: &[u8] = b"slipway attestation key";
 /// The policy of endorsement keys, PolicySecret(TPM_RH_ENDORSEMENT) (EK Credential Profile 2.5, B.3.3).
@@ -49,7 +49,7 @@ struct Loaded {
 }
 
 impl Attester {
-    /// Opens a TPM: the device that the kernel's resource manager gives, [`crate::DEVICE`], or a UNIX stream socket
+    /// Opens a TPM: the device that the kernel's resource manager gives, [`super::DEVICE`], or a UNIX stream socket
     /// behind which a software TPM is.
     ///
     /// `deadline` is how long each command may take at most. Dropping the attester takes as long if the TPM fails just
@@ -158,7 +158,7 @@ fn read_nv(device: &mut Device, index: u32) -> Result<Vec<u8>, TpmError> {
     // TPM2B_NV_PUBLIC (part 2, 13.6): index, digest, attributes, policy, size.
     let size = device.call(Command::NV_READ_PUBLIC, &[index], &[], &[], |answer| {
         let mut public = Reader(answer.sized()?);
-        public.take(10)?;
+        public.bytes(10)?;
         public.sized()?;
         public.u16()
     })?;
@@ -212,7 +212,7 @@ fn quote(device: &mut Device, ak: u32, nonce: &[u8], pcrs: &[u32]) -> Result<(Ve
     let parameters = [sized(nonce), scheme_of_the_key, selection(pcrs)].concat();
     device.call(Command::QUOTE, &[ak], &[PASSWORD], &parameters, |answer| {
         let len = answer.u32()?;
-        let mut parameters = Reader(answer.take(usize::try_from(len).ok()?)?);
+        let mut parameters = Reader(answer.bytes(usize::try_from(len).ok()?)?);
         let quote = parameters.sized()?;
         Some((quote.to_vec(), parameters.0.to_vec()))
     })

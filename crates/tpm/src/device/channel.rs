@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::TpmError;
+use super::error::TpmError;
 use crate::wire::Reader;
 
 /// The tags of commands (part 2, 6.9).
@@ -212,7 +212,7 @@ fn size(answer: &[u8]) -> Option<usize> {
 /// The response code of an answer, and what follows its header (part 1, 18.4). None if it is not as long as it says.
 fn parse(answer: &[u8]) -> Option<(u32, &[u8])> {
     let mut header = Reader(answer);
-    header.take(6)?;
+    header.bytes(6)?;
     let code = header.u32()?;
     (size(answer)? == answer.len()).then_some((code, header.0))
 }

@@ -1,8 +1,8 @@
 //! The commands that proving and sealing share, and the numbers in them.
 
-use crate::device::{Command, Device};
-use crate::error::TpmError;
-use crate::wire::{sized, words};
+use super::channel::{Command, Device};
+use super::error::TpmError;
+use crate::wire::{AES, CFB, DECRYPT, ECC, FIXED, MADE_BY_TPM, NIST_P256, NONE, RESTRICTED, RSA, SHA256, sized, words};
 
 /// Permanent handles (part 2, 7.4).
 const NULL: u32 = 0x4000_0007;
@@ -10,24 +10,10 @@ pub(crate) const PASSWORD: u32 = 0x4000_0009;
 pub(crate) const OWNER: Hierarchy = Hierarchy { handle: 0x4000_0001, name: "owner" };
 pub(crate) const ENDORSEMENT: Hierarchy = Hierarchy { handle: 0x4000_000B, name: "endorsement" };
 
-/// Algorithms (part 2, 6.3), and a curve (6.4).
-const RSA: u16 = 0x0001;
-const AES: u16 = 0x0006;
-pub(crate) const KEYED_HASH: u16 = 0x0008;
-pub(crate) const SHA256: u16 = 0x000B;
-pub(crate) const NONE: u16 = 0x0010;
-pub(crate) const ECDSA: u16 = 0x0018;
-pub(crate) const ECC: u16 = 0x0023;
-const CFB: u16 = 0x0043;
-pub(crate) const NIST_P256: u16 = 0x0003;
-
-/// Attributes of an object (part 2, 8.3): fixed to the TPM and to its parent.
-pub(crate) const FIXED: u32 = 1 << 1 | 1 << 4;
-/// Those of a key: also made by the TPM, and used for nothing but its purpose.
-pub(crate) const KEY: u32 = FIXED | 1 << 5 | 1 << 16;
+/// Attributes of a key (part 2, 8.3).
+pub(crate) const KEY: u32 = FIXED | MADE_BY_TPM | RESTRICTED;
 /// It is used with the empty password.
 pub(crate) const WITH_PASSWORD: u32 = 1 << 6;
-const DECRYPT: u32 = 1 << 17;
 
 const POLICY_SESSION: u8 = 1;
 /// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
@@ -104,12 +90,7 @@ pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>
     while let Some(left @ [next, ..]) = pcrs.get(values.len()..) {
         let read = device.call(Command::PCR_READ, &[], &[], &selection(left), |answer| {
             answer.u32()?;
-            // The selection: a list of banks, each with a bitmap.
-            for _ in 0..answer.u32()? {
-                answer.u16()?;
-                let len = answer.u8()?;
-                answer.take(usize::from(len))?;
-            }
+            answer.pcr_selection()?;
             let count = answer.u32().filter(|count| *count as usize <= left.len())?;
             (0..count).map(|_| answer.sized().map(<[u8]>::to_vec)).collect::<Option<Vec<_>>>()
         })?;

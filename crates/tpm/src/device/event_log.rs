@@ -6,13 +6,15 @@ use std::path::Path;
 
 use slipway_protocol::node::attestation::MAX_EVENT_LOG_BYTES;
 
+use crate::wire::{EV_NO_ACTION, SPEC_ID};
+
 /// The log of the first TPM. It needs securityfs.
 pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
-/// The type of the first event, EV_NO_ACTION, in little-endian, and its place (TCG_PCClientPCREvent, section 10.2.1).
-const NO_ACTION: (usize, &[u8]) = (4, &[3, 0, 0, 0]);
-/// The beginning of its text, and its place, after a digest of SHA-1 and the length (section 10.4.5.1).
-const SPECIFICATION: (usize, &[u8]) = (32, b"Spec ID Event03\0");
+/// Where the type of the first event is (TCG_PCClientPCREvent, section 10.2.1).
+const TYPE_AT: usize = 4;
+/// Where its data begins, after the type, a digest of SHA-1 and the length.
+const DATA_AT: usize = 32;
 
 /// Reads the firmware's log of events.
 ///
@@ -29,11 +31,11 @@ pub fn read_event_log(path: &Path) -> io::Result<Option<Vec<u8>>> {
     };
     let mut log = Vec::new();
     file.take(MAX_EVENT_LOG_BYTES as u64 + 1).read_to_end(&mut log)?;
-    let has = |(at, bytes): (usize, &[u8])| log.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let has = |at: usize, bytes: &[u8]| log.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     if log.len() > MAX_EVENT_LOG_BYTES {
         let message = format!("it is longer than the {MAX_EVENT_LOG_BYTES} bytes that the server takes");
         return Err(io::Error::new(ErrorKind::FileTooLarge, message));
     }
-    let is_usable = has(NO_ACTION) && has(SPECIFICATION);
+    let is_usable = has(TYPE_AT, &EV_NO_ACTION.to_le_bytes()) && has(DATA_AT, SPEC_ID);
     Ok(is_usable.then_some(log))
 }

@@ -4,13 +4,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::commands::{
-    FIXED, KEY, KEYED_HASH, NONE, OWNER, PASSWORD, WITH_PASSWORD, create_primary, creation, ecc_key, in_policy_session,
-    public, read_pcrs, rsa_key, selection,
+use super::channel::{Command, Device};
+use super::commands::{
+    KEY, OWNER, PASSWORD, WITH_PASSWORD, create_primary, creation, ecc_key, in_policy_session, public, read_pcrs,
+    rsa_key, selection,
 };
-use crate::device::{Command, Device};
-use crate::error::TpmError;
-use crate::wire::{Reader, sized, words};
+use super::error::TpmError;
+use crate::wire::{FIXED, NONE, Reader, sized, words};
+
+/// The algorithm of a sealed object (part 2, 6.3).
+const KEYED_HASH: u16 = 0x0008;
 
 /// Value of a register that holds only a separator: SHA-256 of 32 zero bytes and the digest of four more.
 const SEPARATOR: [u8; 32] = [
@@ -33,7 +36,7 @@ pub struct Sealed {
 
 /// Seals a secret to the current values of registers, and unseals it once as a test.
 ///
-/// The device is opened as by [`crate::Attester::open`]. `deadline` is how long each command may take at most. The
+/// The device is opened as by [`super::Attester::open`]. `deadline` is how long each command may take at most. The
 /// secret crosses the bus to the TPM, in the clear: anyone who listens there now can read it.
 ///
 /// # Errors

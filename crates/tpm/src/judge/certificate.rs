@@ -11,7 +11,7 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::prelude::{ASN1Time, FromDer, Pem, X509Certificate};
 
-use crate::keys::Keys;
+use super::keys::Keys;
 
 /// The most certificates between that of an endorsement key and the root.
 const MAX_INTERMEDIATES: u32 = 8;

@@ -9,10 +9,11 @@ use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmPr
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use crate::credential;
-use crate::event_log::{Event, EventLog};
-use crate::keys::{Keys, SHA_256};
-use crate::quote::{Quote, is_signed};
+use super::credential;
+use super::event_log::{Event, EventLog};
+use super::keys::Keys;
+use super::quote::{Quote, is_signed};
+use crate::wire;
 
 /// How long a challenge can be answered, in milliseconds.
 const LIFETIME: u64 = 300_000;
@@ -143,7 +144,7 @@ impl Challenger {
         if quote.extra_data != nonce {
             return Err(ProofError::Replayed);
         }
-        if !matches!(&quote.selection[..], [(SHA_256, registers)] if *registers == QUOTED_PCRS) {
+        if !matches!(&quote.selection[..], [(wire::SHA256, registers)] if *registers == QUOTED_PCRS) {
             return Err(ProofError::Selection);
         }
         let pcrs = quoted_values(&proof.pcrs, quote.digest).ok_or(ProofError::Altered)?;

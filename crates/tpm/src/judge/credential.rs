@@ -13,7 +13,7 @@ use ring::error::Unspecified;
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::keys::{Name, PublicKey};
+use super::keys::{Name, PublicKey};
 
 /// The purpose of a seed, with the zero that ends it.
 const IDENTITY: &[u8] = b"IDENTITY\0";

@@ -11,11 +11,9 @@ use std::collections::BTreeMap;
 use ring::digest::{Context, SHA256};
 use slipway_protocol::node::attestation::QUOTED_PCRS;
 
-use crate::keys::SHA_256;
-use crate::reader::Reader;
+use crate::wire::{self, EV_NO_ACTION, Reader, SPEC_ID};
 
-/// The types of events. EV_NO_ACTION says something and is not measured.
-const NO_ACTION: u32 = 3;
+/// The types of events that are measured.
 const NAMES: &[(u32, &str)] = &[
     (0x0000_0000, "EV_PREBOOT_CERT"),
     (0x0000_0001, "EV_POST_CODE"),
@@ -56,8 +54,6 @@ const NAMES: &[(u32, &str)] = &[
 
 /// Begins the data of the event that says where PCR 0 starts, before one byte with the locality (section 10.4.5.3).
 const STARTUP_LOCALITY: &[u8] = b"StartupLocality\0";
-/// Begins the data of the first event (section 10.4.5.1).
-const SIGNATURE: &[u8] = b"Spec ID Event03\0";
 /// The last register of a TPM.
 const LAST_PCR: u32 = 23;
 
@@ -116,13 +112,13 @@ impl EventLog {
                 .get(&algorithm)
                 .ok_or("an event has a digest of an algorithm that its first event does not list")?;
             let digest = rest.bytes((*size).into()).ok_or(SHORT)?;
-            if algorithm == SHA_256 {
+            if algorithm == wire::SHA256 {
                 sha256 = digest.try_into().ok();
             }
         }
         let size = rest.le32().ok_or(SHORT)?;
         let data = usize::try_from(size).ok().and_then(|size| rest.bytes(size)).ok_or(SHORT)?;
-        if kind == NO_ACTION {
+        if kind == EV_NO_ACTION {
             if let Some([locality, ..]) = data.strip_prefix(STARTUP_LOCALITY) {
                 self.locality = *locality;
             }
@@ -164,7 +160,7 @@ fn header(rest: &mut Reader<'_>) -> Result<BTreeMap<u16, u16>, &'static str> {
         let (_pcr, kind, _digest) = (rest.le32()?, rest.le32()?, rest.bytes(20)?);
         let size = rest.le32()?;
         let mut data = Reader(rest.bytes(usize::try_from(size).ok()?)?);
-        if kind != NO_ACTION || data.bytes(SIGNATURE.len())? != SIGNATURE {
+        if kind != EV_NO_ACTION || data.bytes(SPEC_ID.len())? != SPEC_ID {
             return None;
         }
         // The class of the platform, the version of the profile and the size of a pointer.
@@ -178,7 +174,7 @@ fn header(rest: &mut Reader<'_>) -> Result<BTreeMap<u16, u16>, &'static str> {
         Some(algorithms)
     };
     let algorithms = algorithms_of().ok_or(OTHER)?;
-    if algorithms.get(&SHA_256) != Some(&32) {
+    if algorithms.get(&wire::SHA256) != Some(&32) {
         return Err("it has no SHA-256 digests");
     }
     Ok(algorithms)

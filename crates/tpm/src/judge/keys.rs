@@ -6,27 +6,12 @@ use ring::digest::{SHA256, digest};
 use slipway_protocol::node::attestation::TpmKeys;
 use thiserror::Error;
 
-use crate::reader::Reader;
+use crate::wire::{
+    self, AES, CFB, DECRYPT, ECC, ECDSA, FIXED, MADE_BY_TPM, NIST_P256, NONE, RESTRICTED, RSA, Reader, SIGN,
+};
 
-/// TPM_ALG_ID.
-const RSA: u16 = 0x0001;
-const AES: u16 = 0x0006;
-pub const SHA_256: u16 = 0x000b;
-const NULL: u16 = 0x0010;
-pub const ECDSA: u16 = 0x0018;
-const ECC: u16 = 0x0023;
-const CFB: u16 = 0x0043;
-/// TPM_ECC_CURVE.
-const NIST_P256: u16 = 0x0003;
-
-/// TPMA_OBJECT. A key of the TPM itself, which leaves it in no form and was made by it.
-const OWN: u32 = FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN;
-const FIXED_TPM: u32 = 1 << 1;
-const FIXED_PARENT: u32 = 1 << 4;
-const SENSITIVE_DATA_ORIGIN: u32 = 1 << 5;
-const RESTRICTED: u32 = 1 << 16;
-const DECRYPT: u32 = 1 << 17;
-const SIGN: u32 = 1 << 18;
+/// Attributes of a key that the TPM made and that never leaves it.
+const OWN: u32 = FIXED | MADE_BY_TPM;
 
 /// SubjectPublicKeyInfo before the bits of a point of P-256 (RFC 5480).
 const P256_INFO: [u8; 26] = [
@@ -146,38 +131,38 @@ impl Public {
     fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "it ends too early";
         let mut rest = Reader(bytes);
-        let kind = rest.be16().ok_or(SHORT)?;
-        if rest.be16().ok_or(SHORT)? != SHA_256 {
+        let kind = rest.u16().ok_or(SHORT)?;
+        if rest.u16().ok_or(SHORT)? != wire::SHA256 {
             return Err("the algorithm of its name must be SHA-256");
         }
-        let attributes = rest.be32().ok_or(SHORT)?;
+        let attributes = rest.u32().ok_or(SHORT)?;
         rest.sized().ok_or(SHORT)?;
-        let has_aes = match rest.be16().ok_or(SHORT)? {
-            NULL => false,
-            AES if rest.be16().ok_or(SHORT)? == 128 && rest.be16().ok_or(SHORT)? == CFB => true,
+        let has_aes = match rest.u16().ok_or(SHORT)? {
+            NONE => false,
+            AES if rest.u16().ok_or(SHORT)? == 128 && rest.u16().ok_or(SHORT)? == CFB => true,
             _ => return Err("its symmetric algorithm must be AES-128-CFB, or none"),
         };
-        let has_ecdsa = match rest.be16().ok_or(SHORT)? {
-            NULL => false,
-            ECDSA if rest.be16().ok_or(SHORT)? == SHA_256 => true,
+        let has_ecdsa = match rest.u16().ok_or(SHORT)? {
+            NONE => false,
+            ECDSA if rest.u16().ok_or(SHORT)? == wire::SHA256 => true,
             _ => return Err("its scheme must be ECDSA with SHA-256, or none"),
         };
         let key = match kind {
             ECC => {
-                if rest.be16().ok_or(SHORT)? != NIST_P256 {
+                if rest.u16().ok_or(SHORT)? != NIST_P256 {
                     return Err("its curve must be P-256");
                 }
-                if rest.be16().ok_or(SHORT)? != NULL {
+                if rest.u16().ok_or(SHORT)? != NONE {
                     return Err("it must not derive keys");
                 }
                 const NUMBER: &str = "its point has no coordinates of at most 32 bytes";
                 PublicKey::P256 { x: rest.number().ok_or(NUMBER)?, y: rest.number().ok_or(NUMBER)? }
             }
             RSA => {
-                if rest.be16().ok_or(SHORT)? != 2048 {
+                if rest.u16().ok_or(SHORT)? != 2048 {
                     return Err("an RSA key must have 2048 bits");
                 }
-                if !matches!(rest.be32().ok_or(SHORT)?, 0 | 65537) {
+                if !matches!(rest.u32().ok_or(SHORT)?, 0 | 65537) {
                     return Err("its exponent must be 65537");
                 }
                 let modulus = rest.sized().ok_or(SHORT)?.try_into().map_err(|_| "its modulus must have 256 bytes")?;
@@ -223,7 +208,7 @@ impl PublicKey {
 fn name(public: &[u8]) -> Name {
     let mut name = [0; 34];
     let (algorithm, digest_of_it) = name.split_at_mut(2);
-    algorithm.copy_from_slice(&SHA_256.to_be_bytes());
+    algorithm.copy_from_slice(&wire::SHA256.to_be_bytes());
     digest_of_it.copy_from_slice(digest(&SHA256, public).as_ref());
     name
 }

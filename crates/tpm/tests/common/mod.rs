@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipway_tpm::Attester;
+use slipway_tpm::device::Attester;
 use tempfile::TempDir;
 
 /// How long a command may take, and how long a TPM may take to start. Far above what is needed.
@@ -22,17 +22,22 @@ pub struct Swtpm {
 
 impl Swtpm {
     pub fn start() -> Self {
-        let mut swtpm = Self { folder: TempDir::new().unwrap(), child: None };
-        fs::create_dir(swtpm.path("state")).unwrap();
+        let mut swtpm = Self::off();
         swtpm.power_cycle();
+        swtpm
+    }
+
+    /// A TPM without state, until it is switched on.
+    pub fn off() -> Self {
+        let swtpm = Self { folder: TempDir::new().unwrap(), child: None };
+        fs::create_dir(swtpm.path("state")).unwrap();
         swtpm
     }
 
     /// A TPM with certificates, as its manufacturer hands it out.
     pub fn manufacture() -> Self {
-        let mut swtpm = Self { folder: TempDir::new().unwrap(), child: None };
+        let mut swtpm = Self::off();
         let path = |name: &str| swtpm.path(name).display().to_string();
-        fs::create_dir(path("state")).unwrap();
         fs::create_dir(path("ca")).unwrap();
         let (tool, options) = ("/usr/bin/swtpm_localca", "/etc/swtpm-localca.options");
         let certificates = format!("create_certs_tool={tool}\ncreate_certs_tool_options={options}\n");

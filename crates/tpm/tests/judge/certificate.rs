@@ -1,16 +1,13 @@
 //! Chains of certificates that were made by rcgen. Those of a TPM's own authority are in `swtpm.rs`.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/public.rs"]
-mod public;
-
-use public::{AES_128_CFB, EK, NULL, P256, ecc, good_ak};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, date_time_ymd,
 };
-use slipway_attestation::{Endorsement, Keys, Roots};
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
+use slipway_tpm::judge::{Endorsement, Keys, Roots};
+
+use super::public::{AES_128_CFB, EK, NULL, P256, ecc, good_ak};
 
 /// In 2027, in seconds.
 const NOW: u64 = 1_800_000_000;

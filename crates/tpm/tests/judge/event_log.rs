@@ -1,11 +1,8 @@
 //! Event logs that were made by hand, whole and damaged.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-#[path = "common/log.rs"]
-mod log;
+use slipway_tpm::judge::event_log::EventLog;
 
-use log::{IPL, NO_ACTION, SEPARATOR, event_log, header, sha256};
-use slipway_attestation::event_log::EventLog;
+use super::log::{IPL, NO_ACTION, SEPARATOR, event_log, header, sha256};
 
 #[test]
 fn what_was_measured_is_replayed_and_what_was_only_said_is_not() {
@@ -41,7 +38,7 @@ fn what_was_measured_is_replayed_and_what_was_only_said_is_not() {
 /// Linux 6.1 on OVMF with a software TPM, started by its boot stub. The values are those of the TPM, read from Linux.
 #[test]
 fn the_log_of_a_machine_gives_the_values_of_its_tpm() {
-    let log = EventLog::parse(include_bytes!("../../../fuzz/corpus/event_log/linux-on-ovmf")).unwrap();
+    let log = EventLog::parse(include_bytes!("../../../../fuzz/corpus/event_log/linux-on-ovmf")).unwrap();
     let values =
         log.replay().into_values().map(|value| value.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let expected = [

@@ -1,11 +1,8 @@
 //! Public areas that were made by hand. Those of a TPM are in `swtpm.rs`.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-#[path = "common/public.rs"]
-mod public;
+use slipway_tpm::judge::{ChallengeError, Challenger, Endorsement, Keys, Roots, RootsError};
 
-use public::{AES_128_CFB, AK, ECDSA_SHA_256, EK, NULL, P256, POINT, ecc, good_ak, good_ek, keys, public, rsa};
-use slipway_attestation::{ChallengeError, Challenger, Endorsement, Keys, Roots, RootsError};
+use super::public::{AES_128_CFB, AK, ECDSA_SHA_256, EK, NULL, P256, POINT, ecc, good_ak, good_ek, keys, public, rsa};
 
 #[test]
 fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {

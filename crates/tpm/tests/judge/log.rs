@@ -1,5 +1,5 @@
 //! Event logs, made by hand.
-#![allow(dead_code, reason = "shared by several tests")]
+#![allow(dead_code, reason = "shared with other tests")]
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 

@@ -1,5 +1,4 @@
 //! Public areas, made by hand.
-#![allow(dead_code, reason = "shared by several tests")]
 
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
 

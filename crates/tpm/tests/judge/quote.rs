@@ -1,10 +1,9 @@
 //! Quotes of a software TPM, whole and changed. Others are in `swtpm.rs`.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-use slipway_attestation::quote::Quote;
 use slipway_protocol::node::attestation::QUOTED_PCRS;
+use slipway_tpm::judge::quote::Quote;
 
-const QUOTE: &[u8] = include_bytes!("../../../fuzz/corpus/tpm_quote/quote");
+const QUOTE: &[u8] = include_bytes!("../../../../fuzz/corpus/tpm_quote/quote");
 /// SHA-256 (TPM_ALG_ID).
 const SHA_256: u16 = 0x0b;
 

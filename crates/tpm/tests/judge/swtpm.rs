@@ -1,19 +1,15 @@
 //! A software TPM, tpm2-tools and swtpm's certificate authority judge what the crate makes and accepts.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
-#[path = "common/log.rs"]
-mod log;
-
-use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
 
-use log::{IPL, NO_ACTION, SEPARATOR, event_log, sha256};
-use slipway_attestation::{Challenger, Endorsement, Keys, ProofError, Roots};
 use slipway_protocol::node::attestation::{Blob, TpmChallenge, TpmKeys, TpmProof};
+use slipway_tpm::judge::{Challenger, Endorsement, Keys, ProofError, Roots};
 use tempfile::TempDir;
+
+use super::common::{Swtpm, run};
+use super::log::{IPL, NO_ACTION, SEPARATOR, event_log, sha256};
 
 /// The selection of `QUOTED_PCRS` as tpm2-tools write it.
 const QUOTED: &str = "sha256:0,1,2,3,4,5,6,7,9,11,12,13";
@@ -30,32 +26,13 @@ const MACHINE: &str = "sha256:machine";
 /// A time in milliseconds.
 const NOW: u64 = 1_800_000_000_000;
 
-/// A software TPM that runs until this is dropped.
-struct Tpm {
-    folder: TempDir,
-    swtpm: Child,
-}
+/// A software TPM with keys that tpm2-tools made.
+struct Tpm(Swtpm);
 
 impl Tpm {
-    /// Starts a TPM, with the state that swtpm_setup made in `state` of a folder if there is one.
-    fn start_in(folder: TempDir) -> Self {
-        fs::create_dir_all(folder.path().join("state")).unwrap();
-        let socket = |name: &str| format!("type=unixio,path={}", folder.path().join(name).display());
-        let mut swtpm = Command::new("swtpm");
-        swtpm.args(["socket", "--tpm2", "--flags", "startup-clear", "--tpmstate"]).arg(state(folder.path()));
-        swtpm.arg("--server").arg(socket("tpm")).arg("--ctrl").arg(socket("tpm.ctrl"));
-        let swtpm = swtpm.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !folder.path().join("tpm.ctrl").exists() {
-            assert!(Instant::now() < deadline, "swtpm did not create its socket");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { folder, swtpm }
-    }
-
     /// Starts a new TPM with an endorsement key of a kind of tpm2-tools and an attestation key.
     fn start(kind: &str) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap()).with_keys(kind)
+        Self(Swtpm::start()).with_keys(kind)
     }
 
     fn with_keys(self, kind: &str) -> Self {
@@ -70,12 +47,11 @@ impl Tpm {
 
     /// Runs a program in the folder of the TPM. Returns what it printed.
     fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let tcti = format!("swtpm:path={}", self.folder.path().join("tpm").display());
-        run(Command::new(program).args(arguments).env("TPM2TOOLS_TCTI", tcti).current_dir(&self.folder))
+        self.0.run(program, arguments)
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.folder.path().join(name)).unwrap()
+        fs::read(self.0.path(name)).unwrap()
     }
 
     fn keys(&self) -> TpmKeys {
@@ -99,7 +75,7 @@ impl Tpm {
         let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes(), bytes].concat();
         let header = [0xbadc_c0de_u32.to_be_bytes(), 1_u32.to_be_bytes()].concat();
         let credential = [header, sized(&challenge.credential.0), sized(&challenge.secret.0)].concat();
-        fs::write(self.folder.path().join("credential"), credential).unwrap();
+        fs::write(self.0.path("credential"), credential).unwrap();
         self.run("tpm2_startauthsession", &["--policy-session", "-S", "session"]);
         self.run("tpm2_policysecret", &["-S", "session", "-c", "e"]);
         let activate = ["-c", "ak.ctx", "-C", "ek.ctx", "-i", "credential", "-o", "opened", "-P", "session:session"];
@@ -135,34 +111,8 @@ impl Tpm {
     }
 }
 
-impl Drop for Tpm {
-    fn drop(&mut self) {
-        drop(self.swtpm.kill());
-        drop(self.swtpm.wait());
-    }
-}
-
-fn state(folder: &Path) -> String {
-    format!("dir={}", folder.join("state").display())
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Whether there are the programs that a test needs.
-fn has(programs: &[&str]) -> bool {
-    let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
-    missing.inspect(|program| eprintln!("not checked: there is no {program}")).is_none()
-}
-
 #[test]
 fn a_tpm_proves_itself_with_an_ecc_or_an_rsa_endorsement_key() {
-    if !has(&["swtpm", "tpm2_quote"]) {
-        return;
-    }
     for kind in ["ecc", "rsa"] {
         let tpm = Tpm::start(kind);
         tpm.measure(EVENTS);
@@ -189,9 +139,6 @@ fn a_tpm_proves_itself_with_an_ecc_or_an_rsa_endorsement_key() {
 
 #[test]
 fn each_lie_is_found_and_named() {
-    if !has(&["swtpm", "tpm2_quote"]) {
-        return;
-    }
     let (tpm, other) = (Tpm::start("ecc"), Tpm::start("ecc"));
     tpm.measure(EVENTS);
     let keys = Keys::parse(&tpm.keys()).unwrap();
@@ -291,7 +238,7 @@ impl Authority {
         let settings = format!(
             "create_certs_tool = {}\ncreate_certs_tool_config = {path}/ca.conf\ncreate_certs_tool_options = {path}/options\n\
              active_pcr_banks = sha256\n",
-            program("swtpm_localca").unwrap().display()
+            "/usr/bin/swtpm_localca"
         );
         fs::write(folder.path().join("setup.conf"), settings).unwrap();
         Self(folder)
@@ -312,12 +259,12 @@ impl Authority {
 
     /// A TPM as swtpm_setup delivers it, and its keys with the certificate of its RSA endorsement key.
     fn deliver(&self) -> (Tpm, TpmKeys) {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("state")).unwrap();
+        let mut swtpm = Swtpm::off();
         let mut setup = Command::new("swtpm_setup");
-        setup.args(["--tpm2", "--create-ek-cert", "--tpm-state"]).arg(folder.path().join("state"));
+        setup.args(["--tpm2", "--create-ek-cert", "--tpm-state"]).arg(swtpm.path("state"));
         run(setup.arg("--config").arg(self.path("setup.conf")));
-        let tpm = Tpm::start_in(folder).with_keys("rsa");
+        swtpm.power_cycle();
+        let tpm = Tpm(swtpm).with_keys("rsa");
         tpm.run("tpm2_nvread", &["0x1c00002", "-C", "o", "-o", "ek.cer"]);
         let keys = TpmKeys { ek_certificate: Some(Blob(tpm.read("ek.cer"))), ..tpm.keys() };
         (tpm, keys)
@@ -342,17 +289,8 @@ impl Authority {
 const INTERMEDIATE: &str = "issuercert.pem";
 const ROOT: &str = "swtpm-localca-rootca-cert.pem";
 
-/// Where a program is.
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.exists())
-}
-
 #[test]
 fn a_certificate_leads_to_a_trusted_root_or_proves_nothing() {
-    if !has(&["swtpm", "tpm2_quote", "swtpm_setup", "swtpm_localca", "openssl"]) {
-        return;
-    }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 60;
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (rsa_tpm, rsa) = ours.deliver();
@@ -394,8 +332,8 @@ fn a_certificate_leads_to_a_trusted_root_or_proves_nothing() {
     }
 
     // What an operator computes from the certificate file.
-    let file = rsa_tpm.folder.path().join("ek.cer");
+    let file = rsa_tpm.0.path("ek.cer");
     let digest = "openssl x509 -inform der -in \"$0\" -pubkey -noout | openssl pkey -pubin -outform der | sha256sum";
-    let digest = run(Command::new("sh").args(["-c", digest]).arg(file));
+    let digest = String::from_utf8(run(Command::new("sh").args(["-c", digest]).arg(file)).stdout).unwrap();
     assert_eq!(Keys::parse(&rsa).unwrap().ek_digest(), format!("sha256:{}", digest.split(' ').next().unwrap()));
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use slipway_attestation::{ChallengeError, Challenger, Endorsement, Keys, Roots};
 use slipway_protocol::{ClaimedTpm, EkCertificate, ErrorCode, Tpm, TpmChallenge};
+use slipway_tpm::judge::{ChallengeError, Challenger, Endorsement, Keys, Roots};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
