@@ -8,7 +8,7 @@ use slipway_protocol::workflow::partition_types;
 use crate::efi::device_path::guid_text;
 use crate::fat::read::{Files, Found};
 use crate::partition_table::{Kind, Partition, ReadAt, Table};
-use crate::pe;
+use crate::pe::Headers;
 
 /// What in an image is for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ fn programs(files: &mut Files<'_, '_>) -> Vec<Evidence> {
 
 /// The architecture of a program by its header, or else by the name under which firmware starts it.
 fn of_program(file: &Found, files: &mut Files<'_, '_>) -> Option<String> {
-    let by_header = files.head(file, HEAD).and_then(|head| pe::machine(&head));
+    let by_header = files.head(file, HEAD).and_then(|head| Headers::read(&head));
     let name = file.name.to_ascii_lowercase();
     let by_name = || match name.as_str() {
         "bootx64.efi" => Some("x86_64"),
@@ -156,7 +156,9 @@ fn of_program(file: &Found, files: &mut Files<'_, '_>) -> Option<String> {
         _ => None,
     };
     match by_header {
-        Some(machine) => MACHINES.iter().find(|(known, _)| *known == machine).map(|(_, name)| (*name).to_owned()),
+        Some(headers) => {
+            MACHINES.iter().find(|(known, _)| *known == headers.machine).map(|(_, name)| (*name).to_owned())
+        }
         None => by_name().map(str::to_owned),
     }
 }

@@ -1,5 +1,5 @@
-//! Sections of EFI programs (Microsoft, "PE Format", "File Headers" and "Section Table"). The sections of a unified
-//! kernel image (UAPI.5), and of an addon to its command line, are files.
+//! Headers and sections of EFI programs (Microsoft, "PE Format", "File Headers" and "Section Table"). The sections of a
+//! unified kernel image (UAPI.5), and of an addon to its command line, are files.
 
 /// Bytes at the beginning of a file that hold the headers of any real image.
 pub const HEAD: u64 = 64 << 10;
@@ -8,9 +8,24 @@ pub const HEAD: u64 = 64 << 10;
 const PE_OFFSET: usize = 0x3C;
 const COFF_HEADER: usize = 24;
 /// Bytes of an entry in the section table.
-const SECTION: usize = 40;
+pub const SECTION: usize = 40;
 /// No image has more sections (PE Format, "COFF File Header").
 const MAX_SECTIONS: usize = 96;
+
+/// Where a program has its headers, in bytes from the beginning of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Machine type (PE Format, "Machine Types").
+    pub machine: u16,
+    /// The PE signature, which the COFF header follows.
+    pub pe: usize,
+    /// The optional header.
+    pub optional: usize,
+    /// The section table.
+    pub table: usize,
+    /// Number of entries in the section table.
+    pub sections: usize,
+}
 
 /// A section in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +36,8 @@ pub struct Section {
     pub offset: u64,
     /// Bytes of content.
     pub len: u64,
+    /// Bytes of content and padding.
+    pub padded: u64,
 }
 
 /// The sections of a program.
@@ -32,24 +49,35 @@ pub struct Sections {
     pub list: Vec<Section>,
 }
 
+impl Headers {
+    /// Reads the headers from the first bytes of a file. None if it is not a PE file or is cut off.
+    pub fn read(head: &[u8]) -> Option<Self> {
+        let pe = long(head, PE_OFFSET)? as usize;
+        if !head.starts_with(b"MZ") || head.get(pe..)?.first_chunk() != Some(b"PE\0\0") {
+            return None;
+        }
+        let optional = pe + COFF_HEADER;
+        let table = optional + usize::from(short(head, pe + 20)?);
+        Some(Self { machine: short(head, pe + 4)?, pe, optional, table, sections: short(head, pe + 6)?.into() })
+    }
+
+    /// An entry of the section table, counted from 0. None if it is cut off.
+    pub fn section(&self, head: &[u8], index: usize) -> Option<Section> {
+        let entry: &[u8; SECTION] = head.get(self.table + index * SECTION..)?.first_chunk()?;
+        let (memory, padded) = (long(entry, 8)?, long(entry, 16)?);
+        // The content may be padded in the file, and may continue with zeros in memory.
+        let len = memory.min(padded).into();
+        Some(Section { name: *entry.first_chunk()?, offset: long(entry, 20)?.into(), len, padded: padded.into() })
+    }
+}
+
 impl Sections {
     /// Reads the sections from the first bytes of a file; [`HEAD`] bytes are enough. None if it is not a PE file or is
     /// cut off.
     pub fn read(head: &[u8]) -> Option<Self> {
-        let long = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
-        let short = |at: usize| Some(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));
-        let machine = machine(head)?;
-        let pe = long(PE_OFFSET)? as usize;
-        let table = pe + COFF_HEADER + usize::from(short(pe + 20)?);
-        let count = usize::from(short(pe + 6)?).min(MAX_SECTIONS);
-        let section = |index: usize| {
-            let entry: &[u8; SECTION] = head.get(table + index * SECTION..)?.first_chunk()?;
-            let field = |at: usize| Some(u32::from_le_bytes(*entry.get(at..)?.first_chunk()?));
-            // The content may be padded in the file, and may continue with zeros in memory.
-            let len = field(8)?.min(field(16)?).into();
-            Some(Section { name: *entry.first_chunk()?, offset: field(20)?.into(), len })
-        };
-        Some(Self { machine, list: (0..count).map(section).collect::<Option<_>>()? })
+        let headers = Headers::read(head)?;
+        let list = (0..headers.sections.min(MAX_SECTIONS)).map(|index| headers.section(head, index));
+        Some(Self { machine: headers.machine, list: list.collect::<Option<_>>()? })
     }
 
     /// All sections with a name. An image has one for each profile.
@@ -69,13 +97,14 @@ impl Sections {
     }
 }
 
-/// The machine type of a program (PE Format, "Machine Types") by its first bytes. None if it is not a PE file.
-pub fn machine(head: &[u8]) -> Option<u16> {
-    let pe = u32::from_le_bytes(*head.get(PE_OFFSET..)?.first_chunk()?) as usize;
-    if !head.starts_with(b"MZ") || head.get(pe..)?.first_chunk() != Some(b"PE\0\0") {
-        return None;
-    }
-    Some(u16::from_le_bytes(*head.get(pe + 4..)?.first_chunk()?))
+/// The 32-bit number at an offset.
+pub fn long(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The 16-bit number at an offset.
+pub fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// The content of a section that holds a line of text.

@@ -3,8 +3,8 @@
 //!
 //! Offsets are those of the PE format ("PE Format", section 3, "File Headers" and section 4, "Section Table").
 
-/// Size of a section table entry, in bytes.
-const SECTION_ENTRY: usize = 40;
+use slipway_formats::pe::{Headers, SECTION, long};
+
 /// IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ.
 const READ_ONLY_DATA: u32 = 0x4000_0040;
 
@@ -28,23 +28,18 @@ const CUT_OFF: UkiError = UkiError::Stub("it is cut off");
 /// The stub with these sections appended, in the given order.
 pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiError> {
     let mut image = stub.to_vec();
-    let pe = get(&image, 0x3c, 4)?;
-    if image.get(pe..pe + 4) != Some(b"PE\0\0") {
-        return Err(UkiError::Stub("it is not a PE file"));
-    }
-    let (count_at, optional) = (pe + 6, pe + 24);
-    let mut count = get(&image, count_at, 2)?;
-    let table = optional + get(&image, pe + 20, 2)?;
-    let section_alignment = get(&image, optional + 32, 4)?;
-    let file_alignment = get(&image, optional + 36, 4)?;
-    let headers_end = get(&image, optional + 60, 4)?;
+    let headers = Headers::read(stub).ok_or(UkiError::Stub("it is not a PE file"))?;
+    let Headers { pe, optional, table, sections: mut count, .. } = headers;
+    let section_alignment = get(&image, optional + 32)?;
+    let file_alignment = get(&image, optional + 36)?;
+    let headers_end = get(&image, optional + 60)?;
 
     // Each section follows the one before it, in memory and in the file.
     let (mut address, mut end) = (0, headers_end);
     for index in 0..count {
-        let entry = table + index * SECTION_ENTRY;
-        address = address.max(get(&image, entry + 8, 4)? + get(&image, entry + 12, 4)?);
-        end = end.max(get(&image, entry + 16, 4)? + get(&image, entry + 20, 4)?);
+        let entry = table + index * SECTION;
+        address = address.max(get(&image, entry + 8)? + get(&image, entry + 12)?);
+        end = end.max(get(&image, entry + 16)? + get(&image, entry + 20)?);
     }
     // What is behind the last section is in no section, so it must stay at the end for a signature: it would be that of
     // another program. The stub has symbols there, which nobody needs.
@@ -55,8 +50,8 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiE
     put(&mut image, pe + 12, 0)?;
     put(&mut image, pe + 16, 0)?;
     for (name, content) in sections {
-        let entry = table + count * SECTION_ENTRY;
-        if entry + SECTION_ENTRY > headers_end {
+        let entry = table + count * SECTION;
+        if entry + SECTION > headers_end {
             return Err(UkiError::NoRoom((*name).to_owned()));
         }
         // The kernel needs its own page, whatever the stub's alignment.
@@ -78,15 +73,14 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiE
         address += content.len();
         count += 1;
     }
-    image[count_at..count_at + 2].copy_from_slice(&u16::try_from(count).map_err(|_| UkiError::TooLarge)?.to_le_bytes());
+    image[pe + 6..pe + 8].copy_from_slice(&u16::try_from(count).map_err(|_| UkiError::TooLarge)?.to_le_bytes());
     put(&mut image, optional + 56, address.next_multiple_of(section_alignment))?; // SizeOfImage
     put(&mut image, optional + 64, 0)?; // CheckSum: firmware looks at it only in drivers
     Ok(image)
 }
 
-fn get(image: &[u8], at: usize, length: usize) -> Result<usize, UkiError> {
-    let field = image.get(at..at + length).ok_or(CUT_OFF)?;
-    Ok(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
+fn get(image: &[u8], at: usize) -> Result<usize, UkiError> {
+    long(image, at).map(|value| value as usize).ok_or(CUT_OFF)
 }
 
 fn put(image: &mut [u8], at: usize, value: usize) -> Result<(), UkiError> {

@@ -4,15 +4,11 @@
 use std::ops::Range;
 
 use ring::digest::{Context, SHA256};
+use slipway_formats::pe::{Headers, SECTION, long, short};
 use thiserror::Error;
 
 use crate::key_error::KeyError;
 
-/// Offset of the field with the position of the PE header, and bytes of the COFF header including the PE signature.
-const PE_OFFSET: usize = 0x3C;
-const COFF_HEADER: usize = 24;
-/// Bytes of an entry in the section table.
-const SECTION: usize = 40;
 /// Places in the optional header: of the size of all headers, and of the checksum.
 const SIZE_OF_HEADERS: usize = 60;
 const CHECKSUM: usize = 64;
@@ -87,14 +83,9 @@ pub struct Layout {
 impl Layout {
     /// Reads the headers of a whole image.
     pub fn read(image: &[u8]) -> Result<Self, ImageError> {
-        let pe = long(image, PE_OFFSET).ok_or(ImageError::NotPe)? as usize;
-        if !image.starts_with(b"MZ") || image.get(pe..).is_none_or(|rest| !rest.starts_with(b"PE\0\0")) {
-            return Err(ImageError::NotPe);
-        }
+        let found = Headers::read(image).ok_or(ImageError::NotPe)?;
+        let Headers { optional, table, .. } = found;
         let cut_off = |what| ImageError::CutOff { what };
-        let count = usize::from(short(image, pe + 6).ok_or(ImageError::NotPe)?);
-        let optional = pe + COFF_HEADER;
-        let table = optional + usize::from(short(image, pe + 20).ok_or(ImageError::NotPe)?);
         let number_of_directories = match short(image, optional) {
             Some(0x10B) => optional + DIRECTORIES_32,
             Some(0x20B) => optional + DIRECTORIES_64,
@@ -106,18 +97,17 @@ impl Layout {
             return Err(ImageError::NoDirectory);
         }
         let headers = long(image, optional + SIZE_OF_HEADERS).ok_or(cut_off("the optional header"))? as usize;
-        if headers > image.len() || table + count * SECTION > headers {
+        if headers > image.len() || table + found.sections * SECTION > headers {
             return Err(cut_off("the section table"));
         }
         let certificates = certificates(image, directory)?;
-        let mut sections: Vec<Range<usize>> = (0..count)
-            .map(|index| {
-                let entry = table + index * SECTION;
-                let (size, start) = long(image, entry + 16).zip(long(image, entry + 20))?;
-                Some(start as usize..(start as usize).checked_add(size as usize)?)
-            })
-            .collect::<Option<_>>()
-            .ok_or(cut_off("the section table"))?;
+        let range = |index| {
+            let section = found.section(image, index)?;
+            let end = section.offset.checked_add(section.padded)?;
+            Some(section.offset.try_into().ok()?..end.try_into().ok()?)
+        };
+        let sections = (0..found.sections).map(range).collect::<Option<_>>();
+        let mut sections: Vec<Range<usize>> = sections.ok_or(cut_off("the section table"))?;
         sections.retain(|section| !section.is_empty());
         sections.sort_by_key(|section| section.start);
         let layout = Self { checksum: optional + CHECKSUM, directory, certificates, headers, sections };
@@ -182,12 +172,4 @@ pub fn checksum(image: &[u8], field: usize) -> u32 {
         sum = (sum & 0xFFFF) + (sum >> 16);
     }
     (sum as u32).wrapping_add(image.len() as u32)
-}
-
-fn long(image: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*image.get(at..)?.first_chunk()?))
-}
-
-fn short(image: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*image.get(at..)?.first_chunk()?))
 }

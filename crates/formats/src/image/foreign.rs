@@ -3,6 +3,8 @@
 //!
 //! The signatures are those that file(1) knows by these names, and of the specifications named beside them.
 
+use crate::pe::Headers;
+
 /// The name of the format of a file with this head. None may be a disk: file systems without a partition table are not
 /// among them, for a disk may well have nothing else.
 pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
@@ -176,11 +178,8 @@ fn is_old_tar(head: &[u8]) -> bool {
 /// Whether it is a program in the PE format (Microsoft, PE Format, "Signature"), and no disk beside that: the code in
 /// an MBR may begin with anything.
 fn is_pe(head: &[u8]) -> bool {
-    let at = head.get(0x3C..0x40).and_then(|at| Some(u32::from_le_bytes(at.try_into().ok()?) as usize));
-    let is_program =
-        head.starts_with(b"MZ") && at.and_then(|at| head.get(at..)).is_some_and(|header| header.starts_with(b"PE\0\0"));
     let has_partitions = GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|gpt| gpt.starts_with(b"EFI PART")));
-    is_program && !has_partitions
+    Headers::read(head).is_some() && !has_partitions
 }
 
 #[cfg(test)]
