@@ -1,9 +1,7 @@
 //! Lists of what firmware trusts or refuses (UEFI 2.10, section 32.4.1, "Signature Database"): the content of the variables
 //! PK, KEK, db and dbx.
 
-use std::mem::size_of;
-
-use slipway_formats::efi::signature_list::{self, Signature};
+use slipway_formats::efi::signature_list::{self, HEADER, OWNER, Signature};
 use uuid::{Uuid, uuid};
 
 use crate::certificate::Certificate;
@@ -11,11 +9,8 @@ use crate::certificate::Certificate;
 pub use slipway_formats::efi::signature_list::ListError;
 
 /// Types of entries: EFI_CERT_X509_GUID, EFI_CERT_SHA256_GUID.
-const X509: Uuid = uuid!("a5c059a1-94e4-4aa7-87b5-ab155c2bf072");
+const X509: Uuid = Uuid::from_bytes_le(signature_list::X509);
 const SHA256: Uuid = uuid!("c1c41626-504c-4092-aca9-41f936934328");
-/// Bytes of the header of an EFI_SIGNATURE_LIST, and of the owner before each entry.
-const HEADER: usize = size_of::<Uuid>() + 3 * size_of::<u32>();
-const OWNER: usize = size_of::<Uuid>();
 
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,10 @@ pub type Guid = [u8; 16];
 
 /// EFI_CERT_X509_GUID: the data is a certificate in DER.
 pub const X509: Guid = [0xA1, 0x59, 0xC0, 0xA5, 0xE4, 0x94, 0xA7, 0x4A, 0x87, 0xB5, 0xAB, 0x15, 0x5C, 0x2B, 0xF0, 0x72];
-/// Bytes of the header of an EFI_SIGNATURE_LIST, and of the owner before each entry.
-const HEADER: usize = size_of::<Guid>() + 3 * size_of::<u32>();
-const OWNER: usize = size_of::<Guid>();
+/// Bytes of the header of an EFI_SIGNATURE_LIST.
+pub const HEADER: usize = size_of::<Guid>() + 3 * size_of::<u32>();
+/// Bytes of the owner before each entry.
+pub const OWNER: usize = size_of::<Guid>();
 
 /// An entry of a list (EFI_SIGNATURE_DATA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
