@@ -21,19 +21,11 @@ pub(crate) fn uuid() -> Result<[u8; 16], Error> {
 
 /// The bytes of a UUID given as text; none if it is invalid.
 pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
-    let mut uuid = [0; 16];
-    if digits.len() != 32 {
-        return None;
-    }
-    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(uuid)
+    base16ct::mixed::decode_vec(text.replace('-', "")).ok()?.try_into().ok()
 }
 
 /// A UUID as text, in lower case.
 pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = base16ct::lower::encode_string(uuid);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }

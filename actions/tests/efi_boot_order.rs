@@ -80,7 +80,7 @@ fn succeeds(bench: &Bench, inputs: EfiBootOrder) -> String {
 /// The bytes of HD(1,GPT,...)/File(...) for the disk's first partition, from 1 MiB on and 8 MiB long.
 fn path_to(disk: &Path, file: &str) -> Vec<u8> {
     let guid = info(disk, 1, "Partition unique GUID:").replace('-', "");
-    let mut guid: Vec<u8> = (0..16).map(|at| u8::from_str_radix(&guid[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let mut guid = base16ct::mixed::decode_vec(guid).unwrap();
     guid[..4].reverse();
     guid[4..6].reverse();
     guid[6..8].reverse();

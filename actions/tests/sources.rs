@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 
+use base16ct::lower::encode_string as hex;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use slipway_protocol::{DetachedSignature, StreamImage};
 
@@ -25,10 +26,6 @@ fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &Received
         Some(answer) => Answer::Bytes(answer.clone()),
         None => status("404 Not Found", ""),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn key() -> Ed25519KeyPair {

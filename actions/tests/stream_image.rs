@@ -317,11 +317,10 @@ fn the_stream_and_the_raw_image_are_checked_by_each_algorithm() {
     let raw = image(3 * MIB);
     let mut flipped = raw.clone();
     flipped[2 * MIB] ^= 1;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let of = |algorithm: &str, bytes: &[u8]| -> Digest {
         let digits = match algorithm {
-            "sha384" => hex(&Sha384::digest(bytes)),
-            _ => hex(&Sha512::digest(bytes)),
+            "sha384" => format!("{:x}", Sha384::digest(bytes)),
+            _ => format!("{:x}", Sha512::digest(bytes)),
         };
         format!("{algorithm}:{digits}").parse().unwrap()
     };

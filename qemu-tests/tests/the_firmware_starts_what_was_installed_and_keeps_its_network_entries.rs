@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use base16ct::lower::encode_string as hex;
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, UUID, step, stream, timed};
 use serde_json::{Value, json};
 use slipway_parts::Arch;
@@ -141,8 +142,4 @@ fn read_variables(folder: &Path) -> Result<Value> {
 fn content<'a>(variables: &'a Value, name: &str) -> Option<&'a str> {
     let mut all = variables["variables"].as_array()?.iter();
     all.find(|variable| variable["name"] == name)?["data"].as_str()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

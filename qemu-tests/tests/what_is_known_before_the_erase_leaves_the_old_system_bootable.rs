@@ -14,7 +14,6 @@ use sha2::{Digest as _, Sha256, Sha512};
 use slipway_protocol::{
     Action, Digest, EraseDisk, NodeState, RunState, SeedCloudInit, Step, StreamImage, UnpackArchive,
 };
-use xtask::host::cache::hex;
 use xtask::host::command::{command, run_quietly};
 use xtask::lab::qemu::firmware;
 
@@ -50,7 +49,7 @@ fn images(folder: &Path) -> Result<Vec<(&'static str, Vec<u8>, &'static str)>> {
 }
 
 fn sha256(bytes: &[u8]) -> Result<Digest> {
-    Ok(format!("sha256:{}", hex(&Sha256::digest(bytes))).parse()?)
+    Ok(format!("sha256:{:x}", Sha256::digest(bytes)).parse()?)
 }
 
 /// A server of files, of which slipway's server knows nothing. Returns its URL for the machine.
@@ -121,7 +120,7 @@ fn known_to_the_machine(bench: &Bench) -> Result<Vec<(Action, String)>> {
     let mut cases = Vec::new();
     for (name, image, expect) in images {
         // The server has these images, and knows them by SHA-256.
-        let digest = format!("sha512:{}", hex(&Sha512::digest(&image))).parse()?;
+        let digest = format!("sha512:{:x}", Sha512::digest(&image)).parse()?;
         cases.push((write(format!("{url}/{name}"), Some(digest)), expect.to_owned()));
     }
     let missing = format!("{url}/missing");

@@ -20,7 +20,6 @@ use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::base::random;
 use crate::base::time::now;
 use crate::store;
 use crate::store::Store;
@@ -239,7 +238,7 @@ fn empty(file: &Path) -> Error {
 }
 
 fn sha256(hash: Sha256) -> Digest {
-    let digest = Digest::new(Algorithm::Sha256, &random::hex(&hash.finalize()));
+    let digest = Digest::new(Algorithm::Sha256, &base16ct::lower::encode_string(&hash.finalize()));
     digest.expect("a SHA-256 in hexadecimal is a digest")
 }
 

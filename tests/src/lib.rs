@@ -144,8 +144,7 @@ impl Lab {
     /// Puts an image on the server and returns its URL and digest. The image may be damaged, which `image add` would
     /// refuse.
     pub async fn add_image(&self, content: &[u8]) -> (String, Digest) {
-        let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-        let digest: Digest = format!("sha256:{hex}").parse().unwrap();
+        let digest: Digest = format!("sha256:{:x}", Sha256::digest(content)).parse().unwrap();
         std::fs::write(self.data().image(&digest), content).unwrap();
         // Not as `image add` does, which refuses what is damaged.
         let image = Image {

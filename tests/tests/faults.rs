@@ -122,7 +122,7 @@ fn sha256(bytes: &[u8]) -> Digest {
 
 /// The hexadecimal digits of a SHA-256.
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 fn wrong_digest() -> Option<Digest> {

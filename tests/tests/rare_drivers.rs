@@ -17,7 +17,7 @@ const RELEASE: &str = "6.1.0-1-test";
 const FIRMWARE: &str = "esp/esp.bin";
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 /// The pack with a controller's driver, the module that it needs, and its firmware; and a driver for something else.

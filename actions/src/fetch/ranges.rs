@@ -2,8 +2,9 @@
 
 use std::mem;
 
+use base16ct::lower::encode_string as hex;
 use ring::digest::Context;
-use slipway_formats::bmap::{Bmap, Checksum, Mapped, hex};
+use slipway_formats::bmap::{Bmap, Checksum, Mapped};
 
 use crate::error::{Error, ImageError};
 

@@ -67,7 +67,7 @@ impl Check<'_> {
 
 /// The digest of all data of a context, in hexadecimal digits.
 fn hex(context: Context) -> String {
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(context.finish().as_ref())
 }
 
 /// The SHA-256 digest of all data of a context.

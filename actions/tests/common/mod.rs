@@ -234,8 +234,7 @@ pub fn image(size: usize) -> Vec<u8> {
 }
 
 pub fn sha256(bytes: &[u8]) -> Digest {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}").parse().unwrap()
+    format!("sha256:{:x}", Sha256::digest(bytes)).parse().unwrap()
 }
 
 pub fn zstd(bytes: &[u8]) -> Vec<u8> {

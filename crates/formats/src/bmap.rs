@@ -175,8 +175,3 @@ pub enum Error {
         found: String,
     },
 }
-
-/// Bytes as lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

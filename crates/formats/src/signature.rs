@@ -193,10 +193,7 @@ fn is_signed(key: &VerifyingKey, signature: &Signature, message: &[u8]) -> bool 
 
 /// Decodes 64 hexadecimal digits.
 fn bytes_of_hex(digits: &str) -> Option<Vec<u8>> {
-    if digits.len() != 2 * KEY || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    (0..KEY).map(|at| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()).collect()
+    base16ct::mixed::decode_vec(digits).ok().filter(|bytes| bytes.len() == KEY)
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use base16ct::lower::encode_string as hex;
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
-use slipway_parts::{Arch, Parts, RareDrivers, cpio, hex, sha256};
+use slipway_parts::{Arch, Parts, RareDrivers, cpio, sha256};
 use slipway_protocol::node::boot_report::program_of;
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 

@@ -2,7 +2,7 @@
 //!
 //! Events are judged by register and digest alone, because nothing proves their types and descriptions.
 
-use slipway_parts::hex;
+use base16ct::lower::encode_string as hex;
 
 use crate::measurements::{MEASURED, Measurements, NO_PROGRAMS, SectionDigest, name_digest, sha256};
 

@@ -4,10 +4,11 @@
 //! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes
 //! from outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
 
+use base16ct::lower::encode_string as hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use slipway_formats::pe::Sections;
-use slipway_parts::{Arch, hex};
+use slipway_parts::Arch;
 use slipway_secure_boot::authenticode;
 
 use crate::machine_settings::{self, MachineSettings};

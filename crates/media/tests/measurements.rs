@@ -8,10 +8,11 @@ mod image;
 use std::fs;
 use std::process::Command;
 
+use base16ct::lower::encode_string as hex;
 use image::{Event, Image, digest, program, unhex};
 use slipway_media::judge::{Known, Mismatch, judge};
 use slipway_media::{MachineSettings, MeasureError, Measurements, SectionDigest};
-use slipway_parts::{Arch, hex};
+use slipway_parts::Arch;
 use slipway_protocol::Secret;
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use slipway_tpm::judge::event_log::EventLog;

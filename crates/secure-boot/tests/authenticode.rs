@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{DIRECTORY, Folder, HEADERS, KEY, OTHER_KEY, has, hex, image, unordered, virt_firmware};
+use base16ct::lower::encode_string as hex;
+use common::{DIRECTORY, Folder, HEADERS, KEY, OTHER_KEY, has, image, unordered, virt_firmware};
 use slipway_secure_boot::authenticode::{digest, sign, signatures, verify};
 
 /// Programs that are laid out in different ways.

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Folder, KEY, OTHER_KEY, hex, virt_firmware};
+use base16ct::lower::encode_string as hex;
+use common::{Folder, KEY, OTHER_KEY, virt_firmware};
 use slipway_secure_boot::lists::{Content, Entry, build, parse};
 use slipway_secure_boot::{Uuid, Variable, microsoft};
 

@@ -19,7 +19,7 @@ fn a_prediction_is_the_value_of_a_machine_with_these_keys() {
     let dbx = [Entry::sha256(DBX_OWNER, nothing.as_ref().try_into().unwrap())];
     let value = |dbx: &[Entry], vouched: &Entry| {
         let lists = [(Variable::Pk, &pk[..]), (Variable::Kek, &kek), (Variable::Db, &db), (Variable::Dbx, dbx)];
-        register_7(lists, vouched).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        base16ct::lower::encode_string(&register_7(lists, vouched))
     };
     let [own] = &db;
     assert_eq!(value(&dbx, own), VALUE);

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{hex, virt_firmware};
+use base16ct::lower::encode_string as hex;
+use common::virt_firmware;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use slipway_secure_boot::lists::{Content, Entry};
 use slipway_secure_boot::{Certificate, Variable, authenticode, microsoft};

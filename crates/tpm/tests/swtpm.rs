@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::Output;
 
+use base16ct::lower::encode_string as hex;
 use sha2::{Digest, Sha256};
 use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
 use slipway_tpm::device::{Attester, TpmError};
@@ -328,8 +329,4 @@ fn self_signed(tpm: &Swtpm) -> Vec<u8> {
     let der = fs::read(tpm.path("certificate")).unwrap();
     assert!(der.len() > 256, "it has a length of two bytes");
     der
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
+use base16ct::lower::encode_string as hex;
 use ring::digest::{SHA256, digest};
 use rustix::fs::OFlags;
 use slipway_installer::config::BAKED;
@@ -105,10 +106,6 @@ fn complaint() -> Option<String> {
 fn complaint_of(record: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(record).ok()?.split_once(';')?.1.lines().next()?;
     UNPACKING_FAILED.iter().any(|start| text.starts_with(start)).then(|| text.to_owned())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -53,8 +53,7 @@ fn platform_key(path: &Path, notes: &mut Notes) -> Option<String> {
     let list = content.get(ATTRIBUTES..).unwrap_or_default();
     let entries = signature_list::parse(list).map_err(|error| note(path, &error, notes)).ok()?;
     let certificate = entries.iter().find(|entry| entry.kind == signature_list::X509)?;
-    let digest = digest(&SHA256, certificate.data);
-    Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Some(base16ct::lower::encode_string(digest(&SHA256, certificate.data).as_ref()))
 }
 
 fn tpm(path: &Path, notes: &mut Notes) -> Option<u8> {

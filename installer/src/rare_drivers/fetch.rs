@@ -125,8 +125,7 @@ impl Pack {
 }
 
 fn is(bytes: &[u8], sha256: &str) -> bool {
-    let hex: String = digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    hex == sha256
+    base16ct::lower::encode_string(digest(&SHA256, bytes).as_ref()) == sha256
 }
 
 impl Client {

@@ -1,5 +1,6 @@
 //! Ids, codes and tokens that cannot be guessed, and how tokens are stored.
 
+use base16ct::lower::encode_string as hex;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -48,11 +49,6 @@ pub fn token_hash(token: &str) -> String {
 /// SHA-256 of a token that is good for one image, in hexadecimal.
 pub fn image_token_hash(token: &str, digest: &slipway_protocol::Digest) -> String {
     token_hash(&format!("{token} {digest}"))
-}
-
-/// Lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use slipway_protocol::ErrorCode;
 use slipway_secure_boot::authenticode;
 
 use crate::base::error::Error;
-use crate::base::random;
 use crate::base::time::now;
 use crate::store;
 use crate::store::boot_builds::{self, Build, Program};
@@ -55,7 +54,7 @@ pub async fn require(store: &Store, required: bool) -> Result<(), Error> {
 pub async fn allow(store: &Store, name: &str, program: &[u8]) -> Result<String, Error> {
     let digest = authenticode::digest(program)
         .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{name:?} cannot be allowed: {error}")))?;
-    let program = Program { digest: random::hex(&digest), name: name.to_owned(), at: now() };
+    let program = Program { digest: base16ct::lower::encode_string(&digest), name: name.to_owned(), at: now() };
     let mut transaction = store.write().await?;
     boot_builds::save_program(&mut transaction, &program).await?;
     store::commit(transaction).await?;

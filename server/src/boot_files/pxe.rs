@@ -192,7 +192,7 @@ fn policy(folder: &Path, base: &str) -> Policy {
 /// What is known about a machine by UUID and one of its network cards, and the id of its node, if it is one node's. Firmware
 /// does not send the serial number.
 async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
-    let uuid = machine.uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect());
+    let uuid = machine.uuid.map(|uuid| base16ct::lower::encode_string(&uuid));
     let asks = Identity { uuid, serial: None, macs: vec![mac(machine)] }.usable();
     let mut connection = store.read().await?;
     // Two machines may have had the same network card.

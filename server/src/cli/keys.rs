@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use base16ct::lower::encode_string as hex;
 use clap::{Args, Subcommand};
 use slipway_secure_boot::authenticode;
 use slipway_server::base::data::DataDir;
-use slipway_server::base::random::hex;
 use slipway_server::keys::pkcs11;
 use slipway_server::keys::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
 use time::OffsetDateTime;

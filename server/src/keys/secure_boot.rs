@@ -5,6 +5,8 @@
 
 mod stored;
 
+use base16ct::lower::encode_string as hex;
+use base16ct::mixed;
 use slipway_protocol::ErrorCode;
 use slipway_secure_boot::lists::{self, Content, Entry};
 use slipway_secure_boot::{Certificate, SigningKey, Uuid, Variable, Write, microsoft, register_7, update};
@@ -133,7 +135,7 @@ impl SecureBoot {
 
     /// The SHA-256 of the platform key's certificate, in hexadecimal, by which a machine with these keys is known.
     pub fn platform_key(&self) -> String {
-        crate::base::random::hex(&self.pk.certificate().sha256())
+        hex(&self.pk.certificate().sha256())
     }
 
     /// Whether the lists have Microsoft's certificates too.
@@ -189,7 +191,7 @@ impl SecureBoot {
     /// Lets a program no longer start, by its digest (Authenticode, SHA-256).
     pub fn revoke(data: &DataDir, digest: [u8; 32]) -> Result<Self, Error> {
         Self::change(data, |keys| {
-            let program = Revoked::Program(crate::base::random::hex(&digest));
+            let program = Revoked::Program(hex(&digest));
             if !keys.stored.revoked.contains(&program) {
                 keys.stored.revoked.push(program);
             }
@@ -233,7 +235,7 @@ impl SecureBoot {
         let lists = [pk?, kek?, db?, dbx?];
         let variables = lists.each_ref().map(|(variable, entries)| (*variable, &entries[..]));
         let own = Entry::certificate(self.owner, self.db.certificate());
-        Ok(crate::base::random::hex(&register_7(variables, &own)))
+        Ok(hex(&register_7(variables, &own)))
     }
 
     fn entries(&self, variable: Variable) -> Result<Vec<Entry>, Error> {
@@ -256,8 +258,9 @@ impl SecureBoot {
             Revoked::Certificate(pem) => {
                 Ok(Entry::certificate(owner, &Certificate::from_pem(pem).map_err(failed("making lists"))?))
             }
-            Revoked::Program(hex) => {
-                let digest = unhex(hex).ok_or("a digest is not SHA-256 in hexadecimal").map_err(failed("reading"))?;
+            Revoked::Program(digits) => {
+                let digest = mixed::decode_vec(digits).ok().and_then(|digest| digest.try_into().ok());
+                let digest = digest.ok_or("a digest is not SHA-256 in hexadecimal").map_err(failed("reading"))?;
                 Ok(Entry { owner, content: Content::Sha256(digest) })
             }
         }
@@ -270,17 +273,6 @@ fn new_owner() -> Uuid {
     bytes[6] = bytes[6] & 0x0F | 0x40;
     bytes[8] = bytes[8] & 0x3F | 0x80;
     Uuid::from_bytes(bytes)
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 {
-        return None;
-    }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// There are no keys in the data folder.

@@ -20,7 +20,6 @@ use tokio::task::JoinHandle;
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::base::random;
 use crate::base::time::now;
 use crate::image::publish;
 use crate::rules::state;
@@ -261,7 +260,7 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
             Err(error) => return Err(failed("reading")(error)),
         }
     }
-    let found = random::hex(&hash.finalize());
+    let found = base16ct::lower::encode_string(&hash.finalize());
     if found != image.digest.hex() {
         fs::remove_file(place).map_err(failed("removing"))?;
         let message = format!("the stored image has the digest sha256:{found}, but must have {}", image.digest);

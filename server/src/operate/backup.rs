@@ -10,6 +10,7 @@ use std::io::{Read, Seek, Write};
 use std::path::Path;
 
 use age::x25519::Recipient;
+use base16ct::lower::encode_string as hex;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::ErrorCode;
 
@@ -17,7 +18,6 @@ pub use self::restore::restore;
 use crate::base::data::{Aside, DataDir};
 use crate::base::error::Error;
 use crate::base::random;
-use crate::base::random::hex;
 use crate::base::time::now;
 use crate::keys::seal;
 use crate::store::Store;

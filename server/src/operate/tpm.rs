@@ -69,6 +69,6 @@ pub async fn node_attestation(store: &Store, reference: &str) -> Result<NodeAtte
         Error::refused(ErrorCode::NotFound, message)
     })?;
     let Attestation { at, keys, proof } = attestation;
-    let values = proof.pcrs.iter().map(|value| value.0.iter().map(|byte| format!("{byte:02x}")).collect());
+    let values = proof.pcrs.iter().map(|value| base16ct::lower::encode_string(&value.0));
     Ok(NodeAttestation { at, pcrs: QUOTED_PCRS.iter().copied().zip(values).collect(), keys, proof })
 }

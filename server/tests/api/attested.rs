@@ -49,7 +49,7 @@ async fn disarm(server: &TestServer) {
 /// Starts the machine: the firmware measures, and has a log of it.
 fn boot(tpm: &mut Swtpm) -> Vec<u8> {
     tpm.power_cycle();
-    let digest: String = sha256(FIRMWARE).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = base16ct::lower::encode_string(&sha256(FIRMWARE));
     tpm.run("tpm2_pcrextend", &[&format!("0:sha256={digest}")]);
     event_log(&[(0, IPL, FIRMWARE)])
 }
@@ -259,8 +259,7 @@ async fn a_registered_endorsement_key_is_proof_from_the_first_boot() {
     let log = boot(&mut tpm);
     // The digest that an operator gets from tpm2-tools.
     tpm.run("tpm2_createek", &["-G", "ecc", "-c", "ek.ctx", "-u", "ek.der", "-f", "der"]);
-    let digest: String =
-        sha256(&std::fs::read(tpm.path("ek.der")).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = base16ct::lower::encode_string(&sha256(&std::fs::read(tpm.path("ek.der")).unwrap()));
     add_web1(&server, Proof::Attested, &[format!("sha256:{digest}")]).await;
     tpm.power_cycle();
     let log = {

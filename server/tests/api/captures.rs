@@ -66,7 +66,7 @@ async fn begin(server: &TestServer, node: &Node, run: &str, name: &str) -> Respo
 }
 
 fn described(bytes: &[u8]) -> CapturedImage {
-    let digest = format!("sha256:{}", random::hex(&Sha256::digest(bytes))).parse().unwrap();
+    let digest = format!("sha256:{:x}", Sha256::digest(bytes)).parse().unwrap();
     let raw_digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
     CapturedImage { name: "web1.zst".to_owned(), size: bytes.len() as u64, digest, raw_size: 4096, raw_digest }
 }

@@ -57,8 +57,7 @@ fn qcow2(size: u64) -> Vec<u8> {
 }
 
 fn sha256(bytes: &[u8]) -> Digest {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}").parse().unwrap()
+    format!("sha256:{:x}", Sha256::digest(bytes)).parse().unwrap()
 }
 
 async fn add(server: &TestServer, bytes: &[u8], known: Known) -> Result<Added, Error> {

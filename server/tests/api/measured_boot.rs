@@ -37,7 +37,7 @@ fn boot(tpm: &mut Swtpm, events: &[Event]) -> Vec<u8> {
     tpm.power_cycle();
     let mut log = header(&[(0x0b, 32)]);
     for (register, digest) in events {
-        tpm.run("tpm2_pcrextend", &[&format!("{register}:sha256={}", slipway_parts::hex(digest))]);
+        tpm.run("tpm2_pcrextend", &[&format!("{register}:sha256={}", base16ct::lower::encode_string(digest))]);
         log.extend([u32::from(*register).to_le_bytes(), IPL.to_le_bytes(), 1_u32.to_le_bytes()].concat());
         log.extend([&[0x0b, 0], &digest[..], &0_u32.to_le_bytes()].concat());
     }

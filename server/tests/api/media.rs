@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
+use base16ct::lower::encode_string as hex;
 use slipway_media::Manifest;
 use slipway_parts::{About, Arch, Parts};
 use slipway_secure_boot::lists::{self, Content};
@@ -78,7 +79,7 @@ fn builds_are_recorded_until_an_operator_forgets_them() {
     let first = bench.build(&[]);
     let [measured] = &first.measurements[..] else { panic!("{first:?}") };
     let digest = authenticode::digest(&bench.program()).unwrap();
-    assert_eq!(measured.program, slipway_parts::hex(&digest));
+    assert_eq!(measured.program, hex(&digest));
     // The files of the first are gone after two more.
     let ids = [first.id, bench.build(&["--argument", "a"]).id, bench.build(&["--argument", "b"]).id];
     assert!(!bench.path("boot/media").join(&ids[0]).exists());
@@ -404,8 +405,4 @@ fn keys_are_imported_or_made_once() {
          restore it from a backup"
     );
     assert_eq!(damaged, expect);
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -94,13 +94,8 @@ impl Key {
 
     /// The key as 32 hexadecimal digits, which are enough for a cache.
     pub fn hex(self) -> String {
-        hex(&self.0.finalize())[..32].to_owned()
+        base16ct::lower::encode_string(&self.0.finalize())[..32].to_owned()
     }
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// All files below a path, sorted; the path itself if it is a file.

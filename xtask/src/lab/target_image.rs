@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use slipway_parts::Arch;
 
-use crate::host::cache::{self, Key, hex};
+use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::debian::{self, Sources};
 use crate::host::{packages, translation, workspace};
@@ -240,7 +240,7 @@ fn digest(mut from: impl Read, mut to: impl Write) -> Result<(u64, String)> {
     loop {
         let count = from.read(&mut buffer).context("reading the image")?;
         if count == 0 {
-            return Ok((size, hex(&hash.finalize())));
+            return Ok((size, base16ct::lower::encode_string(&hash.finalize())));
         }
         hash.update(&buffer[..count]);
         to.write_all(&buffer[..count]).context("writing the image")?;

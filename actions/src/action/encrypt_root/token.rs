@@ -12,14 +12,13 @@ use super::luks2::Slot;
 pub(super) fn slot(secret: &[u8], sealed: &Sealed, pcrs: &[u32]) -> Slot {
     let mut pcrs = pcrs.to_vec();
     pcrs.sort_unstable();
-    let policy: String = sealed.policy.iter().map(|byte| format!("{byte:02x}")).collect();
     let token = json!({
         "type": "systemd-tpm2",
         "tpm2-blob": BASE64.encode(&sealed.blob),
         "tpm2-pcrs": pcrs,
         "tpm2-pcr-bank": "sha256",
         "tpm2-primary-alg": sealed.primary,
-        "tpm2-policy-hash": policy,
+        "tpm2-policy-hash": base16ct::lower::encode_string(&sealed.policy),
         "tpm2-pin": false,
     });
     Slot { passphrase: BASE64.encode(secret), token }

@@ -62,11 +62,10 @@ mod tests {
             "2718281828459045235360287471352662497757247093699959574966967627",
             "3141592653589793238462643383279502884197169399375105820974944592",
         ];
-        let digits = key.concat();
-        let key: [u8; KEY] = std::array::from_fn(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap());
+        let key: [u8; KEY] = base16ct::lower::decode_vec(key.concat()).unwrap().try_into().unwrap();
         let mut sector: Vec<u8> = (0..512).map(|n: usize| n as u8).collect();
         Xts::new(&key).encrypt(&mut sector, 0xFF * 512, 512);
-        let hex: String = sector.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = base16ct::lower::encode_string(&sector);
         assert!(hex.starts_with("1c3b3a102f770386e4836c99e370cf9bea00803f5e482357a4ae12d414a3e63b"), "{hex}");
         assert!(hex.ends_with("a9fcea70b9c6e693e148c151"), "{hex}");
     }

@@ -1,5 +1,7 @@
 //! Fields of superblocks. A field beyond the given bytes is none.
 
+use crate::random::uuid_text;
+
 /// Whether the bytes are at an offset.
 pub(super) fn is_at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
     bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic))
@@ -36,14 +38,7 @@ pub(crate) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
 /// A UUID of 16 bytes in printed order (RFC 9562, 4); none if all are zero.
 pub(super) fn uuid(bytes: &[u8], offset: usize) -> Option<String> {
     let bytes: [u8; 16] = array(bytes, offset)?;
-    let mut text = String::new();
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    (bytes != [0; 16]).then_some(text)
+    (bytes != [0; 16]).then(|| uuid_text(&bytes))
 }
 
 /// The serial number of FAT and exFAT, as Windows prints it; none if it is zero.

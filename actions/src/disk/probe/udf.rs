@@ -1,5 +1,7 @@
 //! UDF (ECMA-167, parts 2 and 3; OSTA, Universal Disk Format Specification 2.60).
 
+use base16ct::lower::encode_string as hex;
+
 use super::FileSystem;
 use super::area::Area;
 use super::fields::{is_at, le16, le32, utf16_be};
@@ -100,13 +102,12 @@ fn string(descriptor: &[u8], offset: usize) -> Option<String> {
 fn uuid(volume_set: &str) -> Option<String> {
     let bytes = volume_set.as_bytes();
     let bytes = bytes.get(..bytes.len().min(16))?;
-    let codes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let head = bytes.get(..8)?;
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let lower = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_ascii_lowercase();
     Some(match digits {
         16 => lower(bytes),
-        0..8 => codes(head),
-        _ => format!("{}{}", lower(head), codes(bytes.get(8..12)?)),
+        0..8 => hex(head),
+        _ => format!("{}{}", lower(head), hex(bytes.get(8..12)?)),
     })
 }

@@ -119,7 +119,7 @@ pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Res
     let (part, start, _, size) = below;
     let mut top = vec![0; size];
     read(part, start * size as u64, &mut top)?;
-    Ok(Ok(tree.hash(&top).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok(Ok(base16ct::lower::encode_string(tree.hash(&top).as_ref())))
 }
 
 /// The first of these blocks (part, first, number, size) whose hash is not in the level above.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use super::{BLOCK_SIZES, Bmap, Checksum, Error, MAX_DEPTH, MAX_RANGES, MAX_TEXT, Mapped, hex};
+use super::{BLOCK_SIZES, Bmap, Checksum, Error, MAX_DEPTH, MAX_RANGES, MAX_TEXT, Mapped};
 
 /// Parses a block map and verifies its own digest.
 pub fn parse(text: &[u8]) -> Result<Bmap, Error> {
@@ -205,7 +205,7 @@ fn verify(text: &[u8], checksum: Checksum, own: &str, place: &Range<usize>) -> R
     context.update(text.get(..place.start).unwrap_or_default());
     context.update("0".repeat(own.len()).as_bytes());
     context.update(text.get(place.end..).unwrap_or_default());
-    let found = hex(context.finish().as_ref());
+    let found = base16ct::lower::encode_string(context.finish().as_ref());
     match own.eq_ignore_ascii_case(&found) {
         true => Ok(()),
         false => Err(Error::Checksum { expected: own.to_owned(), found }),
@@ -229,11 +229,9 @@ fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, Str
 }
 
 pub(super) fn bytes_of_hex(digits: &str) -> Result<Box<[u8]>, String> {
-    let pairs = digits.as_bytes().chunks(2).map(|pair| {
-        let pair = str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        pair.filter(|pair| pair.len() == 2).and_then(|pair| u8::from_str_radix(pair, 16).ok())
-    });
-    let too_long = digits.len() > 2 * Checksum::Sha512.len();
-    let bytes: Option<Box<[u8]>> = if too_long { None } else { pairs.collect() };
-    bytes.ok_or_else(|| "a digest has characters other than hexadecimal digits, or too many digits".to_owned())
+    let short = Some(digits).filter(|digits| digits.len() <= 2 * Checksum::Sha512.len());
+    let bytes = short.and_then(|digits| base16ct::mixed::decode_vec(digits).ok());
+    bytes
+        .map(Vec::into_boxed_slice)
+        .ok_or_else(|| "a digest has characters other than hexadecimal digits, or too many digits".to_owned())
 }

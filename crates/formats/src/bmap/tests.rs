@@ -18,7 +18,7 @@ fn sealed(text: &str, checksum: Checksum) -> String {
     let zeros = "0".repeat(checksum.len() * 2);
     let mut context = checksum.context();
     context.update(text.replace("OWN", &zeros).as_bytes());
-    text.replace("OWN", &hex(context.finish().as_ref()))
+    text.replace("OWN", &base16ct::lower::encode_string(context.finish().as_ref()))
 }
 
 fn message(text: &str) -> String {

@@ -186,9 +186,7 @@ mod tests {
                           7300680069006d007800360034002e0065006600690000007fff0400";
 
     fn bytes(hex: &str) -> Vec<u8> {
-        let digits: Vec<char> = hex.chars().filter(char::is_ascii_hexdigit).collect();
-        let pairs = digits.chunks(2).map(|pair| pair.iter().collect::<String>());
-        pairs.map(|pair| u8::from_str_radix(&pair, 16).unwrap()).collect()
+        base16ct::lower::decode_vec(hex.replace(' ', "")).unwrap()
     }
 
     fn debian() -> LoaderPath {

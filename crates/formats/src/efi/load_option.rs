@@ -85,8 +85,7 @@ impl LoadOption {
         let wide = String::from_utf16(&wide).ok().filter(|_| data.get(1) == Some(&0));
         let text = wide.unwrap_or(narrow);
         let is_text = !text.is_empty() && text.chars().all(|c| !c.is_control() && c != char::REPLACEMENT_CHARACTER);
-        let bytes = || data.iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(if is_text { text } else { bytes() })
+        Some(if is_text { text } else { base16ct::lower::encode_string(data) })
     }
 
     /// Whether the firmware may start the entry by itself, once it is active.

@@ -91,5 +91,5 @@ pub fn digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 pub fn unhex(text: &str) -> [u8; 32] {
-    std::array::from_fn(|at| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).unwrap())
+    base16ct::lower::decode_vec(text).unwrap().try_into().unwrap()
 }

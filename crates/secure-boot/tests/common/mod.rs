@@ -73,10 +73,6 @@ pub fn virt_firmware(program: &str) -> Option<String> {
     Some(tools.join(program).to_str().unwrap().to_owned())
 }
 
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Bytes of all headers of [`image`], and the place of the data directory of its signatures.
 pub const HEADERS: usize = 512;
 pub const DIRECTORY: usize = 64 + 24 + 144;

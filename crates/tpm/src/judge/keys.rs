@@ -1,7 +1,5 @@
 //! The public keys of a TPM. Numbers and structures: Trusted Platform Module Library, Part 2, sections 6.3, 8.3 and 12.2.
 
-use std::fmt::Write;
-
 use ring::digest::{SHA256, digest};
 use slipway_protocol::node::attestation::TpmKeys;
 use thiserror::Error;
@@ -214,8 +212,5 @@ fn name(public: &[u8]) -> Name {
 }
 
 fn text(digest: &[u8]) -> String {
-    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("sha256:{}", base16ct::lower::encode_string(digest))
 }

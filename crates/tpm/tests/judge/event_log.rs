@@ -39,8 +39,7 @@ fn what_was_measured_is_replayed_and_what_was_only_said_is_not() {
 #[test]
 fn the_log_of_a_machine_gives_the_values_of_its_tpm() {
     let log = EventLog::parse(include_bytes!("../../../../fuzz/corpus/event_log/linux-on-ovmf")).unwrap();
-    let values =
-        log.replay().into_values().map(|value| value.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let values = log.replay().into_values().map(|value| base16ct::lower::encode_string(&value));
     let expected = [
         "eaa650ae9b6b9c6d0ef4fab4dda3af9769f23c839ca3c98307a7a84831cbb472",
         "8e9d1fe23131f12d6a523e9c32eb3223d4dc25e14eb5fd60163e7ba8de0f248c",

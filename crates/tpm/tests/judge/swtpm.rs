@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use base16ct::lower::encode_string as hex;
 use slipway_protocol::node::attestation::{Blob, TpmChallenge, TpmKeys, TpmProof};
 use slipway_tpm::judge::{Challenger, Endorsement, Keys, ProofError, Roots};
 use tempfile::TempDir;
@@ -64,7 +65,7 @@ impl Tpm {
     fn measure(&self, events: &[(u32, u32, &[u8])]) {
         for (pcr, kind, data) in events {
             if *kind != NO_ACTION {
-                let digest: String = sha256(data).iter().map(|byte| format!("{byte:02x}")).collect();
+                let digest = hex(&sha256(data));
                 self.run("tpm2_pcrextend", &[&format!("{pcr}:sha256={digest}")]);
             }
         }
@@ -87,7 +88,7 @@ impl Tpm {
 
     /// A quote over a nonce and a selection of registers, and its signature.
     fn quote(&self, nonce: &[u8], selection: &str) -> (Blob, Blob) {
-        let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        let nonce = hex(nonce);
         self.run(
             "tpm2_quote",
             &["-c", "ak.ctx", "-l", selection, "-q", &nonce, "-m", "quote", "-s", "signature", "-g", "sha256"],
@@ -118,9 +119,8 @@ fn a_tpm_proves_itself_with_an_ecc_or_an_rsa_endorsement_key() {
         tpm.measure(EVENTS);
         let keys = Keys::parse(&tpm.keys()).unwrap();
         tpm.run("tpm2_createek", &["-G", kind, "-c", "same.ctx", "-u", "ek.der", "-f", "der"]);
-        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(keys.ek_digest(), format!("sha256:{}", hex(sha256(&tpm.read("ek.der")))));
-        assert_eq!(keys.ak_digest(), format!("sha256:{}", hex(tpm.read("ak.name")[2..].try_into().unwrap())));
+        assert_eq!(keys.ek_digest(), format!("sha256:{}", hex(&sha256(&tpm.read("ek.der")))));
+        assert_eq!(keys.ak_digest(), format!("sha256:{}", hex(&tpm.read("ak.name")[2..])));
         tpm.run("tpm2_flushcontext", &["-t"]);
 
         let challenger = Challenger::new().unwrap();
@@ -272,7 +272,6 @@ impl Authority {
 
     /// The certificate of an ECC P-256 endorsement key. swtpm_setup makes none, its authority does.
     fn certify(&self, keys: &TpmKeys) -> Blob {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         // TPMT_PUBLIC ends with both coordinates, each with its size before it.
         let (rest, y) = keys.ek.0.split_at(keys.ek.0.len() - 32);
         let point = format!("x={},y={},id=secp256r1", hex(&rest[rest.len() - 34..rest.len() - 2]), hex(y));

@@ -8,13 +8,13 @@ use std::path::Path;
 
 use age::Decryptor;
 use age::x25519::Identity;
+use base16ct::lower::encode_string as hex;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::ErrorCode;
 
 use super::{DATABASE, Hashed, IMAGES, KEYS, SUMS};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::base::random::hex;
 use crate::store;
 use crate::store::{Store, runs};
 

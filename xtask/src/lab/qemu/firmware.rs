@@ -124,7 +124,7 @@ pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
 /// Sets a machine's variables, and switches Secure Boot on if they have keys.
 pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
     let json = |variable: &Variable| {
-        let hex: String = variable.content.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = base16ct::lower::encode_string(&variable.content);
         json!({ "name": variable.name, "guid": variable.vendor, "attr": variable.attributes, "data": hex })
     };
     let text = json!({ "version": 2, "variables": variables.iter().map(json).collect::<Vec<_>>() }).to_string();

@@ -146,19 +146,14 @@ pub(super) fn is_serial(text: &str) -> bool {
 /// Whether the 32 digits are a UUID of many machines, in this order of bytes or the other: firmware before SMBIOS 2.6
 /// has the first three fields in the other order (DSP0134, 7.2.1).
 pub(super) fn is_uuid(digits: &str) -> bool {
-    let bytes: Vec<u8> = digits
-        .as_bytes()
-        .chunks(2)
-        .filter_map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
-    let Ok(bytes): Result<[u8; 16], _> = bytes.try_into() else { return false };
-    let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
+    let bytes = base16ct::mixed::decode_vec(digits).ok().and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
+    let Some(bytes @ [a, b, c, d, e, f, g, h, rest @ ..]) = bytes else { return false };
     let swapped: Vec<u8> = [d, c, b, a, f, e, h, g].into_iter().chain(rest).collect();
     [bytes.as_slice(), &swapped].into_iter().any(is_shared_uuid)
 }
 
 fn is_shared_uuid(bytes: &[u8]) -> bool {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = base16ct::lower::encode_string(bytes);
     let count = |byte: u8| bytes.iter().filter(|found| **found == byte).count();
     let is_filler = |part: &str| is_repeated(part) || is_run(part);
     let fields = [0..8, 8..12, 12..16, 16..20, 20..32].map(|field| digits.get(field).unwrap_or_default());
