@@ -41,6 +41,7 @@ pub use error::{
     SourceError, TargetError, certificate_verdict, is_transient,
 };
 pub use fetch::http_proxy;
+pub use fetch::retry::back_off;
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::{Report, Tell};

@@ -50,9 +50,10 @@ impl Outage {
     }
 }
 
-/// A pause that doubles with each try. Half of it is random, so that a thousand machines do not retry at the same time.
-pub(crate) fn back_off(failures: u32) -> Duration {
-    let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+/// The pause after a number of failures in a row: it doubles from `first` up to `longest`. Half of it is random, so that a
+/// thousand machines do not retry at the same time.
+pub fn back_off(failures: u32, first: Duration, longest: Duration) -> Duration {
+    let full = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     let random = RandomState::new().hash_one(failures) % 1000;
     full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
 }
@@ -70,10 +71,15 @@ pub(crate) fn outlook(patience: Duration, machine: &dyn Machine) -> String {
     format!("trying again until {time} UTC ({long}){end}")
 }
 
+/// The pause before the next try, if the server asks for none.
+pub(crate) fn usual_pause(failures: u32) -> Duration {
+    back_off(failures, FIRST_PAUSE, LONGEST_PAUSE)
+}
+
 /// The pause before the next try: as long as the server asks for, up to a limit, but never shorter than the usual
 /// back-off.
 pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
-    back_off(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
+    usual_pause(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
 }
 
 /// Fetches a source. If it cannot be resumed, fetches it from its start again.
@@ -116,7 +122,7 @@ mod tests {
     #[test]
     fn pauses_grow_and_stay_bounded() {
         for (failures, at_least, at_most) in [(1, 125, 250), (2, 250, 500), (7, 5000, 10_000), (100, 5000, 10_000)] {
-            let pause = back_off(failures).as_millis();
+            let pause = usual_pause(failures).as_millis();
             assert!((at_least..=at_most).contains(&pause), "{failures} failures gave {pause} ms");
         }
     }

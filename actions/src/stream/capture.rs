@@ -287,6 +287,6 @@ impl<'a> Tries<'a> {
             "storing the image {name} was interrupted at byte {offset} and continues: {}",
             text::chain(source.as_ref())
         ));
-        if retry::sleep(retry::back_off(failures), self.stop) { Ok(()) } else { Err(Halt::Stopped) }
+        if retry::sleep(retry::usual_pause(failures), self.stop) { Ok(()) } else { Err(Halt::Stopped) }
     }
 }

@@ -2,29 +2,24 @@
 
 use std::time::Duration;
 
+use slipway_actions::back_off;
+
 /// First wait, and the longest.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// Waits that double. Each is shortened by up to half at random, so that a thousand nodes do not ask at the same moment
-/// when the server comes back.
-#[derive(Debug)]
+/// Waits that double. Part of each is random, so that a thousand nodes do not ask at the same moment when the server
+/// comes back.
+#[derive(Debug, Default)]
 pub struct Backoff {
-    wait: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { wait: FIRST }
-    }
+    failures: u32,
 }
 
 impl Backoff {
     /// The next wait.
     pub fn next_wait(&mut self) -> Duration {
-        let wait = self.wait.mul_f64(0.5 + fastrand::f64() / 2.0);
-        self.wait = (self.wait * 2).min(LONGEST);
-        wait
+        self.failures = self.failures.saturating_add(1);
+        back_off(self.failures, FIRST, LONGEST)
     }
 
     /// Starts over after a success.
