@@ -1,14 +1,14 @@
 //! The key of the machine. The server knows the machine by it, so all installers of one boot use the same.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 use slipway_protocol::Secret;
 use tracing::warn;
 
+use crate::files::write_whole;
 use crate::server::tls::TlsError;
 
 /// Name of the file with the key, in PEM, in [`crate::Options::state`].
@@ -34,7 +34,7 @@ impl MachineKey {
             Err(error) => warn!("reading the key of this machine from {path:?}: {error}; making a new one"),
         }
         let key = KeyPair::generate().map_err(wrong)?;
-        if let Err(error) = store(folder, &path, &key.serialize_pem()) {
+        if let Err(error) = write_whole(&path, key.serialize_pem().as_bytes()) {
             warn!("storing the key of this machine in {path:?}: {error}");
         }
         Ok(Self(key))
@@ -50,15 +50,6 @@ impl MachineKey {
     pub fn pem(&self) -> Secret {
         self.0.serialize_pem().into()
     }
-}
-
-/// Writes the key for its owner alone, whole or not at all.
-fn store(folder: &Path, path: &Path, pem: &str) -> std::io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let aside = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-    file.write_all(pem.as_bytes())?;
-    fs::rename(aside, path)
 }
 
 fn wrong(source: rcgen::Error) -> TlsError {
