@@ -44,11 +44,11 @@ macro_rules! kinds {
 
             $(fn $method<V: Visitor<'de>>(self, $($argument: $of,)* visitor: V) -> Result<V::Value, D::Error> {
                 let kind = Kind::$kind { $($argument),* };
-                self.inner.deserialize_option(Present { kind, visitor, place: self.place })
+                self.inner.deserialize_option(Present { kind: Some(kind), visitor, place: self.place })
             })*
 
             fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-                self.inner.deserialize_option(Optional { visitor, place: self.place })
+                self.inner.deserialize_option(Present { kind: None, visitor, place: self.place })
             }
         }
     };
@@ -98,9 +98,9 @@ impl Kind {
     }
 }
 
-/// Asks for a kind if there is a value.
+/// Asks for a kind if there is a value. Without a kind, the type is an option, and asks for one itself.
 struct Present<'a, V> {
-    kind: Kind,
+    kind: Option<Kind>,
     visitor: V,
     place: Place<'a>,
 }
@@ -121,33 +121,10 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Present<'_, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.kind.ask(inner, Looking { visitor: self.visitor, place: self.place, kind: self.kind })
-    }
-}
-
-/// Gives an optional value to its type, which asks for a kind then.
-struct Optional<'a, V> {
-    visitor: V,
-    place: Place<'a>,
-}
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for Optional<'_, V> {
-    type Value = V::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.visitor.expecting(f)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<V::Value, E> {
-        Err(self.place.no_value())
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
-        Err(self.place.no_value())
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Given::new(inner, self.place))
+        match self.kind {
+            Some(kind) => kind.ask(inner, Looking { visitor: self.visitor, place: self.place, kind }),
+            None => self.visitor.visit_some(Given::new(inner, self.place)),
+        }
     }
 }
 
