@@ -1,4 +1,4 @@
-//! From parts and a configuration to boot files.
+//! Makes boot files from parts and a configuration.
 
 use std::io;
 
@@ -21,14 +21,14 @@ const LABEL: &str = "SLIPWAY";
 const DISK_START: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What boot files are made of.
+/// The input of a build.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// What machines are told.
+    /// The machines' configuration.
     pub config: &'a Config,
     /// One entry for each architecture.
     pub parts: &'a [Parts],
-    /// What to make.
+    /// Kinds of boot files to make.
     pub kinds: &'a [Kind],
     /// Signs the unified kernel images for Secure Boot.
     pub signer: Option<&'a SigningKey>,
@@ -43,7 +43,7 @@ pub enum BuildError {
     /// A value of the configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There are no parts, or two for one architecture.
+    /// No parts, or two for one architecture.
     #[error("making boot files: {0}")]
     Parts(&'static str),
     /// The unified kernel image cannot be made.
@@ -52,7 +52,7 @@ pub enum BuildError {
     /// The unified kernel image cannot be signed.
     #[error("signing the unified kernel image for {}", arch.name())]
     Sign {
-        /// Its architecture.
+        /// Architecture of the image.
         arch: Arch,
         /// The cause.
         #[source]
@@ -75,7 +75,7 @@ pub enum BuildError {
     },
 }
 
-/// The digest of everything that files are made of: SHA-256, cut to 16 hexadecimal digits.
+/// SHA-256 of all inputs, truncated to 16 hexadecimal digits.
 pub fn id(inputs: &Inputs) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| {
@@ -95,7 +95,7 @@ pub fn id(inputs: &Inputs) -> String {
     hex(&hasher.finalize()).chars().take(16).collect()
 }
 
-/// Makes boot files and the manifest, which comes last.
+/// Makes boot files, then the manifest.
 pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
     let Inputs { config, parts, kinds, signer } = *inputs;
     config.check(kinds)?;
@@ -108,7 +108,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
-        // Whatever a machine was started from, it and its system fetch the rest from the server.
+        // However a machine was booted, it and its system fetch these files from the server.
         if let Some(program) = &parts.program {
             build.write(&program_of(arch.name()), &[program], None)?;
         }
@@ -158,13 +158,13 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
 fn check(parts: &[Parts]) -> Result<(), BuildError> {
     let archs: std::collections::BTreeSet<Arch> = parts.iter().map(|parts| parts.about.arch).collect();
     match (parts.len(), archs.len()) {
-        (0, _) => Err(BuildError::Parts("there are no parts to make them of")),
+        (0, _) => Err(BuildError::Parts("there are no parts")),
         (all, different) if all != different => Err(BuildError::Parts("there are two kernels for one architecture")),
         _ => Ok(()),
     }
 }
 
-/// Where files go, and what is known of those that are written.
+/// Writes files, and keeps their digests for the manifest.
 struct Build<'a, 'b> {
     sink: &'a mut Sink<'b>,
     assets: Vec<AssetInfo>,
@@ -181,7 +181,7 @@ impl Build<'_, '_> {
     }
 }
 
-/// What is the same for every site, and the configuration, which the kernel unpacks over it.
+/// The initramfs, followed by the configuration, which the kernel unpacks over it.
 fn initramfs(config: &Config, parts: &Parts, build: &str) -> Vec<u8> {
     let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
     [&parts.initramfs[..], padding, &config.archive(build, &parts.about)].concat()
@@ -199,7 +199,7 @@ fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, 
     uki::assemble(&parts.stub, &sections)
 }
 
-/// What is around the partition of a medium.
+/// The layout of a medium around its partition.
 #[derive(Clone, Copy)]
 enum Layout {
     Disk,
@@ -224,7 +224,8 @@ impl Layout {
     }
 }
 
-/// Writes the image of a medium. Its EFI system partition has the programs and a place for the settings of one machine.
+/// Writes the image of a medium. Its EFI system partition holds the programs and reserves space for one machine's
+/// settings.
 fn medium(
     path: &str,
     layout: Layout,
@@ -274,7 +275,7 @@ fn medium(
     build.write(path, &pieces, Some(Range { offset, length: machine_settings::LEN as u64 }))
 }
 
-/// A GUID, as on disk, that follows from the inputs (RFC 9562, section 5.8).
+/// A GUID as stored on disk, derived from the inputs (RFC 9562, section 5.8).
 fn guid(id: &str, what: &str) -> [u8; 16] {
     let hash = Sha256::digest(format!("{id} {what}"));
     let mut guid = hash.first_chunk::<16>().copied().unwrap_or_default();

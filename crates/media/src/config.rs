@@ -1,4 +1,4 @@
-//! The configuration of a medium, and the archive that brings it into the initramfs.
+//! The configuration of boot files, and the archive that adds it to the initramfs.
 
 use slipway_parts::cpio::Archive;
 use slipway_parts::{About, Arch, sha256};
@@ -11,10 +11,10 @@ use crate::kind::Kind;
 /// The file in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
 
-/// The kernel's own limit, with the zero at the end (arch/x86/include/asm/setup.h and include/uapi/asm-generic/setup.h).
+/// The kernel's limit, including the final zero (arch/x86/include/asm/setup.h and include/uapi/asm-generic/setup.h).
 const COMMAND_LINE_SIZE: usize = 2048;
 
-/// What a medium is for: one site, or one group of its machines.
+/// The configuration of one site, or of one group of its machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// HTTPS URL of the server, as machines reach it.
@@ -23,16 +23,16 @@ pub struct Config {
     pub ca: String,
     /// Bootstrap token.
     pub token: Option<Secret>,
-    /// Network of machines while they run from the medium. None is DHCP and router advertisements on each interface.
+    /// Network of machines while they run from the medium. None means DHCP and router advertisements on each interface.
     pub network: Option<Network>,
-    /// HTTP proxy through which machines reach the server and images. None is a direct connection.
+    /// HTTP proxy to the server and images. None means a direct connection.
     pub proxy: Option<Proxy>,
-    /// What machines must have before they send anything to the server.
+    /// What machines must have before they contact the server.
     pub require: Proof,
-    /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
-    /// stands for the usual ones of the architecture, [`Arch::consoles`].
+    /// Consoles of the kernel, such as `ttyS1,115200`. Kernel messages go to all of them, PID 1's output to the last.
+    /// Empty means the default consoles of the architecture, [`Arch::consoles`].
     pub consoles: Vec<String>,
-    /// Other arguments of the kernel.
+    /// Further kernel arguments.
     pub arguments: Vec<String>,
 }
 
@@ -40,16 +40,16 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("checking the configuration of the boot medium: {key} {value:?} {wrong}")]
 pub struct ConfigError {
-    /// The value's key.
+    /// Key of the value.
     pub key: &'static str,
     /// The value, shortened.
     pub value: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be valid.
     pub wrong: String,
 }
 
 impl Config {
-    /// Checks every value, for boot files of these kinds. A machine could not correct a wrong one.
+    /// Checks every value for boot files of these kinds, because a machine cannot correct them.
     pub fn check(&self, kinds: &[Kind]) -> Result<(), ConfigError> {
         let error = |key, value: &str, wrong| ConfigError { key, value: value.chars().take(60).collect(), wrong };
         boot_settings::check_server(&self.server).map_err(|wrong| error("server", &self.server, wrong))?;
@@ -70,14 +70,14 @@ impl Config {
         }
         if let Some(proxy) = &self.proxy {
             boot_settings::check_proxy(proxy).map_err(|(key, wrong)| match key {
-                // It may contain a password.
+                // The part before it may be a password.
                 "proxy" => error(key, proxy.url.rsplit_once('@').map_or(&*proxy.url, |(_, host)| host), wrong),
                 _ => error(key, &proxy.except, wrong),
             })?;
         }
         let words = self.consoles.iter().map(|word| ("console", word));
         for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
-            // The kernel splits at blanks, except within quotes.
+            // The kernel splits its command line at blanks outside quotes.
             if word.is_empty() || !word.bytes().all(|c| c.is_ascii_graphic() && c != b'"') {
                 return Err(error(key, word, "must be one word of visible ASCII characters without quotes".to_owned()));
             }
@@ -97,18 +97,18 @@ impl Config {
             true => vec![arch.consoles().to_owned()],
             false => self.consoles.iter().map(|console| format!("console={console}")).collect(),
         };
-        // A root of the default kind takes at most half of the memory, which is too little in a machine with 192 MiB.
+        // The default root file system is limited to half of the memory, which is too little with 192 MiB.
         words.push("rootfstype=ramfs".to_owned());
         words.extend(self.arguments.iter().cloned());
         words.join(" ")
     }
 
-    /// The archive with the configuration, and with what the machine checks before it uses its network. Only its bytes
-    /// depend on the site.
+    /// The archive with the configuration, and with the facts that the machine checks before it uses its network. No
+    /// other part of the boot files depends on the site.
     pub(crate) fn archive(&self, build: &str, about: &About) -> Vec<u8> {
         let config = self.to_yaml().into_bytes();
         let medium = Medium { build: build.to_owned(), release: about.release.clone(), config_sha256: sha256(&config) };
-        // A type of ours always becomes JSON.
+        // This type always serialises.
         let medium = serde_json::to_vec(&medium).unwrap_or_default();
         let mut archive = Archive::default();
         archive.add_file(CONFIG, 0o600, config);
@@ -143,7 +143,7 @@ impl Config {
     }
 }
 
-/// The key's value: JSON, because every source of the machine's configuration has texts.
+/// The line for the network. Its value is JSON, because all sources of the configuration hold texts.
 pub(crate) fn network_line(network: &Network) -> String {
     format!("network: {}\n", serde_json::Value::from(serde_json::json!(network).to_string()))
 }

@@ -1,5 +1,5 @@
-//! A GUID partition table with one EFI system partition (UEFI Specification 2.10, section 5.3), as the first and the
-//! last sectors of a disk that is never in memory as a whole.
+//! Writes a GUID partition table with one EFI system partition (UEFI Specification 2.10, section 5.3): only the first
+//! and the last sectors, so that the disk is never in memory as a whole.
 
 use slipway_formats::crc32::crc32;
 
@@ -9,7 +9,7 @@ pub const SECTOR: u64 = 512;
 pub const HEAD_SECTORS: u64 = 2 + ENTRIES_SECTORS;
 /// Sectors of the backup entries and header.
 pub const TAIL_SECTORS: u64 = ENTRIES_SECTORS + 1;
-/// 128 entries of 128 bytes: the least that the specification asks for.
+/// 128 entries of 128 bytes, the minimum of the specification.
 const ENTRIES_SECTORS: u64 = 32;
 const ENTRIES: u32 = 128;
 const ENTRY_SIZE: u32 = 128;

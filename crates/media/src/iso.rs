@@ -1,6 +1,6 @@
 //! An ISO 9660 image (ECMA-119) that UEFI firmware starts from: its El Torito entry (El Torito Bootable CD-ROM Format
-//! Specification 1.0; UEFI Specification 2.10, section 13.3.2) is an EFI system partition, which is the last thing in
-//! it. A GUID partition table in the unused first sectors has the same partition, so the same file also starts from a stick.
+//! Specification 1.0; UEFI Specification 2.10, section 13.3.2) is an EFI system partition at its end. A GUID partition
+//! table in the unused first sectors names the same partition, so the file also boots from a stick.
 
 use crate::gpt;
 
@@ -21,8 +21,8 @@ const FILE: &str = "EFI.IMG;1";
 /// Platform of the boot catalog: EFI.
 const EFI: u8 = 0xEF;
 
-/// What is before the partition: everything up to sector [`PARTITION`]. `len` is that of the partition in bytes, a
-/// multiple of [`SECTOR`]; `label` has capitals, digits and underscores only.
+/// The sectors before the partition, up to [`PARTITION`]. `len` is the length of the partition in bytes, a multiple of
+/// [`SECTOR`]. `label` may contain capitals, digits and underscores.
 pub fn head(label: &str, len: u64, table: &gpt::Table) -> Vec<u8> {
     let mut head = table.head();
     head.resize((VOLUME * SECTOR) as usize, 0);
@@ -117,7 +117,7 @@ fn path_table(long: fn(u32) -> [u8; 4], short: fn(u16) -> [u8; 2]) -> Vec<u8> {
     [&[1, 0][..], &long(ROOT as u32), &short(1), &[0, 0]].concat()
 }
 
-/// The root folder (section 9.1): itself, its parent, which is itself, and the partition.
+/// The root folder (section 9.1): itself, itself again as its parent, and the partition.
 fn root(len: u64) -> Vec<u8> {
     [record(&[0], ROOT, SECTOR, true), record(&[1], ROOT, SECTOR, true), record(FILE.as_bytes(), PARTITION, len, false)]
         .concat()
@@ -146,7 +146,7 @@ fn catalog(len: u64) -> Vec<u8> {
     let words = validation.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]]));
     let checksum = 0_u16.wrapping_sub(words.fold(0, u16::wrapping_add));
     validation.splice(28..30, checksum.to_le_bytes());
-    // A partition with more sectors than the field can hold goes to the end of the disc, which 0 says.
+    // 0 means that the partition, too large for the field, extends to the end of the disc.
     let count = u16::try_from(len.next_multiple_of(SECTOR) / VIRTUAL_SECTOR).unwrap_or_default();
     let mut entry = vec![0x88, 0, 0, 0, 0, 0];
     entry.extend(count.to_le_bytes());

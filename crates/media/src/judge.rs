@@ -1,99 +1,97 @@
-//! Whether what a machine measured shows that it started boot files of this site.
+//! Decides from a machine's measurements whether it started boot files of this site.
 //!
-//! Events are judged by register and digest alone, because nothing proves their types and descriptions.
+//! Only the register and the digest of an event count. Its type and description are not proved.
 
 use base16ct::lower::encode_string as hex;
 
 use crate::measurements::{MEASURED, Measurements, NO_PROGRAMS, SectionDigest, name_digest, sha256};
 
-/// The register with the programs that firmware loaded.
+/// Register of the programs that firmware loads.
 const PROGRAMS: u8 = 4;
-/// Those in which the stub measures: sections of the image, what came from outside of it, and extensions of the system.
+/// Registers of the stub: sections of the image, input from outside the image, and system extensions.
 const SECTIONS: u8 = 11;
 const OUTSIDE: u8 = 12;
 const EXTENSIONS: u8 = 13;
 
-/// What boot files of the site leave, and what may be beside them. Digests are SHA-256.
+/// The site's boot files, and the programs that may run before them. Digests are SHA-256.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The boot files.
+    /// Recorded builds.
     pub builds: Vec<Measurements>,
-    /// Authenticode digests of programs that may start before them, such as a boot loader, in hexadecimal.
+    /// Authenticode digests of programs that may run first, such as a boot loader, in hexadecimal.
     pub programs: Vec<String>,
 }
 
-/// Why a machine did not start boot files of the site, as far as it can be told.
+/// Why the measurements do not match the site's boot files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// Nothing was measured.
-    #[error("its firmware measured no program that it started")]
+    #[error("its firmware measured no program")]
     NoProgram,
-    /// There is nothing to compare with.
-    #[error("no boot files are recorded: make them with `slipway-server media build`")]
+    /// No build is recorded.
+    #[error("no build of boot files is recorded: make one with `slipway-server media build`")]
     NoBuilds,
-    /// Another program came first.
-    #[error("it was started by a loader that the site did not name (Authenticode digest {digest})")]
+    /// An unknown program ran first.
+    #[error("it was started by a boot loader that is not allowed (Authenticode digest {digest})")]
     Loader {
-        /// Of the loader.
+        /// Authenticode digest of the loader.
         digest: String,
     },
-    /// A kernel was started by itself.
-    #[error(
-        "its kernel was started without the unified image, so nothing tells its command line: let it start slipway.efi"
-    )]
+    /// The kernel was started without the unified image.
+    #[error("its kernel was started without the unified image, so its command line is not measured; boot slipway.efi")]
     KernelAlone,
-    /// Parts of the image are others.
+    /// Some sections of the image differ.
     #[error(
-        "{} of its unified image {} of no boot files that are recorded", parts.join(" and "),
-        if parts.len() == 1 { "is that" } else { "are those" }
+        "{} of its unified image {} no recorded build", parts.join(" and "),
+        if parts.len() == 1 { "matches" } else { "match" }
     )]
     Parts {
-        /// Their names.
+        /// Names of the sections.
         parts: Vec<&'static str>,
     },
-    /// The sections are those of a build, and the program is not.
-    #[error("the stub of its unified image is that of no boot files that are recorded (Authenticode digest {digest})")]
+    /// All sections match a build, but the program does not.
+    #[error("the stub of its unified image matches no recorded build (Authenticode digest {digest})")]
     Stub {
-        /// Of the image.
+        /// Authenticode digest of the image.
         digest: String,
     },
-    /// It is none of ours at all.
-    #[error("it started a program that is not known (Authenticode digest {digest})")]
+    /// Unknown program.
+    #[error("it started an unknown program (Authenticode digest {digest})")]
     Program {
-        /// Of the program.
+        /// Authenticode digest of the program.
         digest: String,
     },
     /// Something ran after the image.
-    #[error("after the unified image it started another program (Authenticode digest {digest})")]
+    #[error("it started another program after the unified image (Authenticode digest {digest})")]
     Later {
-        /// Of the program.
+        /// Authenticode digest of the program.
         digest: String,
     },
-    /// The image is known, and its sections are not what it measured.
-    #[error("register 11 does not have the sections of the unified image that it started")]
+    /// The image is known, but the measured sections differ from it.
+    #[error("register 11 does not match the sections of the unified image that it started")]
     Sections,
-    /// A command line or a file that is not part of the image.
+    /// A command line or a file from outside the image.
     #[error(
-        "something from outside of the unified image was added, such as a command line or settings of another machine \
+        "something outside the unified image was added, such as a command line or another machine's settings \
          (register {register}, digest {digest})"
     )]
     Outside {
         /// 12 or 13.
         register: u8,
-        /// Of what was measured.
+        /// Digest of the event.
         digest: String,
     },
 }
 
-/// Looks for the boot files that a machine started. `events` are those of the log that its TPM confirmed, as register and
-/// SHA-256 digest, in order. `settings` are what the settings of its medium may have left in register 12
+/// Finds the build that a machine started. `events` are the register and SHA-256 digest of each event in the log that
+/// its TPM confirmed, in order. `settings` are the digests that its medium's settings may add to register 12
 /// ([`crate::MachineSettings::measured`]).
 ///
-/// The first program must be the unified image of a build, after none but [`Known::programs`]; after it, nothing may be loaded.
-/// Registers 11 to 13 must have what the image and the settings leave there, and nothing else.
+/// The first program, apart from [`Known::programs`], must be the unified image of a build, and no program may follow
+/// it. Registers 11 to 13 must hold the events of the image and the settings, and no others.
 ///
 /// # Errors
-/// What does not match.
+/// The first mismatch.
 pub fn judge<'a>(
     events: &[(u8, [u8; 32])],
     known: &'a Known,
@@ -119,7 +117,7 @@ pub fn judge<'a>(
         return Err(Mismatch::Sections);
     }
     let mut outside = of(OUTSIDE).peekable();
-    // There is one place for settings, so they are measured once.
+    // A medium has one place for settings, so they are measured once.
     outside.next_if(|digest| settings.contains(digest));
     let outside = outside.map(|digest| (OUTSIDE, digest)).chain(of(EXTENSIONS).map(|digest| (EXTENSIONS, digest)));
     match { outside }.next() {
@@ -128,12 +126,12 @@ pub fn judge<'a>(
     }
 }
 
-/// The events of sections.
+/// Digests of the events of these sections.
 fn expected(sections: &[SectionDigest]) -> impl Iterator<Item = String> {
     sections.iter().flat_map(|section| [hex(&name_digest(&section.name)), section.sha256.clone()])
 }
 
-/// What is different about a machine whose first program is that of no build.
+/// The mismatch of a machine whose first program belongs to no build.
 fn explain(first: String, later: &[String], measured: &[[u8; 32]], builds: &[Measurements]) -> Mismatch {
     let is_kernel = |digest: &String| builds.iter().any(|build| build.kernel.as_ref() == Some(digest));
     if builds.iter().any(|build| later.contains(&build.program)) || (later.iter().any(is_kernel) && measured.is_empty())
@@ -149,13 +147,13 @@ fn explain(first: String, later: &[String], measured: &[[u8; 32]], builds: &[Mea
     let differences = |build: &Measurements| different(measured, &build.sections);
     match builds.iter().map(differences).min_by_key(Vec::len) {
         Some(parts) if parts.is_empty() => Mismatch::Stub { digest: first },
-        // Not even one part is the same.
+        // At least one section must match, or it is an unrelated program.
         Some(parts) if parts.len() < MEASURED.len().min(measured.len() / 2) => Mismatch::Parts { parts },
         _ => Mismatch::Program { digest: first },
     }
 }
 
-/// The sections that are not those of a build, in words.
+/// The names of the sections that differ from a build.
 fn different(measured: &[[u8; 32]], sections: &[SectionDigest]) -> Vec<&'static str> {
     let (pairs, _) = measured.as_chunks::<2>();
     let is_different = |name: &&str| {

@@ -19,7 +19,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Network, Self::Stick, Self::Disc];
 
-    /// Its name.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Network => "network",
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// Whether it has a place for the settings of one machine.
+    /// Whether it reserves space for one machine's settings.
     pub fn has_machine_settings(self) -> bool {
         self != Self::Network
     }

@@ -1,6 +1,6 @@
-//! What machines boot from: kernel, initramfs, unified kernel image, and the images of a stick and of a disc. They are made of
-//! prebuilt [`slipway_parts::Parts`], which are the same for every site, and one [`Config`]. This needs no compiler and no other program, and
-//! the same inputs give the same bytes.
+//! Boot files: kernel, initramfs, unified kernel image, and the images of a stick and a disc. They are assembled from
+//! prebuilt [`slipway_parts::Parts`], which are the same for every site, and one [`Config`], without a compiler or any
+//! other program. The same inputs give the same bytes.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod build;

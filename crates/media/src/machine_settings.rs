@@ -1,5 +1,6 @@
-//! The settings of one machine on a medium: a file of a fixed length at a fixed place, so that media of many machines differ in
-//! these bytes alone. systemd's stub brings it into the initramfs (systemd-stub(7), "global credentials").
+//! The settings of one machine on a medium: a file of fixed length at a fixed place, so that the media of different
+//! machines differ only in these bytes. systemd's stub adds it to the initramfs (systemd-stub(7), "global
+//! credentials").
 
 use slipway_protocol::{Network, Secret};
 
@@ -9,10 +10,10 @@ use crate::config::{ConfigError, check_network, check_token, network_line};
 pub(crate) const PATH: &str = "loader/credentials/slipway.cred";
 /// Bytes of the file.
 pub const LEN: usize = 16 << 10;
-/// What the file begins with. Nothing else on a medium does.
+/// First line of the file. No other file on a medium begins with it.
 const MARKER: &[u8] = b"# slipway: settings of one machine\n";
 
-/// What a medium tells one machine.
+/// The settings of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineSettings {
     /// Bootstrap token.
@@ -22,7 +23,7 @@ pub struct MachineSettings {
 }
 
 impl MachineSettings {
-    /// The file.
+    /// The content of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>, ConfigError> {
         let mut bytes = MARKER.to_vec();
         if let Some(token) = &self.token {
@@ -34,14 +35,14 @@ impl MachineSettings {
             bytes.extend(network_line(network).bytes());
         }
         if bytes.len() > LEN {
-            let wrong = format!("makes settings of {} bytes, but a medium has room for {LEN}", bytes.len());
+            let wrong = format!("makes settings of {} bytes, but a medium reserves {LEN}", bytes.len());
             return Err(ConfigError { key: "network", value: "(long)".to_owned(), wrong });
         }
         bytes.resize(LEN, b'\n');
         Ok(bytes)
     }
 
-    /// Where the file is, from the first bytes of a medium. 8 MiB are enough: only tables are before it.
+    /// Finds the file in the first bytes of a medium. Only tables precede it, so 8 MiB are enough.
     pub fn find(head: &[u8]) -> Option<usize> {
         let found = head.windows(MARKER.len()).position(|window| window == MARKER)?;
         (head.len() >= found + LEN).then_some(found)

@@ -1,4 +1,4 @@
-//! What a build gave: its inputs, its files with their digests, and the software in them.
+//! The manifest of a build: its inputs, its files with their digests, and the software in them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ pub const MANIFEST: &str = "manifest.json";
 /// Name of the bill of materials among the files.
 pub const SBOM: &str = "slipway.spdx.json";
 
-/// The files of a build, and what they were made of. It has no secrets.
+/// The files of a build and its inputs. It contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaManifest))]
 pub struct Manifest {
-    /// The digest of the inputs: SHA-256, cut to 16 hexadecimal digits. The same inputs give the same files.
+    /// SHA-256 of the inputs, truncated to 16 hexadecimal digits. The same inputs give the same files.
     pub id: String,
     /// Version of slipway that made them.
     pub version: String,
@@ -24,18 +24,18 @@ pub struct Manifest {
     pub server: String,
     /// SHA-256 of the CA's PEM text, in hexadecimal.
     pub ca_sha256: String,
-    /// Whether there is a bootstrap token inside.
+    /// Whether the files contain a bootstrap token.
     pub has_token: bool,
-    /// What machines must have before they send anything to the server.
+    /// What machines must have before they contact the server.
     #[serde(default)]
     pub require: Proof,
-    /// What signed the unified kernel images for Secure Boot.
+    /// The key that signed the unified kernel images for Secure Boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Signer>,
     /// The parts.
     pub parts: Vec<PartsUsed>,
-    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if that is not known of
-    /// its stub.
+    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if its stub is of an
+    /// unknown version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurements>,
     /// The files.
@@ -62,7 +62,7 @@ pub struct PartsUsed {
     pub kernel: String,
     /// Release of the kernel.
     pub release: String,
-    /// Version of slipway that they belong to.
+    /// Version of slipway that built them.
     pub version: String,
     /// SHA-256 of their description, in hexadecimal.
     pub sha256: String,
@@ -70,7 +70,7 @@ pub struct PartsUsed {
     pub cmdline: String,
 }
 
-/// A file that was made.
+/// A file of the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssetInfo {
@@ -80,7 +80,7 @@ pub struct AssetInfo {
     pub size: u64,
     /// SHA-256, in hexadecimal.
     pub sha256: String,
-    /// Where the settings of one machine belong, if the file has a place for them.
+    /// The place of one machine's settings, if the file reserves one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_settings: Option<Range>,
 }
@@ -91,7 +91,7 @@ pub struct AssetInfo {
 pub struct Range {
     /// The first byte.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub length: u64,
 }
 
@@ -110,7 +110,7 @@ pub fn sbom(id: &str, parts: &[Parts]) -> Vec<u8> {
 }
 
 fn pretty(value: &Value) -> Vec<u8> {
-    // Values of this crate's types always become JSON.
+    // These types always serialise.
     let mut json = serde_json::to_vec_pretty(value).unwrap_or_default();
     json.push(b'\n');
     json

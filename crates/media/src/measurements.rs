@@ -1,8 +1,8 @@
-//! What boot files leave in the registers of a machine's TPM, computed from the files alone.
+//! Predicts the values of TPM registers after a boot from these files.
 //!
-//! Firmware measures each program that it loads into register 4, by its Authenticode digest (TCG PC Client Platform Firmware
-//! Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and what comes
-//! from outside of the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
+//! Firmware measures each program that it loads into register 4, by its Authenticode digest (TCG PC Client Platform
+//! Firmware Profile, section 3.3.4.5). The stub measures the sections of the unified kernel image into register 11, and
+//! input from outside the image into registers 12 and 13 (systemd-stub(7), "TPM PCR Notes").
 
 use base16ct::lower::encode_string as hex;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,20 @@ use slipway_secure_boot::authenticode;
 
 use crate::machine_settings::{self, MachineSettings};
 
-/// The sections of our images that the stub measures, in its order: the name with a zero at its end, then the content.
+/// The sections that the stub measures, in its order: the name with a final zero, then the content.
 pub const MEASURED: [&str; 6] = [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"];
-/// The version of systemd of which this was seen, and where a stub tells its own. Others measure other sections, or have firmware
-/// load the kernel, which measures it.
+/// The version of systemd whose stub behaves like this, and the text before the version in a stub. Other versions
+/// measure other sections, or let firmware load, and so measure, the kernel.
 const STUB: u32 = 262;
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
-/// What firmware measures into register 4 beside programs: the texts of EV_EFI_ACTION, the text of
-/// EV_OMIT_BOOT_DEVICE_EVENTS, and the four zeros of a separator (section 10.4.4, table 27).
+/// Events in register 4 that are not programs: the texts of EV_EFI_ACTION, the text of EV_OMIT_BOOT_DEVICE_EVENTS, and
+/// the four zeros of a separator (section 10.4.4, table 27).
 pub const NO_PROGRAMS: [&[u8]; 4] = [CALLING, b"Returning from EFI Application from Boot Option", OMITTED, SEPARATOR];
 const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 const OMITTED: &[u8] = b"BOOT ATTEMPTS OMITTED";
 const SEPARATOR: &[u8] = &[0; 4];
 
-/// What the boot files of one architecture leave in the registers of the SHA-256 bank. Digests and values are in
-/// hexadecimal.
+/// What the boot files of one architecture leave in the SHA-256 bank. Digests and values are in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Measurements {
@@ -35,14 +34,14 @@ pub struct Measurements {
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// That of the kernel. The stub loads it without the firmware, so it is measured only if something else started it. Absent if
-    /// the kernel is no EFI program.
+    /// The Authenticode digest of the kernel. The stub does not load it through the firmware, so it is measured only if
+    /// something else starts it. Absent if the kernel is not an EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
     pub sections: Vec<SectionDigest>,
-    /// Register 4, if firmware starts the image by its first boot option and nothing before. Firmware that tries other programs
-    /// before has another value, so only [`Self::program`] is compared.
+    /// Register 4 if firmware starts the image by its first boot option. Firmware that tries other programs first gives
+    /// another value, so only [`Self::program`] is compared.
     pub pcr4: String,
     /// Register 11.
     pub pcr11: String,
@@ -52,28 +51,28 @@ pub struct Measurements {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SectionDigest {
-    /// Its name.
+    /// Name of the section.
     pub name: String,
-    /// SHA-256 of its content.
+    /// SHA-256 of the content.
     pub sha256: String,
 }
 
-/// What an image leaves in registers is not known.
+/// The measurements of an image cannot be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// It is no unified kernel image.
-    #[error("predicting what a unified kernel image leaves in a TPM: it cannot be read")]
+    /// It is not a unified kernel image.
+    #[error("predicting the measurements of a unified kernel image: it cannot be read")]
     Unreadable,
-    /// Other versions measure other sections.
-    #[error("predicting what a unified kernel image leaves in a TPM: its stub is not that of systemd {STUB}")]
+    /// Its stub is of another version, which may measure other sections.
+    #[error("predicting the measurements of a unified kernel image: its stub is not from systemd {STUB}")]
     Stub,
 }
 
 impl Measurements {
-    /// What a unified kernel image leaves in registers, signed or not.
+    /// Predicts the measurements of a unified kernel image, signed or not.
     ///
     /// # Errors
-    /// If it cannot be read, or its stub is of a version of which it is not known what it measures.
+    /// If it cannot be read, or its stub is of an unknown version.
     pub fn predict(arch: Arch, image: &[u8]) -> Result<Self, MeasureError> {
         let program = authenticode::digest(image).map_err(|_| MeasureError::Unreadable)?;
         let found = Sections::read(image).ok_or(MeasureError::Unreadable)?;
@@ -107,14 +106,14 @@ impl Measurements {
     }
 }
 
-/// What these programs leave, as far as it is known.
+/// The measurements of these programs, except those that cannot be predicted.
 pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
     programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
 impl MachineSettings {
-    /// What the stub measures into register 12 if a medium has these settings: the archive in which it hands the file to the
-    /// kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings cannot be written.
+    /// The digest that the stub adds to register 12 if a medium has these settings: that of the archive in which it
+    /// passes the file to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
     pub fn measured(&self) -> Option<[u8; 32]> {
         let file = self.to_bytes().ok()?;
         let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
@@ -133,14 +132,14 @@ impl MachineSettings {
             archive.extend(content);
             archive.resize(archive.len().next_multiple_of(4), 0);
         }
-        // The last entry has one link, and its length of the name has a capital letter.
+        // The last entry has one link, and a capital letter in the length of its name.
         archive
             .extend(format!("070701{}1{}B{}TRAILER!!!\0\0\0\0", "0".repeat(39), "0".repeat(55), "0".repeat(8)).bytes());
         Some(sha256(&archive))
     }
 }
 
-/// What the stub measures before the content of a section.
+/// Digest of the event that names a section, which precedes that of its content.
 pub fn name_digest(name: &str) -> [u8; 32] {
     sha256(format!("{name}\0").as_bytes())
 }

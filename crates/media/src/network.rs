@@ -8,7 +8,7 @@ use slipway_secure_boot::{KeyError, SigningKey, sign_detached};
 #[derive(Debug, thiserror::Error)]
 #[error("signing the boot file {name}")]
 pub struct SignFileError {
-    /// Its name.
+    /// Name of the section.
     pub name: &'static str,
     /// The cause.
     #[source]
@@ -18,8 +18,8 @@ pub struct SignFileError {
 /// Files with their names.
 type Files<'a> = Vec<(&'static str, Cow<'a, [u8]>)>;
 
-/// The files of an architecture. The unified kernel image has its signature inside. Kernel and initramfs,
-/// which iPXE loads one by one, have theirs beside them.
+/// The files of an architecture. The unified kernel image contains its signature. Kernel and initramfs, which iPXE
+/// loads one by one, have detached signatures.
 pub fn files<'a>(
     vmlinuz: &'a [u8],
     initramfs: &'a [u8],

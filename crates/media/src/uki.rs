@@ -8,16 +8,16 @@ use slipway_formats::pe::{Headers, SECTION, long};
 /// IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ.
 const READ_ONLY_DATA: u32 = 0x4000_0040;
 
-/// A unified kernel image cannot be made.
+/// Why a unified kernel image cannot be assembled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UkiError {
-    /// The stub is not a PE file, or is cut off.
+    /// The stub is not a PE file, or is truncated.
     #[error("reading the stub of the unified kernel image: {0}")]
     Stub(&'static str),
     /// The stub's header is full.
     #[error("adding section {0} to the unified kernel image: the stub's header has no room for it")]
     NoRoom(String),
-    /// PE files have 32-bit offsets.
+    /// Offsets in PE files have 32 bits.
     #[error("assembling the unified kernel image: it would be larger than 4 GiB")]
     TooLarge,
 }
@@ -41,8 +41,8 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiE
         address = address.max(get(&image, entry + 8)? + get(&image, entry + 12)?);
         end = end.max(get(&image, entry + 16)? + get(&image, entry + 20)?);
     }
-    // What is behind the last section is in no section, so it must stay at the end for a signature: it would be that of
-    // another program. The stub has symbols there, which nobody needs.
+    // The stub has symbols behind its last section. They belong to no section and would end up between sections, where
+    // a signature does not cover them, so they are dropped.
     if end > image.len() {
         return Err(CUT_OFF);
     }
@@ -75,7 +75,7 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiE
     }
     image[pe + 6..pe + 8].copy_from_slice(&u16::try_from(count).map_err(|_| UkiError::TooLarge)?.to_le_bytes());
     put(&mut image, optional + 56, address.next_multiple_of(section_alignment))?; // SizeOfImage
-    put(&mut image, optional + 64, 0)?; // CheckSum: firmware looks at it only in drivers
+    put(&mut image, optional + 64, 0)?; // CheckSum: firmware checks it only in drivers
     Ok(image)
 }
 

@@ -1,5 +1,5 @@
-//! What boot files leave in registers, and whether a machine started them. systemd's own program judges the first, and the
-//! log of a machine with OVMF, a software TPM and systemd's stub both.
+//! What boot files leave in registers, and whether a machine started them. systemd's own program judges the first, and
+//! the log of a machine with OVMF, a software TPM and systemd's stub both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "common/image.rs"]
@@ -98,7 +98,7 @@ fn each_part_that_was_modified_is_named() {
     let ours = known(&[Image { initrd: vec![8; 99], ..Image::new() }.predict(), Image::new().predict()]);
     let mut stub = program(0)[..1024].to_vec();
     stub[0x3F0] ^= 1;
-    let parts = |what| format!("{what} of its unified image is that of no boot files that are recorded");
+    let parts = |what| format!("{what} of its unified image matches no recorded build");
     let new = Image::new;
     let table = [
         (Image { linux: program(9), ..new() }, parts("the kernel")),
@@ -107,12 +107,12 @@ fn each_part_that_was_modified_is_named() {
         (Image { uname: "6.2.0", ..new() }, parts("the release of the kernel")),
         (
             Image { linux: program(9), initrd: vec![9; 3000], ..new() },
-            "the kernel and the initramfs of its unified image are those of no boot files that are recorded".to_owned(),
+            "the kernel and the initramfs of its unified image match no recorded build".to_owned(),
         ),
         (
             Image { stub: stub.clone(), ..new() },
             format!(
-                "the stub of its unified image is that of no boot files that are recorded (Authenticode digest {})",
+                "the stub of its unified image matches no recorded build (Authenticode digest {})",
                 Image { stub, ..new() }.predict().program
             ),
         ),
@@ -140,33 +140,33 @@ fn a_known_image_does_not_count_if_something_else_was_measured() {
     let named = format!("(Authenticode digest {})", hex(&other));
     let outside = |register| {
         format!(
-            "something from outside of the unified image was added, such as a command line or settings of another machine \
+            "something outside the unified image was added, such as a command line or another machine's settings \
              (register {register}, digest {})",
             hex(&other)
         )
     };
-    let loader = format!("it was started by a loader that the site did not name {named}");
+    let loader = format!("it was started by a boot loader that is not allowed {named}");
     let kernel = unhex(&told.kernel.clone().unwrap());
-    let sections = "register 11 does not have the sections of the unified image that it started";
+    let sections = "register 11 does not match the sections of the unified image that it started";
     let table = [
         (at(2, (4, other)), loader.clone()),
-        (at(end, (4, other)), format!("after the unified image it started another program {named}")),
+        (at(end, (4, other)), format!("it started another program after the unified image {named}")),
         (at(end, (4, kernel)), {
             let kernel = hex(&kernel);
-            format!("after the unified image it started another program (Authenticode digest {kernel})")
+            format!("it started another program after the unified image (Authenticode digest {kernel})")
         }),
         (at(end, (11, other)), sections.to_owned()),
         (without(11), sections.to_owned()),
         (at(end, (12, other)), outside(12)),
         (at(end, (13, other)), outside(13)),
-        (without(4), "its firmware measured no program that it started".to_owned()),
+        (without(4), "its firmware measured no program".to_owned()),
         (vec![(4, other), (4, kernel)], loader),
         (
             vec![(4, kernel), (9, other)],
-            "its kernel was started without the unified image, so nothing tells its command line: let it start slipway.efi"
+            "its kernel was started without the unified image, so its command line is not measured; boot slipway.efi"
                 .to_owned(),
         ),
-        (vec![(4, other)], format!("it started a program that is not known {named}")),
+        (vec![(4, other)], format!("it started an unknown program {named}")),
     ];
     for (events, expect) in table {
         assert_eq!(fault(&events, &ours), Some(expect));
@@ -178,8 +178,8 @@ fn a_known_image_does_not_count_if_something_else_was_measured() {
     assert_eq!(fault(&at(0, (1, other)), &ours), None);
 }
 
-/// The events of the recorded machine, and what `media build` predicted for its image, which is too large to be kept here. Its TPM had
-/// these values of registers 4 and 11.
+/// The events of the recorded machine, and what `media build` predicted for its image, which is too large to be kept
+/// here. Its TPM had these values of registers 4 and 11.
 fn recorded() -> (Vec<Event>, Measurements) {
     let sections = [
         (".linux", "51349501a3d1ff83836437d2b365fd2d57f2feb8642d315e5181dec23d4c3275"),

@@ -123,7 +123,8 @@ fn rare_drivers_are_among_the_files_whatever_a_machine_starts_from() {
     assert_ne!(manifest.id, id(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &without) }));
 }
 
-/// What a program says of a file, whose place among the arguments is `FILE`. Nothing with a note if there is no such program.
+/// What a program says of a file, whose place among the arguments is `FILE`. Nothing with a note if there is no such
+/// program.
 fn judge(program: &str, arguments: &str, file: &Path) -> Option<String> {
     let arguments = arguments.split(' ').map(|word| if word == "FILE" { file.as_os_str() } else { word.as_ref() });
     match Command::new(program).args(arguments).env("LC_ALL", "C.UTF-8").output() {

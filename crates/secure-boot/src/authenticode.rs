@@ -1,5 +1,5 @@
-//! Signatures of EFI programs (Microsoft, "Windows Authenticode Portable Executable Signature Format"; UEFI 2.10, section
-//! 32.2.4).
+//! Signatures of EFI programs (Microsoft, "Windows Authenticode Portable Executable Signature Format"; UEFI 2.10,
+//! section 32.2.4).
 //!
 //! The same program and the same key give the same bytes, because no time is signed. Firmware would not look at it.
 
@@ -20,29 +20,29 @@ use crate::pkcs7::{
 /// SPC_INDIRECT_DATA_OBJID and SPC_PE_IMAGE_DATAOBJ.
 const INDIRECT_DATA: Oid<'static> = oid!(1.3.6.1.4.1.311.2.1.4);
 const PE_IMAGE_DATA: Oid<'static> = oid!(1.3.6.1.4.1.311.2.1.15);
-/// What signers write where the name of a file could be.
+/// The constant that signers write instead of a file name.
 const NO_FILE: &str = "<<<Obsolete>>>";
-/// The header of WIN_CERTIFICATE (PE Format, "The Attribute Certificate Table"): its bytes, the revision 2.0, and the type of
-/// PKCS #7.
+/// The header of WIN_CERTIFICATE (PE Format, "The Attribute Certificate Table"): its bytes, the revision 2.0, and the
+/// type of PKCS #7.
 const HEADER: usize = 8;
 const REVISION: u16 = 0x0200;
 const PKCS_SIGNED_DATA: u16 = 0x0002;
-/// The most certificates between that of a signer and one that is trusted.
+/// Maximum number of certificates between a signer and a trusted certificate.
 const MAX_INTERMEDIATES: usize = 8;
 
 /// A signature of a program.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Signature {
-    /// Whose key signed.
+    /// Certificate of the signer.
     pub signer: Certificate,
     /// The other certificates that came with it.
     pub others: Vec<Certificate>,
-    /// Why it proves nothing, in words that follow "the signature". None if the signer signed this program.
+    /// Why it is not valid, in words that follow "the signature". None if the signer signed this program.
     pub fault: Option<&'static str>,
 }
 
-/// No trusted key has signed a program.
+/// Why no signature of a program is trusted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -56,21 +56,21 @@ pub enum VerifyError {
     /// It is not signed.
     #[error("verifying an EFI program: it is not signed")]
     Unsigned,
-    /// Its signatures prove nothing, or are by others.
+    /// Its signatures are not valid, or not trusted.
     #[error("verifying an EFI program: {}", reasons.join("; "))]
     Untrusted {
-        /// For each signature, why it does not count.
+        /// A reason for each signature.
         reasons: Vec<String>,
     },
 }
 
-/// The Authenticode digest with SHA-256 of a program, as firmware computes it: signed or not, what a list of digests has, and
-/// what is measured into register 4 of a TPM.
+/// The Authenticode digest of a program, signed or not, with SHA-256. Lists of digests contain it, and firmware
+/// measures it into register 4 of a TPM.
 ///
-/// The signature that [`sign`] adds pads a program to a multiple of 8 bytes, which changes the digest if there was need to.
+/// [`sign`] pads a program to a multiple of 8 bytes, which changes its digest unless its length was one.
 ///
 /// # Errors
-/// If it is not PE, or cut off.
+/// If it is not PE, or truncated.
 pub fn digest(image: &[u8]) -> Result<[u8; 32], ImageError> {
     Layout::read(image).map(|layout| layout.digest(image))
 }
@@ -78,7 +78,7 @@ pub fn digest(image: &[u8]) -> Result<[u8; 32], ImageError> {
 /// Signs a program that has no signature.
 ///
 /// # Errors
-/// If it is not PE, cut off or signed, or has bytes that no signature would cover.
+/// If it is not PE, truncated or already signed, or a signature would not cover all of it.
 pub fn sign(mut image: Vec<u8>, key: &SigningKey) -> Result<Vec<u8>, ImageError> {
     if !Layout::read(&image)?.certificates.is_empty() {
         return Err(ImageError::Signed);
@@ -137,10 +137,10 @@ fn indirect_data(digest: &[u8]) -> Vec<u8> {
     })
 }
 
-/// All signatures of a program, in its order, with what they are worth. None if it is not signed.
+/// All signatures of a program, in order, each with its fault. Empty if it is not signed.
 ///
 /// # Errors
-/// If it is not PE or cut off, or a signature cannot be read.
+/// If it is not PE, truncated, or a signature cannot be read.
 pub fn signatures(image: &[u8]) -> Result<Vec<Signature>, ImageError> {
     let layout = Layout::read(image)?;
     let mut table = image.get(layout.certificates.clone()).unwrap_or_default();
@@ -155,9 +155,9 @@ pub fn signatures(image: &[u8]) -> Result<Vec<Signature>, ImageError> {
         table = rest;
         let signed = Signed::read(content, &INDIRECT_DATA).map_err(unreadable)?;
         let fault = match signed_digest(signed.content) {
-            _ if !signed.is_authentic => Some("is not that of its certificate's key, or is not RSA with SHA-256"),
+            _ if !signed.is_authentic => Some("was not made with its certificate's key, or is not RSA with SHA-256"),
             None => Some("has no SHA-256 digest of a program"),
-            Some(signed) if signed != digest => Some("is for other bytes: the program was changed after it"),
+            Some(signed) if signed != digest => Some("does not match the program, which was changed after signing"),
             Some(_) => None,
         };
         signatures.push(Signature { signer: signed.signer, others: signed.others, fault });
@@ -187,11 +187,11 @@ fn signed_digest(content: &[u8]) -> Option<&[u8]> {
     info.take(OCTET_STRING)
 }
 
-/// Which trusted certificate a program's signature leads to: that of the signer, or one above it. One such signature is
-/// enough, as it is for firmware.
+/// The trusted certificate that verifies a program: that of its signer, or of a CA above it. As for firmware, one
+/// trusted signature is enough.
 ///
 /// # Errors
-/// If there is none.
+/// If no signature is trusted.
 pub fn verify<'a>(image: &[u8], trusted: &'a [Certificate]) -> Result<&'a Certificate, VerifyError> {
     let signatures = signatures(image).map_err(|source| VerifyError::Image { source })?;
     let mut reasons = Vec::new();

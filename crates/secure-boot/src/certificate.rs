@@ -1,5 +1,5 @@
-//! X.509 certificates (RFC 5280) as Secure Boot uses them: for the key and the name in them. Firmware has no clock that it
-//! trusts, so it ignores their dates.
+//! X.509 certificates (RFC 5280) as Secure Boot uses them: for their key and name. Firmware has no trusted clock, so it
+//! ignores their dates.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use x509_parser::public_key::PublicKey;
 /// The label of a certificate in PEM (RFC 7468, section 5).
 const LABEL: &str = "CERTIFICATE";
 
-/// A certificate that can be read.
+/// A certificate whose DER was parsed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     der: Vec<u8>,
     subject: String,
 }
 
-/// Bytes or a text are not a certificate.
+/// Why a certificate cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -27,7 +27,7 @@ pub enum CertificateError {
     #[error("reading a certificate: the text has none in PEM (-----BEGIN CERTIFICATE-----)")]
     Missing,
     /// The bytes are something else.
-    #[error("reading a certificate: it is not X.509 in DER, or is cut off")]
+    #[error("reading a certificate: it is not X.509 in DER, or is truncated")]
     Unreadable,
 }
 
@@ -61,7 +61,7 @@ impl Certificate {
         to_pem(LABEL, &self.der)
     }
 
-    /// Whose key it is, such as `CN=slipway db`.
+    /// Subject, such as `CN=slipway db`.
     pub fn subject(&self) -> &str {
         &self.subject
     }
@@ -71,12 +71,12 @@ impl Certificate {
         sha256(&self.der)
     }
 
-    /// The content of the certificate. None never happens, because it was read before.
+    /// The parsed certificate. Never none, because it was parsed before.
     pub(crate) fn parsed(&self) -> Option<X509Certificate<'_>> {
         X509Certificate::from_der(&self.der).ok().map(|(_, certificate)| certificate)
     }
 
-    /// Bits of its key, if that is RSA.
+    /// Length of its RSA key in bits. None for another kind of key.
     pub(crate) fn rsa_bits(&self) -> Option<u32> {
         let parsed = self.parsed()?;
         let PublicKey::RSA(key) = parsed.public_key().parsed().ok()? else { return None };
@@ -85,7 +85,7 @@ impl Certificate {
         Some(u32::try_from(digits.len()).ok()? * 8 - digits.first()?.leading_zeros())
     }
 
-    /// Whether another certificate's key has signed this one, as an authority.
+    /// Whether another certificate is a CA and signed this one.
     pub(crate) fn is_issued_by(&self, issuer: &Self) -> bool {
         let (Some(issued), Some(issuer)) = (self.parsed(), issuer.parsed()) else { return false };
         issued.issuer().as_raw() == issuer.subject().as_raw()

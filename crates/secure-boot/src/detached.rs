@@ -4,8 +4,8 @@ use crate::key_error::KeyError;
 use crate::keys::SigningKey;
 use crate::pkcs7::{self, Message};
 
-/// The signature of a file as iPXE's `imgverify` reads it: a message of PKCS #7 in DER, with the signer's certificate and
-/// without the file. iPXE knows no signed attributes, so there are none.
+/// The detached signature of a file for iPXE's `imgverify`: a PKCS #7 message in DER with the signer's certificate,
+/// without the file. It has no signed attributes, because iPXE does not support them.
 ///
 /// # Errors
 /// If the key cannot sign.

@@ -6,31 +6,31 @@ use thiserror::Error;
 
 use crate::certificate::CertificateError;
 
-/// A key cannot be made, used or imported.
+/// Why a key cannot be made, used or imported.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No key could be made.
+    /// The key could not be generated.
     #[error("making an RSA key")]
     Generate {
         /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// No certificate could be made for a key.
+    /// The certificate could not be made.
     #[error("making the certificate of a key")]
     Certify {
         /// The cause.
         #[source]
         source: rcgen::Error,
     },
-    /// The text has no key.
+    /// The text contains no key.
     #[error("importing a key: the text has none in PEM (-----BEGIN PRIVATE KEY-----)")]
     Missing,
-    /// The key needs a passphrase.
+    /// The key is encrypted.
     #[error("importing a key: it is encrypted; decrypt it before: openssl pkey -in ENCRYPTED -out KEY")]
     Encrypted,
-    /// The key is of another kind.
+    /// The key is not RSA.
     #[error("importing a key: it is not RSA, and firmware verifies nothing else")]
     NotRsa,
     /// The key is damaged.
@@ -40,8 +40,8 @@ pub enum KeyError {
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// The key has too few or too many bits.
-    #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware verifies, and at most 4096")]
+    /// The key is too short or too long.
+    #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware accepts, or of up to 4096")]
     Size {
         /// Its length.
         bits: u32,
@@ -53,49 +53,49 @@ pub enum KeyError {
         #[source]
         source: CertificateError,
     },
-    /// The certificate is that of another key.
+    /// The certificate is for another key.
     #[error("importing a key: the certificate of {subject} is for another key")]
     OtherKey {
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
     },
     /// The certificate is not valid yet.
     #[error("using the certificate of {subject}: it is valid from {from}; check the clock")]
     NotYetValid {
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
-        /// When it begins to be valid.
+        /// Begin of its validity.
         from: String,
     },
-    /// The certificate was valid.
+    /// The certificate has expired.
     #[error("using the certificate of {subject}: it was valid until {until}; make a new one")]
     Expired {
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
-        /// When it ceased to be valid.
+        /// End of its validity.
         until: String,
     },
     /// A signature could not be made.
-    #[error("signing with the key of {subject}: the library for it refused")]
+    #[error("signing with the key of {subject}: the cryptographic library refused")]
     Sign {
-        /// Whose key it is.
+        /// Subject of its certificate.
         subject: String,
     },
-    /// A key elsewhere did not sign.
+    /// The external key did not sign.
     #[error("signing with the key of {subject}")]
     Elsewhere {
-        /// Whose key it is.
+        /// Subject of its certificate.
         subject: String,
         /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// Another key signed elsewhere.
+    /// The external key does not belong to the certificate.
     #[error(
         "signing with the key of {subject}: another key signed; name the key and the certificate that belong together"
     )]
     Foreign {
-        /// Whose key should have signed.
+        /// Subject of the certificate.
         subject: String,
     },
 }

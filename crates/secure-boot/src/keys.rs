@@ -17,13 +17,13 @@ use crate::certificate::{Certificate, to_pem};
 use crate::key_error::KeyError;
 use crate::private_key::{self, KeySize, PKCS8};
 
-/// What a key elsewhere signs to prove that it is there. No firmware takes it for something else.
+/// The text that an external key signs to prove that it exists. It has no meaning for firmware.
 const PROOF: &[u8] = b"slipway asks whether this key is that of its certificate";
 
-/// Signs a message with a private key that is elsewhere, such as in a token: RSASSA-PKCS1-v1_5 with SHA-256.
+/// Signs a message with an external private key, such as in a token: RSASSA-PKCS1-v1_5 with SHA-256.
 pub type SignElsewhere = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, Box<dyn StdError + Send + Sync>> + Send + Sync>;
 
-/// An RSA key that signs, and the certificate that says whose it is.
+/// An RSA signing key and its certificate.
 pub struct SigningKey {
     private: Private,
     certificate: Certificate,
@@ -35,10 +35,10 @@ enum Private {
 }
 
 impl SigningKey {
-    /// Makes a key, and a certificate that it signs itself, for this common name and time.
+    /// Generates a key and its self-signed certificate for this common name and time.
     ///
     /// # Errors
-    /// If there is no randomness, or the times cannot be written.
+    /// If no random bytes are available, or the times cannot be represented.
     pub fn generate(
         size: KeySize,
         common_name: &str,
@@ -52,21 +52,22 @@ impl SigningKey {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
         (params.not_before, params.not_after) = (not_before, not_after);
-        // It signs programs, and itself: verifiers that follow a chain to its end accept only an authority there.
+        // It is a CA, because verifiers accept only a CA at the end of a chain.
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
-        // Firmware does not ask for it. iPXE does, of who signs what it starts.
+        // iPXE requires it of signers. Firmware does not.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let certificate = params.self_signed(&pair).map_err(certify)?;
         let certificate = Certificate::from_der(certificate.der());
         Self::new(document, certificate.map_err(|source| KeyError::Certificate { source })?)
     }
 
-    /// Imports a key (PKCS#8 or PKCS#1) and its certificate, each the first of its kind in a text in PEM. The dates of the
-    /// certificate are left to [`Self::check_validity`].
+    /// Imports a key (PKCS#8 or PKCS#1) and its certificate, each the first of its kind in a PEM text. The dates of the
+    /// certificate are not checked; see [`Self::check_validity`].
     ///
     /// # Errors
-    /// If one of them is missing or cannot be read, if the key is not RSA of 2048 to 4096 bits, or if they do not fit.
+    /// If one of them is missing or cannot be read, if the key is not RSA of 2048 to 4096 bits, or if they do not
+    /// match.
     pub fn from_pem(key: &str, certificate: &str) -> Result<Self, KeyError> {
         let certificate = Certificate::from_pem(certificate).map_err(|source| KeyError::Certificate { source })?;
         Self::new(private_key::read_key(key)?, certificate)
@@ -84,8 +85,7 @@ impl SigningKey {
         Ok(Self { private: Private::Here { pkcs8, pair: Box::new(pair) }, certificate })
     }
 
-    /// A key that is elsewhere, and its certificate, the first of a text in PEM. The key is not asked for anything yet;
-    /// [`Self::prove`] does that.
+    /// An external key and its certificate, the first in a PEM text. The key is not used yet; see [`Self::prove`].
     ///
     /// # Errors
     /// If the certificate cannot be read, or is not for an RSA key of 2048 to 4096 bits.
@@ -96,19 +96,19 @@ impl SigningKey {
         Ok(Self { private: Private::Elsewhere(sign), certificate })
     }
 
-    /// Signs something, so that it is known that the key is there and is that of the certificate.
+    /// Signs a test message, which proves that the key is available and belongs to the certificate.
     ///
     /// # Errors
-    /// If it is not.
+    /// If the key cannot sign, or is another one.
     pub fn prove(&self) -> Result<(), KeyError> {
         self.sign(PROOF).map(drop)
     }
 
-    /// Checks the dates of the certificate at a time. Firmware does not, so a key whose certificate has expired still works;
-    /// who imports one should know.
+    /// Checks the dates of the certificate at a time. Firmware ignores them, so an expired one works; this is a check
+    /// for imports.
     ///
     /// # Errors
-    /// If the certificate is not valid then.
+    /// If the certificate is not valid at that time.
     pub fn check_validity(&self, now: OffsetDateTime) -> Result<(), KeyError> {
         let Some(parsed) = self.certificate.parsed() else { return Ok(()) };
         let (validity, now) = (parsed.validity(), ASN1Time::from(now));
@@ -127,7 +127,7 @@ impl SigningKey {
         &self.certificate
     }
 
-    /// The private key in PEM (PKCS#8), in clear text. None if it is elsewhere.
+    /// The private key in PEM (PKCS#8), unencrypted. None if it is external.
     pub fn key_to_pem(&self) -> Option<String> {
         match &self.private {
             Private::Here { pkcs8, .. } => Some(to_pem(PKCS8, pkcs8.as_bytes())),
@@ -135,7 +135,7 @@ impl SigningKey {
         }
     }
 
-    /// RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2) of a message. The same message gives the same signature.
+    /// Signs a message: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2), which is deterministic.
     pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         let subject = || self.certificate.subject().to_owned();
         match &self.private {
@@ -147,7 +147,7 @@ impl SigningKey {
             }
             Private::Elsewhere(sign) => {
                 let signature = sign(message).map_err(|source| KeyError::Elsewhere { subject: subject(), source })?;
-                // Somebody may have put another key in its place, whose boot files no machine would start.
+                // The external key may have been replaced. No machine would start what another key signed.
                 match self.is_signature(message, &signature) {
                     true => Ok(signature),
                     false => Err(KeyError::Foreign { subject: subject() }),

@@ -1,10 +1,10 @@
-//! What UEFI Secure Boot is made of: keys and certificates, signed EFI programs, lists of what firmware may start, and signed
-//! updates of the variables that hold these lists. Bytes in, bytes or a judgement out: no input or output.
+//! UEFI Secure Boot: keys and certificates, signed EFI programs, lists of allowed and forbidden programs, and signed
+//! updates of the variables that hold these lists. Pure: no input or output.
 //!
-//! Firmware has one owner, whose certificate is the variable [`Variable::Pk`]. The owner signs changes of
-//! [`Variable::Kek`], whose keys sign changes of [`Variable::Db`] and [`Variable::Dbx`]. A program starts if `db` has a
-//! certificate that leads to its signature, or its digest, and `dbx` has neither. While there is no PK, the firmware is in
-//! Setup Mode and takes any lists.
+//! The certificate of a machine's owner is the variable [`Variable::Pk`]. Its key signs changes of [`Variable::Kek`],
+//! whose keys sign changes of [`Variable::Db`] and [`Variable::Dbx`]. A program starts if `db` contains its digest or a
+//! certificate that verifies its signature, and `dbx` contains neither. Without a PK, the firmware is in Setup Mode and
+//! accepts any lists.
 
 pub mod authenticode;
 mod certificate;

@@ -1,5 +1,4 @@
-//! Lists of what firmware trusts or refuses (UEFI 2.10, section 32.4.1, "Signature Database"): the content of the variables
-//! PK, KEK, db and dbx.
+//! Signature lists (UEFI 2.10, section 32.4.1, "Signature Database"): the content of the variables PK, KEK, db and dbx.
 
 use slipway_formats::efi::signature_list::{self, HEADER, OWNER, Signature};
 use uuid::{Uuid, uuid};
@@ -15,20 +14,20 @@ const SHA256: Uuid = uuid!("c1c41626-504c-4092-aca9-41f936934328");
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who added it, for whoever reads the list. Firmware ignores it.
+    /// Who added it, for information. Firmware ignores it.
     pub owner: Uuid,
-    /// What it is about.
+    /// Certificate or digest.
     pub content: Content,
 }
 
-/// What an entry is about.
+/// Certificate or digest of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// What leads to this certificate.
+    /// Stands for all programs that this certificate verifies.
     Certificate(Certificate),
-    /// The program with this Authenticode digest.
+    /// Authenticode digest of a program.
     Sha256([u8; 32]),
-    /// Something else, such as an unreadable certificate or another kind of digest.
+    /// Another type, or an unreadable certificate.
     Other {
         /// Its type.
         kind: Uuid,
@@ -48,7 +47,7 @@ impl Entry {
         Self { owner, content: Content::Sha256(digest) }
     }
 
-    /// The entry as it is in a list (EFI_SIGNATURE_DATA): its owner, then its bytes.
+    /// The entry in a list (EFI_SIGNATURE_DATA): its owner, then its bytes.
     pub(crate) fn signature_data(&self) -> Vec<u8> {
         [&self.owner.to_bytes_le()[..], self.bytes()].concat()
     }
@@ -70,8 +69,8 @@ impl Entry {
     }
 }
 
-/// The lists with these entries, in this order. Each certificate has a list of its own; digests that follow each other share
-/// one, because they are as long as each other.
+/// Encodes entries as lists, in this order. Each certificate has its own list. Consecutive digests of the same length
+/// share one.
 pub fn build(entries: &[Entry]) -> Vec<u8> {
     let share = |a: &Entry, b: &Entry| a.kind() != X509 && a.kind() == b.kind() && a.bytes().len() == b.bytes().len();
     let mut lists = Vec::new();
@@ -90,10 +89,10 @@ pub fn build(entries: &[Entry]) -> Vec<u8> {
     lists
 }
 
-/// The entries of all lists in a variable.
+/// Reads the entries of all lists in a variable.
 ///
 /// # Errors
-/// If a length in it is wrong.
+/// If a length is wrong.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Entry>, ListError> {
     let entry = |found: &Signature<'_>| Entry {
         owner: Uuid::from_bytes_le(found.owner),

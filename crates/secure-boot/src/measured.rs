@@ -1,5 +1,5 @@
-//! What firmware that enforces Secure Boot measures into register 7 of a TPM (TCG PC Client Platform Firmware Profile,
-//! section 3.3.4.8): its variables, then the entry of db that vouched for the program that it started.
+//! Predicts register 7 of a TPM, into which firmware measures the variables of Secure Boot, then the entry of db that
+//! verified the program that it started (TCG PC Client Platform Firmware Profile, section 3.3.4.8).
 
 use ring::digest::{SHA256, digest};
 use uuid::Uuid;
@@ -10,9 +10,9 @@ use crate::variable::{GLOBAL, Variable};
 /// The data of EV_SEPARATOR.
 const SEPARATOR: [u8; 4] = [0; 4];
 
-/// The value of register 7 in the SHA-256 bank. The machine has these lists and no others, the entry of db vouches for the
-/// program that starts first, and no other entry vouches for a program: cards with a signed option ROM add the entry that
-/// vouched for them. A machine that had a dbx before keeps it. So the value is to look at, and not a rule.
+/// The value of register 7 in the SHA-256 bank, if the machine has exactly these lists and `vouched` is the only entry
+/// of db that verified a program. The value is for information: cards with a signed option ROM add the entry that
+/// verified them, and a machine keeps the entries that its dbx had before.
 pub fn register_7(variables: [(Variable, &[Entry]); 4], vouched: &Entry) -> [u8; 32] {
     let secure_boot = variable_data(GLOBAL, "SecureBoot", &[1]);
     let lists =

@@ -1,8 +1,8 @@
-//! Microsoft's certificates, which firmware of most machines trusts from the factory. The firmware of many network and graphics
-//! cards is signed under them: with a db that lacks them, such a card does not work, and a screen may stay dark.
+//! Microsoft's certificates, which most machines trust from the factory. They verify the firmware of many network and
+//! graphics cards: without them in db, such a card does not work, and a screen may stay dark.
 //!
-//! `certificates/README.md` says where they come from. Those of 2011 are past their dates, which firmware does not look at, and
-//! what they have signed still starts.
+//! `certificates/README.md` says where they come from. Those of 2011 have expired, but firmware
+//! ignores dates, so what they signed still starts.
 
 use uuid::{Uuid, uuid};
 
@@ -11,13 +11,13 @@ use crate::certificate::CertificateError;
 use crate::lists::Entry;
 use crate::variable::Variable;
 
-/// The owner of entries that Microsoft would add, as Microsoft has published it.
+/// The owner GUID of Microsoft's entries, as published by Microsoft.
 pub const OWNER: Uuid = uuid!("77fa9abd-0359-4d32-bd60-28f4e78f784b");
 
-/// Certificates of keys by which Microsoft signs updates of db and dbx.
+/// Certificates of Microsoft's keys for updates of db and dbx.
 const KEK: [&[u8]; 2] =
     [include_bytes!("../certificates/ms-kek-2011.der"), include_bytes!("../certificates/ms-kek-2023.der")];
-/// Certificates of keys by which Microsoft signs programs of others, option ROMs and Windows.
+/// Certificates of Microsoft's keys for third-party programs, option ROMs and Windows.
 const DB: [&[u8]; 5] = [
     include_bytes!("../certificates/ms-uefi-2011.der"),
     include_bytes!("../certificates/ms-uefi-2023.der"),
@@ -26,10 +26,10 @@ const DB: [&[u8]; 5] = [
     include_bytes!("../certificates/windows-2023.der"),
 ];
 
-/// The entries with Microsoft's certificates for a variable. There are none for PK, which has one owner, nor for dbx.
+/// Microsoft's entries for a variable. None for PK, which has one owner, and for dbx.
 ///
 /// # Errors
-/// Never, as a test proves.
+/// Never: a test parses all certificates.
 pub fn entries(variable: Variable) -> Result<Vec<Entry>, CertificateError> {
     let list: &[&[u8]] = match variable {
         Variable::Kek => &KEK,

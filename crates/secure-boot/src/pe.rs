@@ -1,5 +1,5 @@
-//! Where a PE image (Microsoft, "PE Format") has what its digest needs, and the digest itself (Microsoft, "Windows
-//! Authenticode Portable Executable Signature Format", "Calculating the PE Image Hash").
+//! The Authenticode digest of a PE image and the fields it depends on (Microsoft, "PE Format"; "Windows Authenticode
+//! Portable Executable Signature Format", "Calculating the PE Image Hash").
 
 use std::ops::Range;
 
@@ -9,55 +9,55 @@ use thiserror::Error;
 
 use crate::key_error::KeyError;
 
-/// Places in the optional header: of the size of all headers, and of the checksum.
+/// Offsets in the optional header: size of all headers, and checksum.
 const SIZE_OF_HEADERS: usize = 60;
 const CHECKSUM: usize = 64;
-/// Places of the number of data directories and of the first one, in images of 32 and of 64 bits.
+/// Offset of the number of data directories, which the directories follow, in 32-bit and 64-bit images.
 const DIRECTORIES_32: usize = 92;
 const DIRECTORIES_64: usize = 108;
-/// Which data directory is that of the certificate table, and bytes of one.
+/// Index of the data directory of the certificate table, and bytes of one directory.
 const CERTIFICATES: usize = 4;
 const DIRECTORY: usize = 8;
-/// Signatures begin at a multiple of this.
+/// Alignment of signatures in bytes.
 pub const ALIGNMENT: usize = 8;
 
-/// An image cannot be signed or judged.
+/// Why an image cannot be signed or verified.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// It is something else.
+    /// It is not a PE image.
     #[error("reading an EFI program: it is not a PE image")]
     NotPe,
-    /// Its end is missing, or its headers are wrong.
-    #[error("reading an EFI program: {what} is not inside the file, which is cut off or damaged")]
+    /// It is truncated, or its headers are wrong.
+    #[error("reading an EFI program: {what} is outside the file, which is truncated or damaged")]
     CutOff {
-        /// What is not inside.
+        /// The part that is outside.
         what: &'static str,
     },
-    /// There is no room to say where the signatures are.
+    /// Its headers have no entry for the certificate table.
     #[error("reading an EFI program: its headers have no place for a signature")]
     NoDirectory,
-    /// It has bytes that a digest would leave out or count twice.
+    /// A digest would not cover all bytes, or some of them twice.
     #[error(
-        "signing an EFI program: its sections overlap or leave gaps, so a signature would not cover all of it; build it \
-         again with sections that follow one another"
+        "signing an EFI program: its sections overlap or leave gaps, so a signature would not cover all of it; \
+         build it again with sections that follow one another"
     )]
     Gaps,
-    /// It has a signature already.
+    /// It is already signed.
     #[error("signing an EFI program: it is already signed; use the unsigned program, or remove its signatures first")]
     Signed,
-    /// It would be too large.
+    /// It would be larger than 4 GiB.
     #[error("signing an EFI program: it is larger than 4 GiB")]
     TooLarge,
     /// A signature cannot be read.
     #[error("reading an EFI program: its signature {number} cannot be read: {reason}")]
     Signature {
-        /// Which one of the image, from 1.
+        /// Number of the signature, from 1.
         number: usize,
         /// Why.
         reason: &'static str,
     },
-    /// The key does not sign.
+    /// The key cannot sign.
     #[error("signing an EFI program")]
     Key {
         /// The cause.
@@ -66,17 +66,17 @@ pub enum ImageError {
     },
 }
 
-/// Places in an image, in bytes from its begin. All are inside it.
+/// Offsets in an image. All are inside it.
 pub struct Layout {
     /// The field with the checksum, 4 bytes.
     pub checksum: usize,
-    /// The data directory that says where the signatures are, 8 bytes.
+    /// The data directory of the certificate table, 8 bytes.
     pub directory: usize,
     /// The signatures, at the end. Empty if there are none.
     pub certificates: Range<usize>,
     /// Bytes of all headers.
     headers: usize,
-    /// What the sections have in the file, in its order.
+    /// The sections in the file, in ascending order.
     sections: Vec<Range<usize>>,
 }
 
@@ -112,14 +112,14 @@ impl Layout {
         sections.sort_by_key(|section| section.start);
         let layout = Self { checksum: optional + CHECKSUM, directory, certificates, headers, sections };
         let end = layout.certificates.start;
-        // The second condition bounds the work for sections that overlap.
+        // The last condition bounds the work for overlapping sections.
         if headers > end || layout.sections.iter().any(|section| section.end > end) || layout.counted() > end {
             return Err(cut_off("a section"));
         }
         Ok(layout)
     }
 
-    /// Whether each byte belongs to one section, to the headers, or to what follows the last section.
+    /// Whether the sections follow the headers and each other without gaps or overlaps.
     pub fn is_without_gaps(&self) -> bool {
         let mut end = self.headers;
         self.sections.iter().all(|section| std::mem::replace(&mut end, section.end) == section.start)
@@ -133,7 +133,8 @@ impl Layout {
         add(self.checksum + 4..self.directory);
         add(self.directory + DIRECTORY..self.headers);
         self.sections.iter().cloned().for_each(&mut add);
-        // From the number of bytes so far, as the specification says. Without gaps that is the end of the last section.
+        // The specification starts at the number of bytes hashed so far. Without gaps, that is the end of the last
+        // section.
         add(self.counted()..self.certificates.start);
         let mut digest = [0; 32];
         digest.copy_from_slice(sum.finish().as_ref());
@@ -146,7 +147,7 @@ impl Layout {
     }
 }
 
-/// The certificate table. It must be the last part of the file, because all that is not hashed is in it.
+/// The certificate table. It must be at the end of the file, because it is not hashed.
 fn certificates(image: &[u8], directory: usize) -> Result<Range<usize>, ImageError> {
     let cut_off = ImageError::CutOff { what: "the table of signatures" };
     let Some((start, size)) = long(image, directory).zip(long(image, directory + 4)) else { return Err(cut_off) };
@@ -158,8 +159,8 @@ fn certificates(image: &[u8], directory: usize) -> Result<Range<usize>, ImageErr
     }
 }
 
-/// The checksum of an image whose field for it is at this place (PE Format, "Optional Header Windows-Specific Fields"): the
-/// sum of all words of 16 bits with the carry added, and the length.
+/// The checksum of an image whose field for it is at this place (PE Format, "Optional Header Windows-Specific Fields"):
+/// the sum of all words of 16 bits with the carry added, and the length.
 pub fn checksum(image: &[u8], field: usize) -> u32 {
     let (before, after) = image.split_at_checked(field).unwrap_or((image, &[]));
     let sum = |bytes: &[u8]| -> u64 {

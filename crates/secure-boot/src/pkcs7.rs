@@ -1,4 +1,4 @@
-//! Signed messages (RFC 2315, PKCS #7) as firmware reads them: RSA with SHA-256, one signer, its certificate inside.
+//! Signed messages (RFC 2315, PKCS #7) as firmware reads them: RSA with SHA-256, one signer and its certificate.
 
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use x509_parser::asn1_rs::{Any, FromDer, Oid};
@@ -19,14 +19,14 @@ pub const OBJECT_IDENTIFIER: u8 = 0x06;
 pub const SEQUENCE: u8 = 0x30;
 pub const SET: u8 = 0x31;
 pub const CONTEXT_0: u8 = 0xA0;
-/// The most certificates of a message. Those of Microsoft have three.
+/// Maximum number of certificates in a message. Microsoft's have three.
 const MAX_CERTIFICATES: usize = 32;
 
-/// What is signed.
+/// The signed content.
 pub enum Message<'a> {
-    /// A value in DER, of this type, which is part of the message. The signature is over attributes that have its digest.
+    /// A DER value of this type inside the message. The signature covers attributes with its digest.
     Inside(&'a Oid<'static>, &'a [u8]),
-    /// Bytes that are elsewhere. The signature is over them.
+    /// Bytes outside the message, which the signature covers directly.
     Elsewhere(&'a [u8]),
 }
 
@@ -57,7 +57,7 @@ pub fn signed_data(key: &SigningKey, message: &Message<'_>) -> Result<Vec<u8>, K
     }))
 }
 
-/// A SignedData with its type before it: a ContentInfo (section 7).
+/// Wraps a SignedData into a ContentInfo (section 7).
 pub fn content_info(signed_data: &[u8]) -> Vec<u8> {
     sequence(|writer| {
         oid(writer.next(), &OID_PKCS7_ID_SIGNED_DATA);
@@ -70,7 +70,7 @@ pub fn sequence(elements: impl FnOnce(&mut DERWriterSeq<'_>)) -> Vec<u8> {
     yasna::construct_der(|writer| writer.write_sequence(elements))
 }
 
-/// Name and parameters of an algorithm that has none.
+/// An AlgorithmIdentifier without parameters.
 pub fn algorithm(writer: DERWriter<'_>, name: &Oid<'_>) {
     writer.write_sequence(|writer| {
         oid(writer.next(), name);
@@ -83,7 +83,7 @@ pub fn oid(writer: DERWriter<'_>, oid: &Oid<'_>) {
     writer.write_tagged_implicit(yasna::tags::TAG_OID, |writer| writer.write_bytes(content));
 }
 
-/// The attributes that are signed instead of a value, as a SET: its type and its digest (section 9.2).
+/// The signed attributes of a value, as a SET: its type and its digest (section 9.2).
 fn attributes(kind: &Oid<'_>, value: &[u8]) -> Vec<u8> {
     let digest = sha256(content(value).unwrap_or_default());
     yasna::construct_der(|writer| {
@@ -120,7 +120,7 @@ fn signer(writer: DERWriter<'_>, key: &SigningKey, attributes: Option<&[u8]>, si
     });
 }
 
-/// A signed message that was read.
+/// A parsed signed message.
 pub struct Signed<'a> {
     /// The content of the value inside, without its identifier and length.
     pub content: &'a [u8],
@@ -128,13 +128,13 @@ pub struct Signed<'a> {
     pub signer: Certificate,
     /// The other certificates of the message. Those that cannot be read are left out.
     pub others: Vec<Certificate>,
-    /// Whether the signature is that of the signer over the value inside.
+    /// Whether the signer signed the value inside.
     pub is_authentic: bool,
 }
 
 impl<'a> Signed<'a> {
-    /// Reads a ContentInfo with a SignedData, which has a value of this type inside. What follows it is ignored. An error
-    /// says why that fails.
+    /// Reads a ContentInfo with a SignedData that contains a value of this type. Bytes after it are ignored. An error
+    /// is the reason.
     pub fn read(bytes: &'a [u8], kind: &Oid<'_>) -> Result<Self, &'static str> {
         let mut signed_data = signed_data_of(bytes).ok_or("it is not signed data of PKCS #7")?;
         let incomplete = "its signed data is damaged or in an unknown form";
@@ -148,7 +148,7 @@ impl<'a> Signed<'a> {
                 certificates.extend(Certificate::from_der(certificate));
             }
         }
-        // Lists of revoked certificates, which firmware ignores.
+        // Certificate revocation lists, which firmware ignores.
         rest.take(CONTEXT_0 | 1);
         let mut signers = rest.take(SET).map(Der).ok_or(incomplete)?;
         let info = SignerInfo::read(signers.take(SEQUENCE).ok_or(incomplete)?).ok_or(incomplete)?;
@@ -181,7 +181,7 @@ fn content_of<'a>(signed_data: &mut Der<'a>, kind: &Oid<'_>) -> Option<(&'a [u8]
 struct SignerInfo<'a> {
     issuer: &'a [u8],
     serial: &'a [u8],
-    /// The whole element, whose identifier is not that of the set that was signed.
+    /// The whole element. Its identifier differs from that of the signed SET.
     attributes: Option<&'a [u8]>,
     is_rsa_with_sha256: bool,
     signature: &'a [u8],
@@ -215,7 +215,7 @@ impl<'a> SignerInfo<'a> {
         match self.attributes {
             None => is_signed(content),
             Some(whole) => {
-                // They are signed as the set that they are.
+                // The signature covers them as a SET.
                 let set = [&[SET], whole.get(1..).unwrap_or_default()].concat();
                 has_attributes(whole, kind, &sha256(content)) && is_signed(&set)
             }
@@ -223,7 +223,7 @@ impl<'a> SignerInfo<'a> {
     }
 }
 
-/// Whether attributes name a type and a digest, and no second one.
+/// Whether the attributes contain exactly this type and this digest.
 fn has_attributes(whole: &[u8], kind: &Oid<'_>, digest: &[u8]) -> bool {
     let mut attributes = Der(content(whole).unwrap_or_default());
     let (mut kinds, mut digests) = (Vec::new(), Vec::new());

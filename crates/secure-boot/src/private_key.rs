@@ -1,4 +1,4 @@
-//! Private keys themselves: made, and read from PEM.
+//! Private keys: generating them, and reading them from PEM.
 
 use getrandom::SysRng;
 use rsa::pkcs1::DecodeRsaPrivateKey;
@@ -8,36 +8,35 @@ use rsa::traits::PublicKeyParts;
 use crate::certificate::to_pem;
 use crate::key_error::KeyError;
 
-/// Labels of private keys in PEM: PKCS#8 as it is and encrypted (RFC 7468, sections 10 and 11), PKCS#1, and those of other
-/// kinds of keys.
+/// PEM labels of private keys: PKCS#8, plain and encrypted (RFC 7468, sections 10 and 11), PKCS#1, and other kinds.
 pub const PKCS8: &str = "PRIVATE KEY";
 const ENCRYPTED: &str = "ENCRYPTED PRIVATE KEY";
 const PKCS1: &str = "RSA PRIVATE KEY";
 const OTHER: [&str; 3] = ["EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY"];
-/// The header of a PKCS#1 key that openssl has encrypted.
+/// The PEM header of a PKCS#1 key that openssl encrypted.
 const ENCRYPTION_HEADER: &str = "DEK-Info";
-/// Bits of the smallest key that is accepted, and of the largest that can sign here.
+/// Minimum and maximum length of a key in bits.
 const SMALLEST: u32 = 2048;
 const LARGEST: u32 = 4096;
 
 /// Length of an RSA key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySize {
-    /// 2048 bits, for Secure Boot: much firmware verifies nothing else.
+    /// 2048 bits, for Secure Boot: much firmware supports no other length.
     Rsa2048,
-    /// 3072 bits, for TLS: new firmware takes no less of a server.
+    /// 3072 bits, for TLS: new firmware requires as many of a server.
     Rsa3072,
 }
 
-/// Makes an RSA key, in PEM (PKCS#8). It is for uses whose certificates are made elsewhere.
+/// Generates an RSA key in PEM (PKCS#8), for certificates that are made elsewhere.
 ///
 /// # Errors
-/// If there is no randomness.
+/// If no random bytes are available.
 pub fn generate_rsa_key(size: KeySize) -> Result<String, KeyError> {
     generate(size).map(|document| to_pem(PKCS8, document.as_bytes()))
 }
 
-/// Makes an RSA key.
+/// Generates an RSA key.
 pub fn generate(size: KeySize) -> Result<pkcs8::SecretDocument, KeyError> {
     let bits = match size {
         KeySize::Rsa2048 => 2048,

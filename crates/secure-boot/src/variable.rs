@@ -23,32 +23,32 @@ const EFI_GUID: u16 = 0x0EF1;
 /// A variable of Secure Boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variable {
-    /// The platform key: who owns the machine. It signs changes of itself and of KEK. While there is none, the firmware is in
+    /// The platform key of the machine's owner. It signs changes of itself and of KEK. Without it, the firmware is in
     /// Setup Mode.
     Pk,
     /// Keys that sign changes of db and dbx.
     Kek,
-    /// What may start.
+    /// Allowed programs.
     Db,
-    /// What may not, also if db has it.
+    /// Forbidden programs, even if db allows them.
     Dbx,
 }
 
-/// What becomes of the entries that a variable has.
+/// How an update changes the entries of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// They are replaced. Firmware takes only an update that is later than the last one.
+    /// Replaces them. Firmware accepts only an update with a later time than the last one.
     Replace,
-    /// They stay. Firmware adds those of the update that it does not have, whatever the time.
+    /// Keeps them, and adds those that are missing, whatever the time.
     Append,
 }
 
-/// No update can be made.
+/// Why an update cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// The time cannot be written.
-    #[error("signing an update of the variable {variable}: firmware cannot write the year {year}; check the clock")]
+    /// The time cannot be represented.
+    #[error("signing an update of the variable {variable}: firmware cannot represent the year {year}; check the clock")]
     Year {
         /// The variable.
         variable: Variable,
@@ -67,10 +67,10 @@ pub enum UpdateError {
 }
 
 impl Variable {
-    /// In the order in which a machine in Setup Mode is given them: PK is last, because it ends Setup Mode.
+    /// The order of updates in Setup Mode: PK is last, because it ends Setup Mode.
     pub const ENROLMENT: [Self; 4] = [Self::Dbx, Self::Db, Self::Kek, Self::Pk];
 
-    /// Its name, as the firmware and efivarfs have it.
+    /// Its name in the firmware and in efivarfs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pk => "PK",
@@ -96,8 +96,8 @@ impl fmt::Display for Variable {
 }
 
 impl Write {
-    /// The attributes of such an update, which efivarfs has as 4 bytes, little-endian, before it: non-volatile, at boot, at
-    /// run time, authenticated by time, and perhaps appended (section 8.2.1).
+    /// The attributes of such an update, which precede it in efivarfs as 4 little-endian bytes: non-volatile, boot
+    /// access, run-time access, time-based authentication, and perhaps append (section 8.2.1).
     pub fn attributes(self) -> u32 {
         match self {
             Self::Replace => 0x27,
@@ -106,15 +106,16 @@ impl Write {
     }
 }
 
-/// A signed update of a variable to these lists ([`crate::lists::build`]): the bytes that follow the attributes in efivarfs.
-/// Empty lists with [`Write::Replace`] delete the variable, which for PK means Setup Mode. The same inputs give the same bytes.
+/// Makes a signed update of a variable to these lists ([`crate::lists::build`]): the bytes that follow the attributes
+/// in efivarfs. Empty lists with [`Write::Replace`] delete the variable, which for PK means Setup Mode. The same inputs
+/// give the same bytes.
 ///
-/// Who must sign depends on the machine. With a PK, that key signs PK and KEK, and a key of KEK signs db and dbx. In Setup Mode
-/// firmware takes each update of db, dbx and KEK without a look at its signature, but not without a signature; a new PK must be
-/// signed by its own key (section 32.3.1). So updates that are signed as if the keys were there already are right in both.
+/// The required signer depends on the machine. With a PK, that key signs PK and KEK, and a key of KEK signs db and dbx.
+/// In Setup Mode, firmware requires a signature on db, dbx and KEK but does not verify it; a new PK must be signed with
+/// its own key (section 32.3.1). So updates that are signed as if the keys were enrolled are valid in both states.
 ///
 /// # Errors
-/// If the time has no year of four digits, or the key does not sign.
+/// If the year does not have four digits, or the key cannot sign.
 pub fn update(
     variable: Variable,
     write: Write,

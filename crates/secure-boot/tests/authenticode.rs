@@ -72,7 +72,7 @@ fn sbverify_accepts_what_is_signed_and_refuses_each_change() {
             std::fs::write(folder.path().join("signed"), &bytes).unwrap();
             let (is_success, output) = folder.try_run(&verify);
             assert!(!is_success, "{name} {changed}: {output}");
-            assert!(refusal(&bytes).contains("is for other bytes"), "{name} {changed}: {}", refusal(&bytes));
+            assert!(refusal(&bytes).contains("does not match the program"), "{name} {changed}: {}", refusal(&bytes));
         }
     }
 }
@@ -189,16 +189,16 @@ fn each_kind_of_bad_image_is_refused_by_name() {
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("empty", Vec::new(), "it is not a PE image"),
         ("text", b"#!/bin/sh\n".repeat(100), "it is not a PE image"),
-        ("headers alone", unordered()[..HEADERS].to_vec(), "a section is not inside the file"),
-        ("cut off in the headers", unordered()[..300].to_vec(), "the section table is not inside the file"),
-        ("cut off in a section", unordered()[..1800].to_vec(), "a section is not inside the file"),
-        ("cut off in a signature", signed[..signed.len() - 8].to_vec(), "the table of signatures is not inside"),
-        ("bytes after a signature", [&signed[..], b"x"].concat(), "the table of signatures is not inside"),
+        ("headers alone", unordered()[..HEADERS].to_vec(), "a section is outside the file"),
+        ("cut off in the headers", unordered()[..300].to_vec(), "the section table is outside the file"),
+        ("cut off in a section", unordered()[..1800].to_vec(), "a section is outside the file"),
+        ("cut off in a signature", signed[..signed.len() - 8].to_vec(), "the table of signatures is outside"),
+        ("bytes after a signature", [&signed[..], b"x"].concat(), "the table of signatures is outside"),
         ("no directory", without_directory, "have no place for a signature"),
         ("another type", other_content, "its signature 1 cannot be read: it is not of the type PKCS #7"),
         ("a length that is too large", long, "its signature 1 cannot be read: its length is wrong"),
-        ("a forged signature", forged, "is not that of its certificate's key"),
-        ("a replaced digest", replaced, "is not that of its certificate's key"),
+        ("a forged signature", forged, "was not made with its certificate's key"),
+        ("a replaced digest", replaced, "was not made with its certificate's key"),
         ("unsigned", unordered(), "it is not signed"),
     ];
     for (name, image, reason) in cases {

@@ -1,5 +1,6 @@
-//! What firmware measures into register 7. The value is that of the software TPM of a machine with OVMF, which had these
-//! certificates and a dbx with the digest of nothing (virt-firmware's), and started a program that the key of db had signed.
+//! What firmware measures into register 7. The value is that of the software TPM of a machine with OVMF, which had
+//! these certificates and a dbx with the digest of nothing (virt-firmware's), and started a program that the key of db
+//! had signed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use slipway_secure_boot::lists::Entry;

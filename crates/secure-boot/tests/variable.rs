@@ -67,7 +67,8 @@ fn sbvarsign_signs_the_same_message_in_the_same_place() {
             let digest = digest(&SHA256, &message(variable, write, &theirs[..TIME]));
             let ((ours, payload), (theirs, their_payload)) = (signature(&ours), signature(theirs));
             assert_eq!(payload, their_payload);
-            // All after the length and up to the signer is the same. Theirs has an attribute with the digest of the message.
+            // All after the length and up to the signer is the same. Theirs has an attribute with the digest of the
+            // message.
             let der = KEY.certificate().der();
             let signer = ours.windows(der.len()).position(|window| window == der).unwrap() + der.len();
             assert_eq!(ours[4..signer], theirs[4..signer], "{variable} {write:?}");
@@ -113,5 +114,5 @@ fn the_same_moment_gives_the_same_bytes_wherever_it_is_told() {
     let error =
         update(Variable::Pk, Write::Replace, &[], OffsetDateTime::from_unix_timestamp(-3_000_000_000).unwrap(), &KEY);
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("variable PK: firmware cannot write the year 1874"), "{error}");
+    assert!(error.contains("variable PK: firmware cannot represent the year 1874"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! What a machine asks its TPM for: a proof of which TPM it is, and to seal a secret to the machine's state.
+//! Commands to a machine's TPM: proving which TPM it is, and sealing a secret to the machine's state.
 
 mod attester;
 mod channel;

@@ -1,15 +1,15 @@
-//! What a machine's TPM 2.0 proves to the server. Bytes in, a judgement out: no input or output.
+//! What a machine's TPM proves to the server. Pure: no input or output.
 //!
-//! [`Keys`] alone prove nothing: anybody can write down that a key is in a TPM. Two things tell that an endorsement key is:
-//! its manufacturer's certificate ([`Keys::endorsement`]), or that an operator knew its digest before ([`Keys::ek_digest`]).
-//! With the endorsement key known, [`Challenger`] proves the rest:
+//! [`Keys`] alone prove nothing, because anyone can claim that a key is in a TPM. An endorsement key is trusted by its
+//! manufacturer's certificate ([`Keys::endorsement`]), or because an operator registered its digest
+//! ([`Keys::ek_digest`]). [`Challenger`] then proves the rest:
 //!
-//! 1. The credential can be opened only by the TPM with this endorsement key, and only if the attestation key of that name
-//!    is loaded in the same TPM. So the attestation key is what its public area says.
-//! 2. The attestation key signs nothing but what the TPM has made. So the quote is the TPM's, of its own registers.
-//! 3. The quote is over the nonce of the challenge, which belongs to both keys and to the machine's key. So it is new, and
-//!    it is no other machine's.
-//! 4. The event log gives the quoted values when it is replayed. So the log tells what was measured.
+//! 1. Only the TPM with this endorsement key can open the credential, and only while the attestation key of that name
+//!    is loaded. So the attestation key is in the same TPM and is what its public area says.
+//! 2. The attestation key signs only data that the TPM made. So the quote shows the TPM's own registers.
+//! 3. The quote contains the nonce of the challenge, which is bound to both keys and to the machine's key. So the quote
+//!    is new, and comes from this machine.
+//! 4. Replaying the event log gives the quoted values. So the log shows what was measured.
 
 mod certificate;
 mod challenge;

@@ -1,5 +1,5 @@
-//! Structures of a TPM that both sides know (Trusted Platform Module Library, part 2). Numbers are big-endian, except in
-//! event logs.
+//! Structures of a TPM that both sides know (Trusted Platform Module Library, part 2). Numbers are big-endian, except
+//! in event logs.
 
 /// Algorithms (TPM_ALG_ID, 6.3).
 pub const RSA: u16 = 0x0001;

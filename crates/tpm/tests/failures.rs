@@ -56,7 +56,7 @@ fn a_tpm_that_stays_busy_is_given_up_at_the_deadline() {
     let error = attester.keys().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "TPM2_NV_ReadPublic: the TPM refused with 0x922 (TPM_RC_RETRY: it stays busy; try again)"
+        "TPM2_NV_ReadPublic: the TPM refused with 0x922 (TPM_RC_RETRY: it is still busy; try again)"
     );
 }
 
@@ -71,7 +71,7 @@ fn a_response_code_means_the_same_wherever_the_mistake_is() {
     }
     // The second is the resource manager's own.
     for code in [0x143, 0xB_0143] {
-        check(code, "TPM_RC_COMMAND_CODE: it does not know the command");
+        check(code, "TPM_RC_COMMAND_CODE: it does not support the command");
     }
     check(0x921, "TPM_RC_LOCKOUT: it is locked after too many wrong passwords; clear it in the firmware's setup");
     check(0x1C3, "TPM 2.0 Library, part 2, 6.6.3");

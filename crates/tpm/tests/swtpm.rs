@@ -141,15 +141,9 @@ fn a_challenge_for_other_keys_is_refused() {
     check(&challenge(&keys.ek, &other.ak), "TPM2_ActivateCredential: the TPM refused with 0x1df (TPM_RC_INTEGRITY)");
     let right = challenge(&keys.ek, &keys.ak);
     let long = TpmChallenge { credential: Blob(vec![1; 5000]), ..right.clone() };
-    check(
-        &long,
-        "TPM2_ActivateCredential: the server's challenge does not fit into a command of a TPM, so it is for none",
-    );
+    check(&long, "TPM2_ActivateCredential: the server's challenge is too long for a TPM command");
     let long = TpmChallenge { secret: Blob(vec![1; 70_000]), ..right.clone() };
-    check(
-        &long,
-        "TPM2_ActivateCredential: the server's challenge does not fit into a command of a TPM, so it is for none",
-    );
+    check(&long, "TPM2_ActivateCredential: the server's challenge is too long for a TPM command");
     let long = TpmChallenge { nonce: Blob(vec![1; 500]), ..right };
     check(&long, "TPM2_Quote: the TPM refused with 0x1d5 (TPM_RC_SIZE)");
 }
@@ -270,8 +264,8 @@ fn write_proof(tpm: &Swtpm, keys: &TpmKeys, proof: &TpmProof) {
     fs::write(tpm.path("pcrs"), pcr_file(&proof.pcrs)).unwrap();
 }
 
-/// What `tpm2_quote --pcr` writes on a little-endian machine: a TPML_PCR_SELECTION of 16 banks, and TPML_DIGESTs of eight
-/// values with room for 64 bytes each. (It can also read the values alone, but only eight.)
+/// What `tpm2_quote --pcr` writes on a little-endian machine: a TPML_PCR_SELECTION of 16 banks, and TPML_DIGESTs of
+/// eight values with room for 64 bytes each. (It can also read the values alone, but only eight.)
 fn pcr_file(values: &[Blob]) -> Vec<u8> {
     let mask = QUOTED_PCRS.iter().fold(0_u32, |mask, pcr| mask | 1 << pcr);
     let mut file = [&[1, 0, 0, 0, 0x0B, 0, 3], &mask.to_le_bytes()[..]].concat();

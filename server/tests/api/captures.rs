@@ -4,7 +4,6 @@ use reqwest::{Response, StatusCode};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Action, CaptureDisk, CapturedImage, ErrorCode, Identity, Step};
-use slipway_server::base::random;
 use slipway_server::node::capture::Captures;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::store::images::{self, Image};

@@ -92,10 +92,10 @@ async fn a_machine_that_must_be_attested_is_held_with_the_part_that_is_not_as_it
         (Image { initrd: vec![9; 3000], ..Image::new() }.events(), "the initramfs of its unified image"),
         (Image { cmdline: "quiet init=/bin/sh", ..Image::new() }.events(), "the command line of its unified image"),
         (Image { stub, ..Image::new() }.events(), "the stub of its unified image"),
-        ([vec![(4, digest(b"iPXE"))], good.clone()].concat(), "started by a loader that the site did not name"),
-        (with((4, digest(b"later"))), "after the unified image it started another program"),
-        (with((12, digest(b"init=/bin/sh"))), "something from outside of the unified image was added"),
-        (vec![(4, digest(b"other system"))], "it started a program that is not known"),
+        ([vec![(4, digest(b"iPXE"))], good.clone()].concat(), "started by a boot loader that is not allowed"),
+        (with((4, digest(b"later"))), "it started another program after the unified image"),
+        (with((12, digest(b"init=/bin/sh"))), "something outside the unified image was added"),
+        (vec![(4, digest(b"other system"))], "it started an unknown program"),
         (vec![(0, digest(b"firmware"))], "its firmware measured no program"),
     ];
     for (events, expect) in table {

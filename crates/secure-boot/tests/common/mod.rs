@@ -77,8 +77,8 @@ pub fn virt_firmware(program: &str) -> Option<String> {
 pub const HEADERS: usize = 512;
 pub const DIRECTORY: usize = 64 + 24 + 144;
 
-/// A PE32+ image with these sections, each an offset in the file and its content, in the order of the section table, and
-/// bytes after the last one.
+/// A PE32+ image with these sections, each an offset in the file and its content, in the order of the section table,
+/// and bytes after the last one.
 pub fn image(sections: &[(usize, &[u8])], trailing: &[u8]) -> Vec<u8> {
     let mut image = b"MZ".to_vec();
     image.resize(0x3C, 0);

@@ -1,4 +1,4 @@
-//! The keys of a TPM, and what they prove.
+//! The keys of a TPM, and its answers to challenges.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::commands::{
 use super::error::TpmError;
 use crate::wire::{ECC, ECDSA, NIST_P256, NONE, Reader, SHA256, SIGN, sized, words};
 
-/// Attributes of the endorsement key (part 2, 8.3): it is used if a policy is met.
+/// Attributes of the endorsement key (part 2, 8.3): a policy authorizes its use.
 const EK_ATTRIBUTES: u32 = KEY | 1 << 7;
-/// Attributes of the attestation key: it signs, and nobody can lock it by guessing its password.
+/// Attributes of the attestation key: it signs, without protection against dictionary attacks.
 const AK_ATTRIBUTES: u32 = KEY | WITH_PASSWORD | 1 << 10 | SIGN;
-/// What makes the attestation key another than that of other programs with such a template.
+/// Distinguishes the attestation key from those of other programs with the same template.
 const AK_UNIQUE: &[u8] = b"slipway attestation key";
 /// The policy of endorsement keys, PolicySecret(TPM_RH_ENDORSEMENT) (EK Credential Profile 2.5, B.3.3).
 const EK_POLICY: [u8; 32] = [
@@ -25,18 +25,18 @@ const EK_POLICY: [u8; 32] = [
     0x6E, 0x06, 0x52, 0x0B, 0x64, 0xF2, 0xA1, 0xDA, 0x1B, 0x33, 0x14, 0x69, 0xAA,
 ];
 
-/// Where certificates of endorsement keys are (EK Credential Profile 2.5, 2.2.1.4).
+/// NV indices of the endorsement key certificates (EK Credential Profile 2.5, 2.2.1.4).
 const RSA_CERTIFICATE: u32 = 0x01C0_0002;
 const ECC_CERTIFICATE: u32 = 0x01C0_000A;
-/// How much is read of a certificate at once, in bytes: what every TPM for a PC can.
+/// Bytes of one NV read: every PC TPM supports as many.
 const NV_CHUNK: usize = 512;
-/// Why there is no certificate: no such index, nothing in it, or it is for somebody else (TPM_RC_HANDLE,
+/// Response codes that mean "no certificate": no such index, an empty one, or no permission to read it (TPM_RC_HANDLE,
 /// TPM_RC_NV_UNINITIALIZED, TPM_RC_AUTH_UNAVAILABLE, TPM_RC_NV_AUTHORIZATION).
 const NO_CERTIFICATE: &[u32] = &[0x08B, 0x14A, 0x12F, 0x149];
-/// How many times registers that change are quoted.
+/// Maximum number of quotes while registers change.
 const QUOTES: u32 = 5;
 
-/// A TPM that proves which one it is. It keeps its keys loaded until it is dropped.
+/// A TPM that proves its identity. Its keys stay loaded until this is dropped.
 pub struct Attester {
     device: Device,
     loaded: Option<Loaded>,
@@ -49,11 +49,11 @@ struct Loaded {
 }
 
 impl Attester {
-    /// Opens a TPM: the device that the kernel's resource manager gives, [`super::DEVICE`], or a UNIX stream socket
-    /// behind which a software TPM is.
+    /// Opens a TPM: the device of the kernel's resource manager, [`super::DEVICE`], or the UNIX stream socket of a
+    /// software TPM.
     ///
-    /// `deadline` is how long each command may take at most. Dropping the attester takes as long if the TPM fails just
-    /// then. An RSA key, which some TPMs need, may take a minute.
+    /// `deadline` is the time limit of each command. Dropping the attester may take as long if the TPM fails then.
+    /// Making an RSA key may take a minute.
     ///
     /// # Errors
     ///
@@ -62,13 +62,12 @@ impl Attester {
         Ok(Self { device: Device::open(path, deadline)?, loaded: None })
     }
 
-    /// The keys of the TPM: the endorsement key, which is always the same, and the attestation key, which is the same
-    /// until the TPM is cleared. The TPM makes both from its seeds at each boot. The endorsement key is the ECC one, unless
-    /// only the RSA one has a certificate.
+    /// The keys of the TPM, which it derives from its seeds. The endorsement key never changes; the attestation key
+    /// changes when the TPM is cleared. The endorsement key is the ECC one, unless only the RSA one has a certificate.
     ///
     /// # Errors
     ///
-    /// If the TPM does not make them. It does not if it knows no ECC P-256, or a password is set for a hierarchy.
+    /// If the TPM refuses, for example because it does not support ECC P-256, or a password is set for a hierarchy.
     pub fn keys(&mut self) -> Result<TpmKeys, TpmError> {
         self.load().map(|loaded| loaded.keys.clone())
     }
@@ -77,13 +76,14 @@ impl Attester {
     ///
     /// # Errors
     ///
-    /// If the challenge was made for other keys, or the TPM has no SHA-256 bank. What [`Self::keys`] fails with.
+    /// If the challenge is for other keys, or the TPM has no SHA-256 bank. The errors of [`Self::keys`].
     pub fn prove(&mut self, challenge: &TpmChallenge, event_log: Option<Vec<u8>>) -> Result<TpmProof, TpmError> {
         let &Loaded { ek, ak, .. } = self.load()?;
         let (device, pcrs) = (&mut self.device, QUOTED_PCRS.map(u32::from));
         let secret = open_secret(device, ek, ak, challenge)?;
         for _ in 0..QUOTES {
-            // A register never returns to an earlier value. So what is the same before and after the quote was quoted.
+            // A register never returns to an earlier value. So values that are equal before and after the quote are the
+            // quoted ones.
             let values = read_pcrs(device, &pcrs)?;
             let (quote, signature) = quote(device, ak, &challenge.nonce.0, &pcrs)?;
             if values == read_pcrs(device, &pcrs)? {
@@ -107,7 +107,7 @@ impl Attester {
 impl Drop for Attester {
     fn drop(&mut self) {
         if let Some(Loaded { ek, ak, .. }) = self.loaded {
-            // Nobody needs them any more. The resource manager removes them too.
+            // Errors do not matter, because the resource manager flushes them too.
             drop(self.device.flush(ak));
             drop(self.device.flush(ek));
         }
@@ -132,7 +132,7 @@ fn load(device: &mut Device) -> Result<Loaded, TpmError> {
             Ok(Loaded { ek, ak, keys })
         }
         Err(error) => {
-            // The error of the key says more than that of the flush.
+            // The error of the key is more useful than that of the flush.
             drop(device.flush(ek));
             Err(error)
         }
@@ -144,7 +144,7 @@ fn ak_template() -> Vec<u8> {
     [public(ECC, AK_ATTRIBUTES, &[]), parameters, sized(AK_UNIQUE), sized(&[])].concat()
 }
 
-/// The certificate at an index, if there is one that is in DER and as short as the server takes.
+/// The certificate at an index, if there is one in DER and no longer than the server accepts.
 fn read_certificate(device: &mut Device, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
     match read_nv(device, index) {
         Ok(bytes) => Ok(der(&bytes).map(<[u8]>::to_vec)),
@@ -153,7 +153,7 @@ fn read_certificate(device: &mut Device, index: u32) -> Result<Option<Vec<u8>>, 
     }
 }
 
-/// Reads what is at an index, up to the longest certificate.
+/// Reads an index, up to the maximum length of a certificate.
 fn read_nv(device: &mut Device, index: u32) -> Result<Vec<u8>, TpmError> {
     // TPM2B_NV_PUBLIC (part 2, 13.6): index, digest, attributes, policy, size.
     let size = device.call(Command::NV_READ_PUBLIC, &[index], &[], &[], |answer| {
@@ -176,7 +176,7 @@ fn read_nv(device: &mut Device, index: u32) -> Result<Vec<u8>, TpmError> {
     Ok(bytes)
 }
 
-/// The sequence in DER (X.690, 8.1) that these bytes begin with, without what pads it.
+/// The DER sequence (X.690, 8.1) at the start of these bytes, without the padding after it.
 fn der(bytes: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader(bytes);
     let (0x30, length) = (reader.u8()?, reader.u8()?) else { return None };
@@ -190,7 +190,8 @@ fn der(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..header + length)
 }
 
-/// Opens the secret of a challenge with the endorsement key, which the TPM does only if it has the attestation key too.
+/// Decrypts the secret of a challenge with the endorsement key. The TPM requires that the attestation key is loaded
+/// too.
 fn open_secret(device: &mut Device, ek: u32, ak: u32, challenge: &TpmChallenge) -> Result<Vec<u8>, TpmError> {
     in_policy_session(device, |device, session| {
         // No nonce, no digest of the command, no reference, no expiry.
@@ -206,7 +207,7 @@ fn open_secret(device: &mut Device, ek: u32, ak: u32, challenge: &TpmChallenge) 
     })
 }
 
-/// Has the registers signed, with a nonce. Returns TPMS_ATTEST and TPMT_SIGNATURE.
+/// Has the TPM sign registers and a nonce. Returns TPMS_ATTEST and TPMT_SIGNATURE.
 fn quote(device: &mut Device, ak: u32, nonce: &[u8], pcrs: &[u32]) -> Result<(Vec<u8>, Vec<u8>), TpmError> {
     let scheme_of_the_key = words(&[NONE]);
     let parameters = [sized(nonce), scheme_of_the_key, selection(pcrs)].concat();

@@ -1,4 +1,4 @@
-//! The device of a TPM: each command is one write, each answer one read (drivers/char/tpm/tpm-dev-common.c).
+//! The device of a TPM: one write sends a command, one read returns the answer (drivers/char/tpm/tpm-dev-common.c).
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,17 +18,17 @@ const NO_SESSIONS: u16 = 0x8001;
 const WITH_SESSIONS: u16 = 0x8002;
 /// The bytes of a header: tag, size, and command or response code.
 const HEADER: usize = 10;
-/// The longest command and the longest answer in bytes (drivers/char/tpm/tpm.h, `TPM_BUFSIZE`).
+/// Maximum length of commands and answers in bytes (drivers/char/tpm/tpm.h, `TPM_BUFSIZE`).
 const LONGEST: usize = 4096;
 /// A session stays open for another use (part 2, 8.4).
 const CONTINUE: u8 = 1;
 
 /// The response codes of a busy TPM: yielded, testing itself, retry (part 2, 6.6.3).
 const BUSY: &[u32] = &[0x908, 0x90A, 0x922];
-/// The first pause before a command is sent again. It doubles up to the last.
+/// First and longest pause before a command is sent again. It doubles each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The codes of "there is no such device" for which `ErrorKind` has no name: ENXIO and ENODEV.
+/// ENXIO and ENODEV, for which `ErrorKind` has no name.
 const NO_DEVICE: [i32; 2] = [6, 19];
 
 /// A command's code (part 2, 6.5.2) and its name.
@@ -54,14 +54,14 @@ impl Command {
 
 /// An open TPM.
 pub(crate) struct Device {
-    /// None after a failure, so that nobody takes the answer to one command for that to another.
+    /// None after a failure, so that an answer is never taken for that of another command.
     worker: Option<Worker>,
     deadline: Duration,
 }
 
-/// A thread that waits for the TPM. A time-out of poll(2) would be none: while the TPM works, its device holds a lock that
-/// poll, read and close wait for, and only the driver's own patience ends that, after minutes (`tpm_common_poll`). A thread
-/// that is given up ends when the device answers.
+/// A thread that waits for the TPM. poll(2) cannot time out here: while the TPM works, poll, read and close wait for a
+/// lock of its device, until the driver gives up after minutes (`tpm_common_poll`). An abandoned thread ends when the
+/// device answers.
 struct Worker {
     commands: Sender<Vec<u8>>,
     answers: Receiver<io::Result<Vec<u8>>>,
@@ -80,8 +80,8 @@ impl Device {
         Ok(Self { worker: Some(worker), deadline })
     }
 
-    /// Sends a command with its handles and parameters, and reads what follows the header of its answer. Each of `sessions`
-    /// authorizes the handle in the same place.
+    /// Sends a command with its handles and parameters, and parses the body of the answer with `read`. Each of
+    /// `sessions` authorizes the handle at the same position.
     pub(crate) fn call<T>(
         &mut self,
         command: Command,
@@ -94,7 +94,7 @@ impl Device {
         read(&mut Reader(&answer)).ok_or(TpmError::Malformed { command: command.1 })
     }
 
-    /// Uses an object or a session that is loaded, and removes it. If both fail, the error of the use says more.
+    /// Runs `act` with a loaded object or session, then flushes it. If both fail, returns the error of `act`.
     pub(crate) fn using<T>(
         &mut self,
         handle: u32,
@@ -105,12 +105,12 @@ impl Device {
         done.and_then(|done| flushed.map(|()| done))
     }
 
-    /// Removes an object or a session from the TPM.
+    /// Flushes an object or a session.
     pub(crate) fn flush(&mut self, handle: u32) -> Result<(), TpmError> {
         self.call(Command::FLUSH_CONTEXT, &[handle], &[], &[], |_| Some(()))
     }
 
-    /// Sends a command, and again while the TPM is busy and there is time. Returns what follows the header of the answer.
+    /// Sends a command, again if the TPM is busy, until the deadline. Returns the body of the answer.
     fn send(&mut self, command: Command, sent: &[u8]) -> Result<Vec<u8>, TpmError> {
         let (started, mut pause) = (Instant::now(), PAUSE.0);
         loop {
@@ -130,7 +130,7 @@ impl Device {
         if sent.len() > LONGEST {
             return Err(TpmError::TooLong { command });
         }
-        // It is put back once it has answered as a TPM does.
+        // It is put back only after a well-formed answer.
         let worker = self.worker.take().ok_or(TpmError::Failed { command })?;
         worker.commands.send(sent.to_vec()).map_err(|_| TpmError::Failed { command })?;
         let answer = worker.answers.recv_timeout(left).map_err(|error| match error {
@@ -159,7 +159,7 @@ impl Worker {
     }
 }
 
-/// Opens a device, or connects to a TPM in software that is behind a UNIX socket.
+/// Opens a device, or connects to the UNIX socket of a software TPM.
 fn connect(path: &Path) -> io::Result<File> {
     if path.metadata()?.file_type().is_socket() {
         return UnixStream::connect(path).map(|socket| File::from(OwnedFd::from(socket)));
@@ -167,7 +167,7 @@ fn connect(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// Writes a command, and reads until there is an answer as long as it says, or what can be none.
+/// Writes a command, and reads until the answer has the length in its header, or the device ends.
 fn exchange(device: &mut File, command: &[u8]) -> io::Result<Vec<u8>> {
     device.write_all(command)?;
     let mut answer = vec![0; LONGEST];
@@ -189,7 +189,7 @@ fn exchange(device: &mut File, command: &[u8]) -> io::Result<Vec<u8>> {
 /// A command (part 1, 18.4).
 fn marshal(command: Command, handles: &[u32], sessions: &[u32], parameters: &[u8]) -> Vec<u8> {
     let mut body: Vec<u8> = handles.iter().flat_map(|handle| handle.to_be_bytes()).collect();
-    // A password that is empty, or a session without a key: no nonce and no HMAC (part 2, 10.13.2).
+    // The empty password, or a session without a key, needs no nonce and no HMAC (part 2, 10.13.2).
     let authorize = |session: &u32| [&session.to_be_bytes()[..], &[0, 0, CONTINUE, 0, 0]].concat();
     let authorizations: Vec<u8> = sessions.iter().flat_map(authorize).collect();
     if !sessions.is_empty() {
@@ -202,14 +202,14 @@ fn marshal(command: Command, handles: &[u32], sessions: &[u32], parameters: &[u8
     [&tag.to_be_bytes()[..], &len.to_be_bytes(), &command.0.to_be_bytes(), &body].concat()
 }
 
-/// How long an answer says it is.
+/// The length in the header of an answer.
 fn size(answer: &[u8]) -> Option<usize> {
     let mut header = Reader(answer);
     header.u16()?;
     usize::try_from(header.u32()?).ok()
 }
 
-/// The response code of an answer, and what follows its header (part 1, 18.4). None if it is not as long as it says.
+/// The response code and the body of an answer (part 1, 18.4). None if its length differs from that in its header.
 fn parse(answer: &[u8]) -> Option<(u32, &[u8])> {
     let mut header = Reader(answer);
     header.bytes(6)?;

@@ -1,4 +1,4 @@
-//! The commands that proving and sealing share, and the numbers in them.
+//! Commands that proving and sealing share.
 
 use super::channel::{Command, Device};
 use super::error::TpmError;
@@ -12,21 +12,21 @@ pub(crate) const ENDORSEMENT: Hierarchy = Hierarchy { handle: 0x4000_000B, name:
 
 /// Attributes of a key (part 2, 8.3).
 pub(crate) const KEY: u32 = FIXED | MADE_BY_TPM | RESTRICTED;
-/// It is used with the empty password.
+/// The empty password authorizes its use.
 pub(crate) const WITH_PASSWORD: u32 = 1 << 6;
 
 const POLICY_SESSION: u8 = 1;
-/// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
+/// The shortest nonce that is accepted (part 1, 19.6.3.1). Its value does not matter, because the session has no key.
 const NONCE: [u8; 16] = [0; 16];
 
-/// What a primary key is made from.
+/// A hierarchy of keys.
 pub(crate) struct Hierarchy {
     pub(crate) handle: u32,
     name: &'static str,
 }
 
 impl Hierarchy {
-    /// Says that its password is missing, if that is what the TPM refused for.
+    /// Turns a refusal for a wrong password into an error that names the hierarchy.
     pub(crate) fn or_password(&self, error: TpmError) -> TpmError {
         if error.is(&[0x08E, 0x0A2]) { TpmError::Password { hierarchy: self.name } } else { error }
     }
@@ -37,8 +37,7 @@ pub(crate) fn public(kind: u16, attributes: u32, policy: &[u8]) -> Vec<u8> {
     [words(&[kind, SHA256]), attributes.to_be_bytes().to_vec(), sized(policy)].concat()
 }
 
-/// TPMT_PUBLIC of a key on P-256 that decrypts what is below it, with AES-128-CFB and no scheme. `unique` stands for both
-/// of its coordinates.
+/// TPMT_PUBLIC of a P-256 storage key with AES-128-CFB and no scheme. `unique` is used for both coordinates.
 pub(crate) fn ecc_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
     let parameters = words(&[AES, 128, CFB, NONE, NIST_P256, NONE]);
     [public(ECC, attributes | DECRYPT, policy), parameters, sized(unique), sized(unique)].concat()
@@ -50,15 +49,15 @@ pub(crate) fn rsa_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> 
     [public(RSA, attributes | DECRYPT, policy), parameters, sized(unique)].concat()
 }
 
-/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password, with a secret in it or, for
-/// keys, none. The answer need not say which registers it was made with.
+/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password and a secret, which is empty
+/// for keys. No registers are recorded in the creation data.
 pub(crate) fn creation(template: &[u8], secret: &[u8]) -> Vec<u8> {
     let sensitive = [sized(&[]), sized(secret)].concat();
     let no_pcrs = vec![0; 4];
     [sized(&sensitive), sized(template), sized(&[]), no_pcrs].concat()
 }
 
-/// Makes a primary key. It is always the same for a hierarchy and a template. Returns its handle and its TPMT_PUBLIC.
+/// Makes the primary key of a hierarchy and a template, which is always the same. Returns its handle and TPMT_PUBLIC.
 pub(crate) fn create_primary(
     device: &mut Device,
     hierarchy: &Hierarchy,
@@ -73,7 +72,7 @@ pub(crate) fn create_primary(
     created.map_err(|error| hierarchy.or_password(error))
 }
 
-/// Does something in a session for a policy, which nothing has met yet.
+/// Runs `act` in a new policy session.
 pub(crate) fn in_policy_session<T>(
     device: &mut Device,
     act: impl FnOnce(&mut Device, u32) -> Result<T, TpmError>,
@@ -83,10 +82,10 @@ pub(crate) fn in_policy_session<T>(
     device.using(session, |device| act(device, session))
 }
 
-/// The values of registers in the SHA-256 bank. `pcrs` are in ascending order, in which the TPM gives them.
+/// The values of registers in the SHA-256 bank. `pcrs` must be in ascending order, as the TPM returns them.
 pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>>, TpmError> {
     let mut values = Vec::new();
-    // It gives the first eight of those it is asked for.
+    // A TPM returns at most eight values at once.
     while let Some(left @ [next, ..]) = pcrs.get(values.len()..) {
         let read = device.call(Command::PCR_READ, &[], &[], &selection(left), |answer| {
             answer.u32()?;

@@ -15,13 +15,13 @@ use crate::wire::{FIXED, NONE, Reader, sized, words};
 /// The algorithm of a sealed object (part 2, 6.3).
 const KEYED_HASH: u16 = 0x0008;
 
-/// Value of a register that holds only a separator: SHA-256 of 32 zero bytes and the digest of four more.
+/// Value of a register after a separator alone: SHA-256 of 32 zeros and the digest of four zeros.
 const SEPARATOR: [u8; 32] = [
     0x3d, 0x45, 0x8c, 0xfe, 0x55, 0xcc, 0x03, 0xea, 0x1f, 0x44, 0x3f, 0x15, 0x62, 0xbe, 0xec, 0x8d, 0xf5, 0x1c, 0x75,
     0xe1, 0x4a, 0x9f, 0xcf, 0x9a, 0x72, 0x34, 0xa1, 0x3f, 0x19, 0x8e, 0x79, 0x69,
 ];
 
-/// A secret that the TPM releases only if its registers have the same values again.
+/// A secret that the TPM releases only while its registers have the same values.
 #[derive(Debug)]
 pub struct Sealed {
     /// The sealed object: private part, then public part, as TPM2B_PRIVATE and TPM2B_PUBLIC.
@@ -30,19 +30,19 @@ pub struct Sealed {
     pub policy: Vec<u8>,
     /// Type of the primary key, as systemd names it: "ecc" or "rsa".
     pub primary: &'static str,
-    /// Registers into which nothing was measured.
+    /// Registers without measurements.
     pub unmeasured: Vec<u32>,
 }
 
 /// Seals a secret to the current values of registers, and unseals it once as a test.
 ///
-/// The device is opened as by [`super::Attester::open`]. `deadline` is how long each command may take at most. The
-/// secret crosses the bus to the TPM, in the clear: anyone who listens there now can read it.
+/// The device is opened as by [`super::Attester::open`]. `deadline` is the time limit of each command. The secret
+/// crosses the bus to the TPM in clear text, where an attacker could read it now.
 ///
 /// # Errors
 ///
-/// [`TpmError::Missing`] if there is no TPM, and only then. If the TPM has not all of the registers, or a password is
-/// set for its owner hierarchy.
+/// [`TpmError::Missing`] if there is no TPM, and only then. If the TPM lacks one of the registers, or a password is set
+/// for its owner hierarchy.
 pub fn seal(path: &Path, deadline: Duration, pcrs: &[u32], secret: &[u8; 32]) -> Result<Sealed, TpmError> {
     let mut device = Device::open(path, deadline)?;
     let unmeasured = unmeasured(&mut device, pcrs)?;
@@ -53,12 +53,12 @@ pub fn seal(path: &Path, deadline: Duration, pcrs: &[u32], secret: &[u8; 32]) ->
     Ok(Sealed { blob, policy, primary, unmeasured })
 }
 
-/// Those of the registers that are in their reset state, or hold only the separator that firmware measures before it
-/// starts a system (TCG PC Client Platform Firmware Profile 1.06, 3.3.4.1, EV_SEPARATOR).
+/// The registers that are in their reset state, or hold only the separator that firmware measures before it starts a
+/// system (TCG PC Client Platform Firmware Profile 1.06, 3.3.4.1, EV_SEPARATOR).
 fn unmeasured(device: &mut Device, pcrs: &[u32]) -> Result<Vec<u32>, TpmError> {
     let mut unmeasured = Vec::new();
     for pcr in pcrs {
-        // One by one, because the TPM gives several in its own order.
+        // One by one, because the TPM returns several in its own order.
         let value = read_pcrs(device, &[*pcr])?.concat();
         if value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xFF) || value == SEPARATOR {
             unmeasured.push(*pcr);

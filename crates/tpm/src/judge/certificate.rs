@@ -1,5 +1,5 @@
-//! Certificates of endorsement keys (TCG EK Credential Profile for TPM 2.0, section 3). Their subject is empty and a
-//! critical extension names the TPM instead, which the verifiers of TLS refuse.
+//! Certificates of endorsement keys (TCG EK Credential Profile for TPM 2.0, section 3). TLS verifiers refuse them,
+//! because their subject is empty and a critical extension names the TPM instead.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use x509_parser::prelude::{ASN1Time, FromDer, Pem, X509Certificate};
 
 use super::keys::Keys;
 
-/// The most certificates between that of an endorsement key and the root.
+/// Maximum number of certificates between that of an endorsement key and the root.
 const MAX_INTERMEDIATES: u32 = 8;
-/// tcg-kp-EKCertificate: the use of a certificate for an endorsement key.
+/// tcg-kp-EKCertificate: extended key usage of endorsement key certificates.
 const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
-/// By what a certificate may be signed. Never with SHA-1.
+/// Accepted signature algorithms. SHA-1 is not accepted.
 const SIGNATURES: [Oid<'static>; 5] = [
     OID_PKCS1_SHA256WITHRSA,
     OID_PKCS1_SHA384WITHRSA,
@@ -26,47 +26,47 @@ const SIGNATURES: [Oid<'static>; 5] = [
     OID_SIG_ECDSA_WITH_SHA384,
 ];
 
-/// What the certificate of an endorsement key says.
+/// What the certificate of an endorsement key proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endorsement {
-    /// The machine sent none.
+    /// Nothing: the machine sent no certificate.
     None,
-    /// It is by a manufacturer that is not trusted, or a certificate between is missing.
+    /// Nothing: its manufacturer is not trusted, or an intermediate certificate is missing.
     Unknown {
-        /// The missing issuer, as the machine or a trusted certificate names it.
+        /// Name of the missing issuer.
         issuer: String,
     },
-    /// It proves nothing.
+    /// Nothing: it is not valid.
     Bad {
         /// Why.
         reason: String,
     },
-    /// A trusted manufacturer says that the endorsement key is in one of its TPMs.
+    /// A trusted manufacturer states that the endorsement key is in one of its TPMs.
     Chain,
 }
 
-/// The certificates of manufacturers that are trusted, roots and intermediate ones, in DER, by their subject. Those that
-/// sign themselves come first.
+/// Trusted certificates of manufacturers, roots and intermediates, in DER by their subject. Self-issued ones come
+/// first.
 #[derive(Clone, Debug, Default)]
 pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 
-/// A text has no certificates of manufacturers.
+/// Why a text cannot be read as certificates of manufacturers.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RootsError {
-    /// There is none.
+    /// It has none.
     #[error("it has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Empty,
-    /// One cannot be read.
+    /// One of them cannot be read.
     #[error("certificate {number} in it is not a certificate in PEM")]
     Unreadable {
-        /// Which one of the text, from 1.
+        /// Position in the text, from 1.
         number: usize,
     },
 }
 
 impl Roots {
-    /// Reads certificates in PEM, one after another. Text between them is ignored.
+    /// Reads certificates in PEM. Text between them is ignored.
     ///
     /// # Errors
     /// If there is none, or one that cannot be read.
@@ -93,10 +93,10 @@ impl Roots {
 }
 
 impl Keys {
-    /// What the manufacturer's certificate says of the endorsement key, at a time in seconds since 1970.
+    /// What the manufacturer's certificate proves about the endorsement key, at a time in seconds since 1970.
     ///
-    /// Revocation is not checked. The registers of a TPM that keep a certificate may be longer than it, so what follows it
-    /// is ignored.
+    /// Revocation is not checked. Bytes after the certificate are ignored, because a TPM may store it in a longer
+    /// index.
     pub fn endorsement(&self, roots: &Roots, now_unix_seconds: u64) -> Endorsement {
         let Some(der) = &self.ek_certificate else { return Endorsement::None };
         let bad = |reason: &str| Endorsement::Bad { reason: reason.to_owned() };
@@ -123,7 +123,7 @@ fn chain<'a>(mut certificate: X509Certificate<'a>, roots: &'a Roots, now: ASN1Ti
             fault.is_none()
         });
         certificate = match (issuer, fault) {
-            // A root: it is signed with its own key.
+            // A root is signed with its own key.
             (Some(issuer), _) if issuer.verify_signature(None).is_ok() => return Endorsement::Chain,
             (Some(issuer), _) => issuer,
             (None, Some(reason)) => {
@@ -132,10 +132,10 @@ fn chain<'a>(mut certificate: X509Certificate<'a>, roots: &'a Roots, now: ASN1Ti
             (None, None) => return Endorsement::Unknown { issuer: certificate.issuer().to_string() },
         };
     }
-    Endorsement::Bad { reason: format!("it has more than {MAX_INTERMEDIATES} certificates between it and a root") }
+    Endorsement::Bad { reason: format!("more than {MAX_INTERMEDIATES} certificates are between it and a root") }
 }
 
-/// Why a certificate proves nothing at a time, whoever has signed it.
+/// Why a certificate is not valid at a time, whoever signed it.
 fn fault(certificate: &X509Certificate<'_>, now: ASN1Time) -> Option<&'static str> {
     let is_known = |extension: &ParsedExtension<'_>| {
         matches!(
@@ -148,23 +148,23 @@ fn fault(certificate: &X509Certificate<'_>, now: ASN1Time) -> Option<&'static st
         )
     };
     if !certificate.validity().is_valid_at(now) {
-        return Some("it is out of date, or not valid yet");
+        return Some("it has expired, or is not valid yet");
     }
     let mut critical = certificate.extensions().iter().filter(|extension| extension.critical);
     let is_unknown = critical.any(|extension| !is_known(extension.parsed_extension()));
-    is_unknown.then_some("it has a critical extension that is not understood")
+    is_unknown.then_some("it has an unknown critical extension")
 }
 
-/// Why a certificate is none of an endorsement key. One that does not name its uses is accepted.
+/// Why a certificate is not for an endorsement key. One without an extended key usage is accepted.
 fn other_use(certificate: &X509Certificate<'_>) -> Option<&'static str> {
     match certificate.extended_key_usage() {
         Ok(None) => None,
         Ok(Some(uses)) if uses.value.any || uses.value.other.contains(&EK_CERTIFICATE) => None,
-        _ => Some("it is for another use than that of an endorsement key"),
+        _ => Some("its extended key usage is not that of an endorsement key"),
     }
 }
 
-/// Why a certificate is not that of the issuer of another, with so many intermediate certificates below it.
+/// Why a certificate cannot be the issuer of another, with this number of intermediate certificates below it.
 fn issuer_fault(
     issuer: &X509Certificate<'_>,
     issued: &X509Certificate<'_>,
@@ -177,18 +177,18 @@ fn issuer_fault(
         return Some("its issuer is not a CA");
     }
     if constraints.value.path_len_constraint.is_some_and(|most| below > most) {
-        return Some("there are more certificates below an issuer than it allows");
+        return Some("the chain is longer than an issuer allows");
     }
-    // Only the second of them is signed (RFC 5280, section 4.1.1.2).
+    // Only the second of the two is covered by the signature (RFC 5280, section 4.1.1.2).
     let is_alike = issued.signature_algorithm == issued.tbs_certificate.signature;
     if !is_alike || !SIGNATURES.contains(&issued.signature_algorithm.algorithm) {
-        return Some("its signature is of a kind that is not accepted");
+        return Some("its signature algorithm is not accepted");
     }
     if issued.verify_signature(Some(issuer.public_key())).is_err() {
-        return Some("the signature of its issuer does not verify");
+        return Some("the signature of its issuer is wrong");
     }
     fault(issuer, now)
-        .map(|_| "the certificate of its issuer is out of date, or has a critical extension that is not understood")
+        .map(|_| "the certificate of its issuer has expired, is not valid yet, or has an unknown critical extension")
 }
 
 fn is_self_issued(certificate: &X509Certificate<'_>) -> bool {

@@ -1,4 +1,4 @@
-//! Challenges to a TPM, and what it proves by its answer.
+//! Challenges to a TPM, and checks of its answers.
 
 use std::collections::BTreeMap;
 
@@ -15,66 +15,61 @@ use super::keys::Keys;
 use super::quote::{Quote, is_signed};
 use crate::wire;
 
-/// How long a challenge can be answered, in milliseconds.
+/// Lifetime of a challenge in milliseconds.
 const LIFETIME: u64 = 300_000;
-/// Bytes of a nonce. TPMs without SHA-384 take at most 34 (TPM2B_DATA).
+/// Bytes of a nonce. TPMs without SHA-384 accept at most 34 (TPM2B_DATA).
 const NONCE_BYTES: usize = 32;
 
-/// Makes challenges and checks the answers. It keeps nothing of either: what it must know again is in the nonce, or derived
-/// from it.
+/// Makes challenges and checks the answers. It stores neither: what it needs again is in the nonce, or derived from it.
 pub struct Challenger {
     secret: hmac::Key,
 }
 
-/// What a TPM has proven of how its machine was booted.
+/// What a TPM proved about the boot of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurements {
     /// The values of [`QUOTED_PCRS`] in the SHA-256 bank.
     pub pcrs: BTreeMap<u8, [u8; 32]>,
-    /// What these registers were extended with, if the machine sent a log.
+    /// The events that extended these registers, if the machine sent a log.
     pub events: Option<Vec<Event>>,
 }
 
-/// A challenge cannot be made.
+/// Why a challenge cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ChallengeError {
-    /// The kernel gives no random bytes.
-    #[error("making a secret for challenges: the kernel gives no random bytes")]
+    /// No random bytes are available.
+    #[error("making a secret for challenges: no random bytes are available")]
     Random,
-    /// Nobody can have the endorsement key.
-    #[error(
-        "encrypting a challenge to an endorsement key: it is no point of its curve, or the kernel gives no random bytes"
-    )]
+    /// No TPM can have the endorsement key.
+    #[error("encrypting a challenge: the endorsement key is not a valid curve point, or no random bytes are available")]
     Encrypt,
 }
 
-/// Why an answer proves nothing. It has no text of the machine's.
+/// Why an answer proves nothing. It contains no text from the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProofError {
-    /// The nonce is none of this server process, or was given to other keys.
-    #[error("checking the proof of a TPM: its nonce was not given by this server for these keys")]
+    /// This server process did not issue the nonce, or issued it for other keys.
+    #[error("checking the proof of a TPM: this server did not issue its nonce for these keys")]
     Nonce,
-    /// The challenge is too old.
+    /// The challenge has expired.
     #[error("checking the proof of a TPM: its challenge is older than five minutes")]
     Late,
     /// The machine could not open the credential.
-    #[error(
-        "checking the proof of a TPM: its secret is wrong, so the attestation key is not in the TPM of the endorsement key"
-    )]
+    #[error("checking the proof of a TPM: wrong secret, so the attestation key is not in the endorsement key's TPM")]
     Secret,
-    /// There is no quote that the attestation key has signed.
-    #[error("checking the proof of a TPM: its quote is none, or is not signed by the attestation key")]
+    /// The quote is invalid, or the attestation key did not sign it.
+    #[error("checking the proof of a TPM: its quote is invalid, or not signed by the attestation key")]
     Quote,
-    /// The quote answers another challenge.
-    #[error("checking the proof of a TPM: its quote is over another nonce")]
+    /// The quote is for another challenge.
+    #[error("checking the proof of a TPM: its quote has another nonce")]
     Replayed,
-    /// The quote is over other registers.
-    #[error("checking the proof of a TPM: its quote is not over the registers {QUOTED_PCRS:?} of SHA-256 alone")]
+    /// The quote covers other registers.
+    #[error("checking the proof of a TPM: its quote must cover exactly the SHA-256 registers {QUOTED_PCRS:?}")]
     Selection,
-    /// The values are not those that were quoted.
-    #[error("checking the proof of a TPM: the values of its registers are not those of its quote")]
+    /// The values differ from the quoted ones.
+    #[error("checking the proof of a TPM: the register values do not match the quote")]
     Altered,
-    /// The event log does not explain the values.
+    /// The event log does not lead to the values.
     #[error("checking the event log of a TPM: {reason}")]
     EventLog {
         /// What is wrong with it.
@@ -83,23 +78,23 @@ pub enum ProofError {
 }
 
 impl ProofError {
-    /// Whether the machine should ask for another challenge and answer that.
+    /// Whether the machine should ask for a new challenge.
     pub fn ask_again(&self) -> bool {
         matches!(self, Self::Nonce | Self::Late)
     }
 }
 
 impl Challenger {
-    /// With a new secret, so no answer to a challenge of another one is accepted.
+    /// Makes a new secret, so answers to the challenges of others are refused.
     ///
     /// # Errors
-    /// If the kernel gives no random bytes.
+    /// If no random bytes are available.
     pub fn new() -> Result<Self, ChallengeError> {
         let secret = hmac::Key::generate(HMAC_SHA256, &SystemRandom::new()).map_err(|_| ChallengeError::Random)?;
         Ok(Self { secret })
     }
 
-    /// A challenge to the TPM with these keys, in the machine with the key of that fingerprint. It can be answered for 300
+    /// Makes a challenge for the TPM with these keys, in the machine with this key fingerprint. It is valid for 300
     /// seconds. Times are in milliseconds since 1970.
     ///
     /// # Errors
@@ -153,7 +148,7 @@ impl Challenger {
         Ok(Measurements { pcrs, events })
     }
 
-    /// The time until which it is valid, and a tag without which nobody else can make one.
+    /// The end of its lifetime, and a tag that only this server can make.
     fn nonce(&self, keys: &Keys, machine_key: &str, until: u64) -> [u8; NONCE_BYTES] {
         let tag = self.tag(b"nonce ", keys, machine_key, until);
         let mut nonce = [0; NONCE_BYTES];
@@ -162,14 +157,14 @@ impl Challenger {
         nonce
     }
 
-    /// What only the TPM with both keys can read.
+    /// The secret that only the TPM with both keys can decrypt.
     fn secret(&self, keys: &Keys, machine_key: &str, until: u64) -> [u8; 32] {
         let mut secret = [0; 32];
         secret.copy_from_slice(self.tag(b"secret", keys, machine_key, until).as_ref());
         secret
     }
 
-    /// Everything but the key of the machine has a fixed length, so no two inputs are alike.
+    /// Every input except the machine's key has a fixed length, so different inputs never give the same bytes.
     fn tag(&self, purpose: &[u8; 6], keys: &Keys, machine_key: &str, until: u64) -> hmac::Tag {
         let mut tag = hmac::Context::with_key(&self.secret);
         let parts: [&[u8]; 5] = [purpose, &until.to_be_bytes(), &keys.ek_name, &keys.ak_name, machine_key.as_bytes()];
@@ -178,7 +173,7 @@ impl Challenger {
     }
 }
 
-/// The values of [`QUOTED_PCRS`], if they have that digest.
+/// The values of [`QUOTED_PCRS`], if they match the quoted digest.
 fn quoted_values(values: &[Blob], quoted: &[u8]) -> Option<BTreeMap<u8, [u8; 32]>> {
     if values.len() != QUOTED_PCRS.len() {
         return None;
@@ -190,13 +185,13 @@ fn quoted_values(values: &[Blob], quoted: &[u8]) -> Option<BTreeMap<u8, [u8; 32]
 
 /// The events that led to the values.
 ///
-/// That goes for every register, also 9 and 11 to 13, which programs could extend after the firmware: nothing in the
-/// machine that is asked does so before it answers. A register without events must still have the value of its start.
+/// Every register must match, including 9 and 11 to 13, which programs could extend without the log: slipway's machine
+/// does not do so before it answers. A register without events must have its initial value.
 fn explain(log: &[u8], pcrs: &BTreeMap<u8, [u8; 32]>) -> Result<Vec<Event>, String> {
     let log = EventLog::parse(log)?;
     let replayed = log.replay();
     match pcrs.iter().find(|(pcr, value)| replayed.get(pcr) != Some(value)) {
-        Some((pcr, _)) => Err(format!("it does not give the value of register {pcr}")),
+        Some((pcr, _)) => Err(format!("replaying it does not give the value of register {pcr}")),
         None => Ok(log.events),
     }
 }

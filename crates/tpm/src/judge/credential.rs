@@ -1,4 +1,4 @@
-//! TPM2_MakeCredential: a secret that only one TPM can open, and only for one of its objects.
+//! TPM2_MakeCredential: encrypts a secret so that only one TPM can decrypt it, and only with one of its objects loaded.
 //!
 //! Trusted Platform Module Library, Part 1: section 24 "Credential Protection", 11.4.10 "Key Derivation Function", and
 //! "Secret Sharing" in annexes B (RSA) and C (ECC).
@@ -15,21 +15,21 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::keys::{Name, PublicKey};
 
-/// The purpose of a seed, with the zero that ends it.
+/// Label of the seed, with its final zero.
 const IDENTITY: &[u8] = b"IDENTITY\0";
 
-/// A secret for the TPM with a key, bound to an object of it.
+/// A secret that is encrypted to a TPM's key and bound to an object of the TPM.
 pub struct Credential {
-    /// TPMS_ID_OBJECT: the encrypted secret with its integrity.
+    /// TPMS_ID_OBJECT: the encrypted secret and its HMAC.
     pub object: Vec<u8>,
-    /// The contents of TPM2B_ENCRYPTED_SECRET: the seed of the encryption, encrypted to the key.
+    /// The contents of TPM2B_ENCRYPTED_SECRET: the seed, encrypted to the key.
     pub seed: Vec<u8>,
 }
 
-/// Encrypts a secret for the owner of a key that also has the object of that name.
+/// Encrypts a secret to a key, for a TPM that also has the object with this name.
 ///
 /// # Errors
-/// If the key is no point of its curve, or the kernel gives no random bytes.
+/// If the key is not a valid curve point, or no random bytes are available.
 pub fn make(key: &PublicKey, object: &Name, secret: &[u8; 32]) -> Result<Credential, Unspecified> {
     let (seed, encrypted_seed) = match key {
         PublicKey::P256 { x, .. } => share(&key.bits(), x)?,
@@ -44,15 +44,15 @@ pub fn make(key: &PublicKey, object: &Name, secret: &[u8; 32]) -> Result<Credent
     Ok(Credential { object, seed: encrypted_seed })
 }
 
-/// Agrees on a seed with the owner of a point, whose first coordinate is `x`. Returns the seed, and the point
-/// (TPMS_ECC_POINT) that the owner needs for it.
+/// Agrees on a seed with the owner of a point, whose first coordinate is `x`. Returns the seed and our public point
+/// (TPMS_ECC_POINT).
 fn share(point: &[u8], x: &[u8; 32]) -> Result<([u8; 32], Vec<u8>), Unspecified> {
     let ephemeral = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new())?;
     let public = ephemeral.compute_public_key()?;
     // The first byte says that both coordinates follow.
     let (our_x, our_y) = public.as_ref().get(1..).ok_or(Unspecified)?.split_at_checked(32).ok_or(Unspecified)?;
     let seed = agree_ephemeral(ephemeral, &UnparsedPublicKey::new(&ECDH_P256, point), |shared| {
-        // KDFe, which needs one round for 256 bits.
+        // KDFe: 256 bits take one round.
         sha256(&[&1_u32.to_be_bytes(), shared, IDENTITY, our_x, x])
     })?;
     Ok((seed, [&[0, 32], our_x, &[0, 32], our_y].concat()))
@@ -60,7 +60,7 @@ fn share(point: &[u8], x: &[u8; 32]) -> Result<([u8; 32], Vec<u8>), Unspecified>
 
 /// Makes a seed and encrypts it for the owner of an RSA key: RSAES-OAEP with SHA-256 (RFC 8017, section 7.1.1).
 ///
-/// The arithmetic takes a time that depends on the seed. Nobody can measure it twice: each seed is new.
+/// The arithmetic is not constant-time. Each seed is used once, so its timing cannot be measured repeatedly.
 fn encrypt_seed(modulus: &[u8; 256]) -> Result<([u8; 32], Vec<u8>), Unspecified> {
     let (mut seed, mut salt) = ([0; 32], [0; 32]);
     SystemRandom::new().fill(&mut seed)?;
@@ -82,7 +82,7 @@ fn mask(data: &mut [u8], seed: &[u8]) {
     }
 }
 
-/// KDFa with HMAC-SHA256, of which one round gives 256 bits. The label ends with a zero.
+/// KDFa with HMAC-SHA256: one round gives 256 bits. The label ends with a zero.
 fn derive(seed: &[u8; 32], label: &[u8], context: &[u8], bits: u32) -> [u8; 32] {
     let message = [&1_u32.to_be_bytes(), label, context, &bits.to_be_bytes()].concat();
     let tag = hmac::sign(&hmac::Key::new(HMAC_SHA256, seed), &message);

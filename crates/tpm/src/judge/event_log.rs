@@ -1,10 +1,9 @@
-//! The log of what was measured at boot. TCG PC Client Platform Firmware Profile, section 10: the crypto-agile format, whose
+//! The log of measurements at boot. TCG PC Client Platform Firmware Profile, section 10: the crypto-agile format, whose
 //! numbers are little-endian.
 //!
-//! Linux shows it as `binary_bios_measurements`. It has what the firmware measured and also what was measured through the
-//! firmware: by boot loaders, the kernel's boot stub and unified kernel images. That includes what was measured after
-//! somebody had fetched the log (the table of final events), which Linux appends. Whoever extends a register later,
-//! without the firmware, is not in it.
+//! Linux provides it as `binary_bios_measurements`. It lists what the firmware measured, and what boot loaders, the
+//! kernel's boot stub and unified kernel images measured through the firmware, including events after the log was first
+//! read (the table of final events), which Linux appends. Later extensions that bypass the firmware are not in it.
 
 use std::collections::BTreeMap;
 
@@ -52,33 +51,33 @@ const NAMES: &[(u32, &str)] = &[
     (0x8000_00e2, "EV_EFI_SPDM_FIRMWARE_CONFIG"),
 ];
 
-/// Begins the data of the event that says where PCR 0 starts, before one byte with the locality (section 10.4.5.3).
+/// Prefix of the event that gives the initial value of PCR 0, before one byte with the locality (section 10.4.5.3).
 const STARTUP_LOCALITY: &[u8] = b"StartupLocality\0";
 /// The last register of a TPM.
 const LAST_PCR: u32 = 23;
 
-/// A measurement of one of [`QUOTED_PCRS`]. Its description in the log is left out, because nothing proves that it is true.
+/// A measurement into one of [`QUOTED_PCRS`], without its description in the log, which is not proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The register that was extended.
     pub pcr: u8,
-    /// What was measured, by the number that the profile gives it.
+    /// Type of the event in the profile.
     pub kind: u32,
-    /// With what the register of the SHA-256 bank was extended.
+    /// SHA-256 digest that the register was extended with.
     pub sha256: [u8; 32],
 }
 
-/// What a log says of [`QUOTED_PCRS`].
+/// The events of [`QUOTED_PCRS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventLog {
-    /// In the order in which they were measured.
+    /// In the order of measurement.
     pub events: Vec<Event>,
-    /// The last byte of PCR 0 at its start.
+    /// Last byte of the initial value of PCR 0.
     locality: u8,
 }
 
 impl Event {
-    /// The name of its [kind](Self::kind), if the profile has one.
+    /// The name of the [type](Self::kind) in the profile, if it has one.
     pub fn kind_name(&self) -> Option<&'static str> {
         NAMES.iter().find(|(kind, _)| *kind == self.kind).map(|(_, name)| *name)
     }
@@ -88,7 +87,7 @@ impl EventLog {
     /// Reads a log.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it is not valid.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let mut rest = Reader(bytes);
         let algorithms = header(&mut rest)?;
@@ -101,7 +100,7 @@ impl EventLog {
 
     /// Reads a TCG_PCR_EVENT2.
     fn read_event(&mut self, rest: &mut Reader<'_>, algorithms: &BTreeMap<u16, u16>) -> Result<(), &'static str> {
-        const SHORT: &str = "its last event is not whole";
+        const SHORT: &str = "its last event is truncated";
         let (pcr, kind) = (rest.le32().ok_or(SHORT)?, rest.le32().ok_or(SHORT)?);
         let digests = rest.le32().ok_or(SHORT)?;
         let mut sha256 = None;
@@ -110,7 +109,7 @@ impl EventLog {
             let algorithm = rest.le16().ok_or(SHORT)?;
             let size = algorithms
                 .get(&algorithm)
-                .ok_or("an event has a digest of an algorithm that its first event does not list")?;
+                .ok_or("an event has a digest whose algorithm is not listed in the first event")?;
             let digest = rest.bytes((*size).into()).ok_or(SHORT)?;
             if algorithm == wire::SHA256 {
                 sha256 = digest.try_into().ok();
@@ -125,7 +124,7 @@ impl EventLog {
             return Ok(());
         }
         if pcr > LAST_PCR {
-            return Err("an event is of a register that no TPM has");
+            return Err("an event names a register that does not exist");
         }
         let sha256 = sha256.ok_or("an event has no SHA-256 digest")?;
         let quoted = QUOTED_PCRS.iter().find(|quoted| u32::from(**quoted) == pcr);
@@ -133,7 +132,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// The values that [`QUOTED_PCRS`] have after the events. A register starts with zeros; PCR 0 has the locality in its
+    /// The values of [`QUOTED_PCRS`] after the events. A register starts with zeros, PCR 0 with the locality in its
     /// last byte.
     pub fn replay(&self) -> BTreeMap<u8, [u8; 32]> {
         let mut pcrs = BTreeMap::from(QUOTED_PCRS.map(|pcr| (pcr, [0; 32])));
@@ -152,9 +151,10 @@ impl EventLog {
     }
 }
 
-/// Reads the first event (a TCG_PCR_EVENT with a TCG_EfiSpecIDEvent). Returns the sizes of digests in bytes, by algorithm.
+/// Reads the first event (a TCG_PCR_EVENT with a TCG_EfiSpecIDEvent). Returns the sizes of digests in bytes, by
+/// algorithm.
 fn header(rest: &mut Reader<'_>) -> Result<BTreeMap<u16, u16>, &'static str> {
-    const OTHER: &str = "it does not begin as a log with several algorithms (TCG_EfiSpecIDEvent)";
+    const OTHER: &str = "it does not begin with the header of a crypto-agile log (TCG_EfiSpecIDEvent)";
     let mut algorithms_of = || {
         // The register, the type and a digest of SHA-1.
         let (_pcr, kind, _digest) = (rest.le32()?, rest.le32()?, rest.bytes(20)?);

@@ -1,4 +1,4 @@
-//! The public keys of a TPM. Numbers and structures: Trusted Platform Module Library, Part 2, sections 6.3, 8.3 and 12.2.
+//! The public keys of a TPM. Structures: Trusted Platform Module Library, Part 2, sections 6.3, 8.3 and 12.2.
 
 use ring::digest::{SHA256, digest};
 use slipway_protocol::node::attestation::TpmKeys;
@@ -8,7 +8,7 @@ use crate::wire::{
     self, AES, CFB, DECRYPT, ECC, ECDSA, FIXED, MADE_BY_TPM, NIST_P256, NONE, RESTRICTED, RSA, Reader, SIGN,
 };
 
-/// Attributes of a key that the TPM made and that never leaves it.
+/// Attributes of a key that the TPM made and that cannot leave it.
 const OWN: u32 = FIXED | MADE_BY_TPM;
 
 /// SubjectPublicKeyInfo before the bits of a point of P-256 (RFC 5480).
@@ -25,20 +25,20 @@ const RSA_INFO: [u8; 24] = [
 const RSA_BEFORE_MODULUS: [u8; 9] = [0x30, 0x82, 0x01, 0x0a, 0x02, 0x82, 0x01, 0x01, 0x00];
 const RSA_AFTER_MODULUS: [u8; 5] = [0x02, 0x03, 0x01, 0x00, 0x01];
 
-/// The keys of a TPM that have the right form. That they are in a TPM is not proven by it.
+/// The keys of a TPM, in the right form. They do not prove that they are in a TPM.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// The endorsement key and its name.
+    /// The endorsement key.
     pub(crate) ek: PublicKey,
     pub(crate) ek_name: Name,
-    /// What its manufacturer says of it, in DER.
+    /// Its manufacturer's certificate in DER.
     pub(crate) ek_certificate: Option<Vec<u8>>,
     /// The point of the attestation key, uncompressed, and the name of the key.
     pub(crate) ak: Vec<u8>,
     pub(crate) ak_name: Name,
 }
 
-/// Keys are not those that a TPM proves itself with.
+/// Why keys cannot be used for attestation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("reading the {key} of a TPM: {reason}")]
 pub struct KeysError {
@@ -48,7 +48,7 @@ pub struct KeysError {
     pub reason: &'static str,
 }
 
-/// A name of an object: the number of the algorithm, and the digest of the public area (Part 1, section 16).
+/// Name of an object: the algorithm, then the digest of the public area (Part 1, section 16).
 pub(crate) type Name = [u8; 34];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,25 +57,25 @@ pub(crate) enum PublicKey {
     Rsa { modulus: [u8; 256] },
 }
 
-/// The fields of TPMT_PUBLIC by which a key is judged.
+/// The fields of TPMT_PUBLIC that are checked.
 struct Public {
     attributes: u32,
-    /// Whether its children and credentials are encrypted with AES-128-CFB. Otherwise with nothing.
+    /// Whether its symmetric algorithm is AES-128-CFB. Otherwise it has none.
     has_aes: bool,
-    /// Whether it signs by ECDSA with SHA-256 alone. Otherwise the scheme is not fixed.
+    /// Whether its scheme is ECDSA with SHA-256. Otherwise it has none.
     has_ecdsa: bool,
     key: PublicKey,
 }
 
 impl Keys {
-    /// Reads the keys and checks what they may be used for.
+    /// Reads the keys and checks their attributes.
     ///
-    /// The endorsement key must have the form of the templates L-1 or H-1 (RSA 2048), or L-2 or H-2 (ECC P-256) of the TCG
-    /// EK Credential Profile for TPM 2.0, whatever its policy; the attestation key that of an ECDSA P-256 key that only
-    /// signs what the TPM has made.
+    /// The endorsement key must follow the templates L-1 or H-1 (RSA 2048), or L-2 or H-2 (ECC P-256) of the TCG EK
+    /// Credential Profile for TPM 2.0, with any policy. The attestation key must be a restricted ECDSA P-256 signing
+    /// key.
     ///
     /// # Errors
-    /// If one of them is anything else.
+    /// If one of them is another kind of key.
     pub fn parse(keys: &TpmKeys) -> Result<Self, KeysError> {
         let named = |key| move |reason| KeysError { key, reason };
         let ek = endorsement_key(&keys.ek.0).map_err(named("endorsement key"))?;
@@ -96,7 +96,7 @@ impl Keys {
         text(digest(&SHA256, &self.ek.info()).as_ref())
     }
 
-    /// `sha256:` and the digest of the public area of the attestation key, in hexadecimal. It is the TPM's name of the key.
+    /// `sha256:` and the digest of the public area of the attestation key, in hexadecimal, as in the name of the key.
     pub fn ak_digest(&self) -> String {
         let [_, _, digest @ ..] = &self.ak_name;
         text(digest)
@@ -106,10 +106,10 @@ impl Keys {
 fn endorsement_key(public: &[u8]) -> Result<PublicKey, &'static str> {
     let public = Public::parse(public)?;
     if public.attributes & (OWN | RESTRICTED | DECRYPT | SIGN) != OWN | RESTRICTED | DECRYPT {
-        return Err("it must be fixed to the TPM, made by it, restricted, for decryption and not for signatures");
+        return Err("it must be a restricted decryption key that the TPM made and that cannot leave it");
     }
     if !public.has_aes || public.has_ecdsa {
-        return Err("it must protect credentials with AES-128-CFB and have no other scheme");
+        return Err("it must encrypt with AES-128-CFB and have no signature scheme");
     }
     Ok(public.key)
 }
@@ -117,21 +117,21 @@ fn endorsement_key(public: &[u8]) -> Result<PublicKey, &'static str> {
 fn attestation_key(public: &[u8]) -> Result<PublicKey, &'static str> {
     let public = Public::parse(public)?;
     if public.attributes & (OWN | RESTRICTED | DECRYPT | SIGN) != OWN | RESTRICTED | SIGN {
-        return Err("it must be fixed to the TPM, made by it, restricted, for signatures and not for decryption");
+        return Err("it must be a restricted signing key that the TPM made and that cannot leave it");
     }
     if matches!(public.key, PublicKey::Rsa { .. }) || !public.has_ecdsa || public.has_aes {
-        return Err("it must sign by ECDSA over P-256 with SHA-256");
+        return Err("it must sign with ECDSA over P-256 and SHA-256");
     }
     Ok(public.key)
 }
 
 impl Public {
     fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        const SHORT: &str = "it ends too early";
+        const SHORT: &str = "it is truncated";
         let mut rest = Reader(bytes);
         let kind = rest.u16().ok_or(SHORT)?;
         if rest.u16().ok_or(SHORT)? != wire::SHA256 {
-            return Err("the algorithm of its name must be SHA-256");
+            return Err("its name algorithm must be SHA-256");
         }
         let attributes = rest.u32().ok_or(SHORT)?;
         rest.sized().ok_or(SHORT)?;
@@ -151,9 +151,9 @@ impl Public {
                     return Err("its curve must be P-256");
                 }
                 if rest.u16().ok_or(SHORT)? != NONE {
-                    return Err("it must not derive keys");
+                    return Err("its key derivation scheme must be none");
                 }
-                const NUMBER: &str = "its point has no coordinates of at most 32 bytes";
+                const NUMBER: &str = "its coordinates must have at most 32 bytes";
                 PublicKey::P256 { x: rest.number().ok_or(NUMBER)?, y: rest.number().ok_or(NUMBER)? }
             }
             RSA => {
@@ -172,13 +172,13 @@ impl Public {
             _ => return Err("it must be an ECC or an RSA key"),
         };
         if !rest.is_empty() {
-            return Err("something follows it");
+            return Err("more bytes follow it");
         }
         Ok(Self { attributes, has_aes, has_ecdsa, key })
     }
 }
 
-/// Whether a number has all 2048 bits and is odd.
+/// Whether a number has 2048 bits and is odd.
 fn is_modulus([first, .., last]: &[u8; 256]) -> bool {
     first & 0x80 != 0 && last & 1 != 0
 }

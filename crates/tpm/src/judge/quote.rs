@@ -1,19 +1,19 @@
-//! What a TPM signs when it is asked for its registers: TPMS_ATTEST of a quote, and TPMT_SIGNATURE. Trusted Platform Module
+//! Quotes, which show the registers of a TPM: TPMS_ATTEST and TPMT_SIGNATURE. Trusted Platform Module
 //! Library, Part 2, sections 10.12 and 11.3.
 
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 
 use crate::wire::{ECDSA, Reader, SHA256};
 
-/// TPM_GENERATED_VALUE: what a restricted key signs from outside must not begin with it.
+/// TPM_GENERATED_VALUE: a restricted key does not sign external data that begins with it.
 const MAGIC: u32 = 0xff54_4347;
 /// TPM_ST_ATTEST_QUOTE.
 const QUOTE: u16 = 0x8018;
 
-/// The fields of a quote that matter here.
+/// The fields of a quote that are checked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Quote<'a> {
-    /// What the one who asked for it has chosen.
+    /// The nonce of the request.
     pub extra_data: &'a [u8],
     /// The selected registers of each bank, by the algorithm of the bank (TPM_ALG_ID).
     pub selection: Vec<(u16, Vec<u8>)>,
@@ -22,7 +22,7 @@ pub struct Quote<'a> {
 }
 
 impl<'a> Quote<'a> {
-    /// Reads a TPMS_ATTEST. None if it is anything else than one quote.
+    /// Reads a TPMS_ATTEST. None if it is not exactly one quote.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = Reader(bytes);
         if rest.u32()? != MAGIC || rest.u16()? != QUOTE {
@@ -37,7 +37,7 @@ impl<'a> Quote<'a> {
     }
 }
 
-/// Whether a TPMT_SIGNATURE is that of a point of P-256 over a message, by ECDSA with SHA-256.
+/// Whether a TPMT_SIGNATURE of a message is valid for a public point of P-256: ECDSA with SHA-256.
 pub(crate) fn is_signed(point: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let mut rest = Reader(signature);
     let mut numbers = || {

@@ -78,7 +78,7 @@ fn an_issuer_must_be_one_that_may_issue() {
     let root = Authority::new("root", |_| ());
     let leaf = Endorsed::new(|_| ());
     let late =
-        "the certificate of its issuer is out of date, or has a critical extension that is not understood: CN=between";
+        "the certificate of its issuer has expired, is not valid yet, or has an unknown critical extension: CN=between";
     let constrained =
         |most| move |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Constrained(most));
     let unknown_extension = |params: &mut CertificateParams| {
@@ -107,7 +107,7 @@ fn an_issuer_must_be_one_that_may_issue() {
         (Authority::new("between", unknown_extension), bad(late)),
         (
             Authority::with_key("between", KeyPair::generate_for(&PKCS_ED25519).unwrap(), |_| ()),
-            bad("its signature is of a kind that is not accepted: CN=between"),
+            bad("its signature algorithm is not accepted: CN=between"),
         ),
     ];
     for (between, expected) in table {
@@ -117,7 +117,7 @@ fn an_issuer_must_be_one_that_may_issue() {
     let between = Authority::new("between", |_| ());
     let short = Authority::new("root", constrained(0));
     assert_eq!(leaf.judge(&short, &[short.own()]), Endorsement::Chain);
-    let reason = "there are more certificates below an issuer than it allows: CN=root";
+    let reason = "the chain is longer than an issuer allows: CN=root";
     assert_eq!(leaf.judge(&between, &[between.issued_by(&short), short.own()]), bad(reason));
 }
 
@@ -127,7 +127,7 @@ fn a_certificate_must_be_one_of_an_endorsement_key() {
     let uses =
         |uses: Vec<ExtendedKeyUsagePurpose>| Endorsed::new(move |params| params.extended_key_usages = uses.clone());
     let endorsement_key = || ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1]);
-    let other_use = bad("it is for another use than that of an endorsement key");
+    let other_use = bad("its extended key usage is not that of an endorsement key");
     let unknown_extension = |params: &mut CertificateParams| {
         let mut extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
         extension.set_criticality(true);
@@ -141,10 +141,10 @@ fn a_certificate_must_be_one_of_an_endorsement_key() {
         (uses(vec![ExtendedKeyUsagePurpose::ServerAuth]), other_use.clone()),
         // A certificate of an attestation key.
         (uses(vec![ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 3])]), other_use),
-        (Endorsed::new(unknown_extension), bad("it has a critical extension that is not understood")),
+        (Endorsed::new(unknown_extension), bad("it has an unknown critical extension")),
         (
             Endorsed::new(|params| params.not_after = date_time_ymd(2026, 1, 1)),
-            bad("it is out of date, or not valid yet"),
+            bad("it has expired, or is not valid yet"),
         ),
     ];
     for (leaf, expected) in table {
@@ -161,7 +161,7 @@ fn one_of_several_issuers_of_a_name_is_enough() {
     });
     assert_eq!(leaf.judge(&root, &[other.own(), old.own(), root.own()]), Endorsement::Chain);
     assert_eq!(leaf.judge(&root, &[root.own(), other.own()]), Endorsement::Chain);
-    let reason = "the signature of its issuer does not verify: CN=root";
+    let reason = "the signature of its issuer is wrong: CN=root";
     assert_eq!(leaf.judge(&root, &[other.own(), old.own()]), bad(reason));
     // Signed by another with the same name: it is no root.
     assert_eq!(leaf.judge(&root, &[root.issued_by(&other)]), bad(reason));

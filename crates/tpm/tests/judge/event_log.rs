@@ -69,15 +69,12 @@ fn a_log_that_is_damaged_is_refused_with_the_reason() {
     let event = &good[header(&[(4, 20), (0x0b, 32)]).len()..];
     let with = |header: Vec<u8>, event: &[u8]| [header, event.to_vec()].concat();
     let table: &[(Vec<u8>, &str)] = &[
-        (vec![], "it does not begin as a log with several algorithms (TCG_EfiSpecIDEvent)"),
-        (event.to_vec(), "it does not begin as a log with several algorithms (TCG_EfiSpecIDEvent)"),
+        (vec![], "it does not begin with the header of a crypto-agile log (TCG_EfiSpecIDEvent)"),
+        (event.to_vec(), "it does not begin with the header of a crypto-agile log (TCG_EfiSpecIDEvent)"),
         (header(&[(4, 20)]), "it has no SHA-256 digests"),
         (header(&[(0x0b, 31)]), "it has no SHA-256 digests"),
-        (
-            with(header(&[(0x0b, 32)]), event),
-            "an event has a digest of an algorithm that its first event does not list",
-        ),
-        (event_log(&[(24, SEPARATOR, &[])]), "an event is of a register that no TPM has"),
+        (with(header(&[(0x0b, 32)]), event), "an event has a digest whose algorithm is not listed in the first event"),
+        (event_log(&[(24, SEPARATOR, &[])]), "an event names a register that does not exist"),
         (
             // No digests, and no data.
             with(header(&[(0x0b, 32)]), &[&[0; 4][..], &SEPARATOR.to_le_bytes(), &[0; 8]].concat()),
@@ -86,13 +83,13 @@ fn a_log_that_is_damaged_is_refused_with_the_reason() {
         (
             // More digests than there are bytes.
             with(header(&[(0x0b, 32)]), &[&[0; 8][..], &[0xff; 4]].concat()),
-            "its last event is not whole",
+            "its last event is truncated",
         ),
     ];
     for (log, reason) in table {
         assert_eq!(EventLog::parse(log), Err(*reason));
     }
     for end in good.len() - event.len() + 1..good.len() {
-        assert_eq!(EventLog::parse(&good[..end]), Err("its last event is not whole"), "{end}");
+        assert_eq!(EventLog::parse(&good[..end]), Err("its last event is truncated"), "{end}");
     }
 }

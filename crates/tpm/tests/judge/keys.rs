@@ -8,10 +8,10 @@ use super::public::{AES_128_CFB, AK, ECDSA_SHA_256, EK, NULL, P256, POINT, ecc, 
 fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
     let point: [&[u8]; 2] = [&POINT[0], &POINT[1]];
     let modulus = [0xff; 256];
-    let ek_use = "it must be fixed to the TPM, made by it, restricted, for decryption and not for signatures";
-    let ak_use = "it must be fixed to the TPM, made by it, restricted, for signatures and not for decryption";
-    let protection = "it must protect credentials with AES-128-CFB and have no other scheme";
-    let signs = "it must sign by ECDSA over P-256 with SHA-256";
+    let ek_use = "it must be a restricted decryption key that the TPM made and that cannot leave it";
+    let ak_use = "it must be a restricted signing key that the TPM made and that cannot leave it";
+    let protection = "it must encrypt with AES-128-CFB and have no signature scheme";
+    let signs = "it must sign with ECDSA over P-256 and SHA-256";
     let eks: &[(Vec<u8>, Option<&str>)] = &[
         (good_ek(), None),
         (rsa(2048, 0, &modulus), None),
@@ -23,7 +23,7 @@ fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
         (rsa(2048, 0, &modulus[1..]), Some("its modulus must have 256 bytes")),
         (rsa(2048, 0, &[0x7f; 256]), Some("its modulus must be an odd number of 2048 bits")),
         (rsa(2048, 0, &[0xfe; 256]), Some("its modulus must be an odd number of 2048 bits")),
-        (ecc(0x0c, EK, AES_128_CFB, &[NULL], P256, point), Some("the algorithm of its name must be SHA-256")),
+        (ecc(0x0c, EK, AES_128_CFB, &[NULL], P256, point), Some("its name algorithm must be SHA-256")),
         (ecc(0x0b, EK & !(1 << 1), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
         (ecc(0x0b, EK & !(1 << 4), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
         (ecc(0x0b, EK & !(1 << 5), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
@@ -43,12 +43,15 @@ fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
         (ecc(0x0b, EK, AES_128_CFB, &[NULL], 4, point), Some("its curve must be P-256")),
         (
             ecc(0x0b, EK, AES_128_CFB, &[NULL], P256, [&[0; 33], &POINT[1]]),
-            Some("its point has no coordinates of at most 32 bytes"),
+            Some("its coordinates must have at most 32 bytes"),
         ),
-        (public(0x23, 0x0b, EK, &[AES_128_CFB, &[NULL, P256, 0x20, 0x0b]], &[]), Some("it must not derive keys")),
+        (
+            public(0x23, 0x0b, EK, &[AES_128_CFB, &[NULL, P256, 0x20, 0x0b]], &[]),
+            Some("its key derivation scheme must be none"),
+        ),
         (public(0x25, 0x0b, EK, &[AES_128_CFB, &[NULL]], &[]), Some("it must be an ECC or an RSA key")),
-        (good_ek()[..20].to_vec(), Some("it ends too early")),
-        ([good_ek(), vec![0]].concat(), Some("something follows it")),
+        (good_ek()[..20].to_vec(), Some("it is truncated")),
+        ([good_ek(), vec![0]].concat(), Some("more bytes follow it")),
     ];
     let aks: &[(Vec<u8>, Option<&str>)] = &[
         (good_ak(), None),

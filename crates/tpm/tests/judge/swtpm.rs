@@ -146,6 +146,7 @@ fn each_lie_is_found_and_named() {
     let challenge = challenger.challenge(&keys, MACHINE, NOW).unwrap();
     let good = tpm.answer(&challenge, Some(event_log(EVENTS)));
     let log_error = |reason: &str| ProofError::EventLog { reason: reason.to_owned() };
+    let not_replayed = |register| log_error(&format!("replaying it does not give the value of register {register}"));
 
     let check = |challenger: &Challenger, keys: &Keys, machine, proof: &TpmProof, now| {
         challenger.check(keys, machine, proof, now).map(drop)
@@ -200,13 +201,13 @@ fn each_lie_is_found_and_named() {
         (Box::new(|proof| proof.pcrs.swap(0, 1)), ProofError::Altered),
         (Box::new(|proof| drop(proof.pcrs.pop())), ProofError::Altered),
         (Box::new(|proof| proof.pcrs[3].0.clear()), ProofError::Altered),
-        (logged(&EVENTS[..5]), log_error("it does not give the value of register 0")),
-        (logged(&EVENTS[1..]), log_error("it does not give the value of register 0")),
-        (logged(&[EVENTS, &[(1, 8, b"x")]].concat()), log_error("it does not give the value of register 1")),
-        (logged(&[EVENTS, &[(13, 8, b"x")]].concat()), log_error("it does not give the value of register 13")),
+        (logged(&EVENTS[..5]), not_replayed(0)),
+        (logged(&EVENTS[1..]), not_replayed(0)),
+        (logged(&[EVENTS, &[(1, 8, b"x")]].concat()), not_replayed(1)),
+        (logged(&[EVENTS, &[(13, 8, b"x")]].concat()), not_replayed(13)),
         (
             Box::new(|proof| proof.event_log = Some(Blob(event_log(EVENTS)[..90].to_vec()))),
-            log_error("its last event is not whole"),
+            log_error("its last event is truncated"),
         ),
     ];
     for (index, (lie, expected)) in table.into_iter().enumerate() {
@@ -236,8 +237,8 @@ impl Authority {
         )
         .unwrap();
         let settings = format!(
-            "create_certs_tool = {}\ncreate_certs_tool_config = {path}/ca.conf\ncreate_certs_tool_options = {path}/options\n\
-             active_pcr_banks = sha256\n",
+            "create_certs_tool = {}\ncreate_certs_tool_config = {path}/ca.conf\n\
+             create_certs_tool_options = {path}/options\nactive_pcr_banks = sha256\n",
             "/usr/bin/swtpm_localca"
         );
         fs::write(folder.path().join("setup.conf"), settings).unwrap();
@@ -309,16 +310,13 @@ fn a_certificate_leads_to_a_trusted_root_or_proves_nothing() {
         assert_eq!(judge(keys, &ours.certificates(&[ROOT]), now), unknown("CN=swtpm-localca"));
         assert_eq!(judge(keys, &ours.certificates(&[INTERMEDIATE]), now), unknown("CN=swtpm-localca-rootca"));
         // Another authority of the same name: swtpm gives all of them this one.
-        assert_eq!(
-            judge(keys, &theirs.roots(), now),
-            bad("the signature of its issuer does not verify: CN=swtpm-localca")
-        );
-        assert_eq!(judge(keys, &ours.roots(), 1_000_000_000), bad("it is out of date, or not valid yet"));
+        assert_eq!(judge(keys, &theirs.roots(), now), bad("the signature of its issuer is wrong: CN=swtpm-localca"));
+        assert_eq!(judge(keys, &ours.roots(), 1_000_000_000), bad("it has expired, or is not valid yet"));
         assert_eq!(judge(keys, &ours.roots(), u64::MAX), bad("it cannot be read"));
         let another = TpmKeys { ek_certificate: their_rsa.ek_certificate.clone(), ..keys.clone() };
         assert_eq!(judge(&another, &theirs.roots(), now), bad("it is for another key"));
-        // The signed part, whose length is in its third and fourth byte. Then the algorithm (RSA with SHA-256), of which the reader
-        // does not mind the tags before it, and the end of the signature.
+        // The signed part, whose length is in its third and fourth byte. Then the algorithm (RSA with SHA-256), of
+        // which the reader does not mind the tags before it, and the end of the signature.
         let certificate = keys.ek_certificate.as_ref().unwrap().0.clone();
         let signed = 8 + usize::from(u16::from_be_bytes([certificate[6], certificate[7]]));
         for at in (0..signed).chain(signed + 3..signed + 15).chain(certificate.len() - 64..certificate.len()) {
