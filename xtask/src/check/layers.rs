@@ -32,9 +32,9 @@ const CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// The modules at the root of each crate, lowest layer first. A module may use those of lower layers.
-type Layers = &'static [&'static [&'static str]];
+pub(super) type Layers = &'static [&'static [&'static str]];
 
-const MODULES: &[(&str, Layers)] = &[
+pub(super) const MODULES: &[(&str, Layers)] = &[
     ("crates/protocol", &[&["shared"], &["workflow"], &["node"], &["operator"]]),
     (
         "crates/formats",

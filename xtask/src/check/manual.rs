@@ -57,7 +57,7 @@ fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
     Ok(outdated)
 }
 
-fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
