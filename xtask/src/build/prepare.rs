@@ -117,9 +117,9 @@ pub const MANUAL: Part = Part {
     packages: &[packages::PYTHON],
     folder: "python",
     entries: 1,
-    seconds: 10,
-    download: 10,
-    kept: 40,
+    seconds: 15,
+    download: 25,
+    kept: 140,
 };
 /// The Debian that benchmarks write, with its compressed forms.
 pub const LARGE_IMAGE: Part = Part {

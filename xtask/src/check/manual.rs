@@ -1,4 +1,4 @@
-//! The manual: a book of Markdown pages in `docs/`, checked and built by MkDocs. Option tables come from the types.
+//! The manual: a book of Markdown pages in `docs/`, checked and built by Zensical. Option tables come from the types.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+mod foreign;
 
 use crate::host::command::{command, run_quietly};
 use crate::host::{python, workspace};
@@ -20,16 +22,29 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("DetachedSignature", "[signature](../sources.md#what-proves-the-file)"),
 ];
 
-/// Builds the book and returns the folder of its pages. Fails on a broken link and on a page that the book does not
-/// list.
+/// Builds the book and returns the folder of its pages. Fails on a broken link, on a page that the book does not list,
+/// and on one that loads something from another host.
 pub fn build() -> Result<PathBuf> {
     let root = workspace::root();
+    let unlisted = unlisted(&root)?;
+    if !unlisted.is_empty() {
+        bail!("mkdocs.yml does not list {}", unlisted.join(", "));
+    }
+    let zensical = python::environment(python::ZENSICAL)?.join("zensical");
+    let mut build = command(zensical, ["build", "--strict", "--clean", "--config-file", "mkdocs.yml"]);
+    run_quietly(build.current_dir(&root)).context("building the manual")?;
     let folder = root.join("target/slipway/manual");
-    let mkdocs = python::environment(python::MKDOCS)?.join("mkdocs");
-    let mut build =
-        command(mkdocs, ["build", "--quiet", "--strict", "--clean", "--config-file", "mkdocs.yml", "--site-dir"]);
-    run_quietly(build.arg(&folder).current_dir(&root)).context("building the manual")?;
+    foreign::check(&folder)?;
     Ok(folder)
+}
+
+/// The pages that mkdocs.yml does not list, by their paths below `docs`.
+fn unlisted(root: &Path) -> Result<Vec<String>> {
+    let path = root.join("mkdocs.yml");
+    let book = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let docs = root.join("docs");
+    let names = pages(&docs)?.into_iter().filter_map(|page| Some(page.strip_prefix(&docs).ok()?.display().to_string()));
+    Ok(names.filter(|name| !book.lines().any(|line| line.ends_with(&format!(": {name}")))).collect())
 }
 
 /// Rewrites the option tables. Returns the changed pages.
@@ -57,18 +72,10 @@ fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
     Ok(outdated)
 }
 
+/// The Markdown pages below a folder.
 pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => found.extend(pages(&path)?),
-            false if path.extension().is_some_and(|extension| extension == "md") => found.push(path),
-            false => {}
-        }
-    }
-    found.sort();
-    Ok(found)
+    let files = foreign::files(folder)?.into_iter();
+    Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect())
 }
 
 /// A page with the tables for its markers.
@@ -210,6 +217,19 @@ mod tests {
     fn the_tables_of_options_are_those_of_the_types() -> Result<()> {
         let outdated: Vec<PathBuf> = outdated_pages()?.into_iter().map(|(page, _)| page).collect();
         assert!(outdated.is_empty(), "run `cargo xtask manual`, which renews the tables of {outdated:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_page_that_the_book_does_not_list_is_found() -> Result<()> {
+        assert_eq!(unlisted(&workspace::root())?, [""; 0]);
+        let folder = tempfile::tempdir()?;
+        fs::create_dir_all(folder.path().join("docs/a"))?;
+        fs::write(folder.path().join("mkdocs.yml"), "nav:\n- A: a/index.md\n- B: b.md\n")?;
+        for name in ["a/index.md", "b.md", "index.md"] {
+            fs::write(folder.path().join("docs").join(name), "")?;
+        }
+        assert_eq!(unlisted(folder.path())?, ["index.md"]);
         Ok(())
     }
 

