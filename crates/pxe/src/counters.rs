@@ -1,4 +1,4 @@
-//! How often what was done, and what was not done and why.
+//! Counters of a proxy and its TFTP server: answers, fetched files, and dropped packets by reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,36 +14,36 @@ pub enum Dropped {
     NotBooting,
     /// A message of a type that a proxy does not answer on this port.
     OtherMessage,
-    /// A request that another server is to answer.
+    /// A request addressed to another server.
     ForAnotherServer,
     /// There is no boot file for this kind of firmware.
     NoBootFile,
-    /// The answer is larger than the firmware takes.
+    /// The answer is larger than the maximum size that the firmware announced.
     TooLong,
-    /// A machine that nobody registered.
+    /// The proxy answers registered machines only, and this one is not registered.
     Unknown,
-    /// A machine that starts from its disk.
+    /// The machine has nothing to install and boots from its disk.
     NothingToInstall,
     /// The answer could not be sent.
     NotSent,
     /// Not a TFTP request to read a file.
     MalformedTftp,
-    /// A repetition of a request that is being answered.
+    /// A repeated request while the first one is still being answered.
     Repeated,
-    /// Too many transfers at a time.
+    /// Too many transfers at once.
     TooMany,
-    /// A file that does not exist, or is not to be served.
+    /// A file that does not exist or is not served.
     NoSuchFile,
-    /// The client ended the transfer, as firmware does that asked for the file's size only.
+    /// The client ended the transfer. Firmware does so when it asked only for the file's size.
     Cancelled,
-    /// The client fell silent.
+    /// The client stopped responding.
     Silent,
     /// The file could not be read.
     NotRead,
 }
 
 impl Dropped {
-    /// In a few words.
+    /// Short text for the log line, such as "unknown machine".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MalformedDhcp => "malformed DHCP",
@@ -66,7 +66,7 @@ impl Dropped {
     }
 }
 
-/// What a proxy and its TFTP server did since they started. Displayed as one line.
+/// What a proxy and its TFTP server did since they started. `Display` prints one line.
 #[derive(Debug, Default)]
 pub struct Counters {
     counts: Mutex<Counts>,
@@ -81,18 +81,18 @@ struct Counts {
 }
 
 impl Counters {
-    /// DHCP answers that were sent.
+    /// Number of DHCP answers sent.
     pub fn answered(&self) -> u64 {
         self.read().answered
     }
 
-    /// Files that were fetched by TFTP from beginning to end, and the sum of their sizes in bytes.
+    /// Number of files fetched completely by TFTP, and the sum of their sizes in bytes.
     pub fn fetched(&self) -> (u64, u64) {
         let counts = self.read();
         (counts.fetched, counts.bytes)
     }
 
-    /// How often something was dropped for this reason.
+    /// Number of packets or transfers dropped for this reason.
     pub fn dropped(&self, why: Dropped) -> u64 {
         self.read().dropped.get(&why).copied().unwrap_or(0)
     }

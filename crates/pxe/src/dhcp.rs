@@ -1,5 +1,5 @@
-//! Requests of boot firmware by DHCP (RFC 2131, RFC 2132, RFC 4578), and what a PXE proxy answers (PXE 2.1, section 2.2):
-//! a boot file, and never an address.
+//! DHCP requests of boot firmware (RFC 2131, RFC 2132, RFC 4578) and the answers of a PXE proxy (PXE 2.1, section 2.2),
+//! which name a boot file and never give an address.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -14,25 +14,25 @@ use options::{code, find, push};
 pub(crate) use packet::offered_by_a_proxy;
 use packet::{BOOT_REPLY, BOOT_REQUEST, Header, PROBE};
 
-/// The port of DHCP servers.
+/// UDP port of DHCP servers.
 pub const SERVER_PORT: u16 = 67;
-/// The port of DHCP clients.
+/// UDP port of DHCP clients.
 pub const CLIENT_PORT: u16 = 68;
-/// The port of PXE boot servers, which firmware asks once it has an address.
+/// UDP port of PXE boot servers. Firmware asks there once it has an address.
 pub const BOOT_SERVER_PORT: u16 = 4011;
 
-/// Old firmware ignores answers that are shorter than a BOOTP packet (RFC 951).
+/// Minimum length of an answer in bytes. Old firmware ignores answers shorter than a BOOTP packet (RFC 951).
 const SHORTEST_ANSWER: usize = 300;
-/// Sub-option of option 43: what the firmware is to do with what it got (PXE 2.1, table 2-3).
+/// Sub-option of option 43: how the firmware is to use the answer (PXE 2.1, table 2-3).
 const DISCOVERY_CONTROL: u8 = 6;
-/// Take the boot file of this answer: no menu, no search for boot servers.
+/// Value of [`DISCOVERY_CONTROL`]: load the boot file of this answer, without a menu or a search for boot servers.
 const USE_THIS_FILE: u8 = 8;
-/// Sub-option of option 43: what the firmware chose to boot.
+/// Sub-option of option 43: the boot item that the firmware chose.
 const BOOT_ITEM: u8 = 71;
-/// Another slipway only wants to know that there is one.
+/// File name in the answer to a probe from another slipway, which only checks whether a proxy answers.
 const PROBE_FILE: &str = "slipway";
 
-/// What is handed out. What is missing is not offered, so firmware goes on to its next way to boot.
+/// The boot files on offer. Firmware for which there is none gets no answer and tries its next boot option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Names of files for firmware that loads by TFTP.
@@ -43,7 +43,7 @@ pub struct Policy {
     pub script: Option<String>,
 }
 
-/// A boot program for each kind of firmware.
+/// A boot program for each kind of firmware. `None` if there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// For BIOS.
@@ -65,41 +65,42 @@ impl Files {
     }
 }
 
-/// Between whom a request was sent.
+/// The two ends of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// Our address on the interface.
+    /// The server's address on the interface.
     pub server: Ipv4Addr,
-    /// Our port at which it arrived: [`SERVER_PORT`] or [`BOOT_SERVER_PORT`].
+    /// The server's port that the request arrived at: [`SERVER_PORT`] or [`BOOT_SERVER_PORT`].
     pub port: u16,
-    /// The client's address and port. The address is 0 before it has one.
+    /// The client's address and port. The address is 0.0.0.0 before it has one.
     pub client: SocketAddrV4,
 }
 
-/// An answer to be sent.
+/// An answer, ready to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The packet.
+    /// The DHCP packet.
     pub bytes: Vec<u8>,
-    /// Where it is sent.
+    /// Destination address and port.
     pub to: SocketAddrV4,
-    /// The file name or URL that it gives.
+    /// The boot file's name or URL in the answer, for the log.
     pub file: String,
 }
 
-/// Answers a request, or says why not. Whether its machine is to be answered at all is not asked here.
+/// Answers a request, or says why not. Does not check whether the machine may be answered; the caller does.
 pub fn answer(request: &Request, policy: &Policy, addresses: &Addresses) -> Result<Answer, Dropped> {
     let kind = kind_of_answer(request, addresses)?;
     let file = file(request, policy).ok_or(Dropped::NoBootFile)?;
     let bytes = write(request, kind, file, addresses.server)?;
-    // UDP and IP headers count too (RFC 2132, section 9.10, and RFC 791).
+    // The maximum includes the UDP and IP headers (RFC 2132, section 9.10, and RFC 791).
     if bytes.len() + 28 > usize::from(request.largest_answer) {
         return Err(Dropped::TooLong);
     }
     Ok(Answer { bytes, to: destination(request, addresses), file: file.to_owned() })
 }
 
-/// On port 67 everybody is asked, so only what is meant for all or for us is answered. Port 4011 is ours.
+/// Requests to port 67 are broadcast, so only those for all servers or for this one are answered. Port 4011 is asked
+/// directly.
 fn kind_of_answer(request: &Request, addresses: &Addresses) -> Result<Message, Dropped> {
     if request.class.is_none() {
         return Err(Dropped::NotBooting);
@@ -113,7 +114,7 @@ fn kind_of_answer(request: &Request, addresses: &Addresses) -> Result<Message, D
     }
 }
 
-/// iPXE says that it is iPXE, whatever loaded it: given iPXE again, it would load itself for ever.
+/// iPXE identifies itself whatever loaded it. It gets the script, because a second iPXE would load itself in a loop.
 fn file<'a>(request: &Request, policy: &'a Policy) -> Option<&'a str> {
     if request.probe {
         return Some(PROBE_FILE);
@@ -125,8 +126,8 @@ fn file<'a>(request: &Request, policy: &'a Policy) -> Option<&'a str> {
     }
 }
 
-/// As in RFC 2131, section 4.1, for an answer that gives no address. On port 4011 the client has one, and may listen on
-/// a port of its own.
+/// Chosen as in RFC 2131, section 4.1, for an answer that gives no address. On port 4011 the client has an address, and
+/// may use any port.
 fn destination(request: &Request, addresses: &Addresses) -> SocketAddrV4 {
     if !request.relay.is_unspecified() {
         SocketAddrV4::new(request.relay, SERVER_PORT)
@@ -165,7 +166,7 @@ fn write(request: &Request, kind: Message, file: &str, server: Ipv4Addr) -> Resu
     if request.wants(code::TFTP_SERVER) && class == Class::Pxe {
         option(code::TFTP_SERVER, server.to_string().as_bytes())?;
     }
-    // HTTP firmware reads the URL nowhere else (UEFI 2.10, section 24.7.3).
+    // HTTP firmware reads the URL from this option only (UEFI 2.10, section 24.7.3).
     if request.wants(code::BOOT_FILE) || class == Class::Http || !fits {
         option(code::BOOT_FILE, file.as_bytes())?;
     }
@@ -176,7 +177,7 @@ fn write(request: &Request, kind: Message, file: &str, server: Ipv4Addr) -> Resu
 
 fn vendor_options(request: &Request) -> Vec<u8> {
     let mut options = vec![DISCOVERY_CONTROL, 1, USE_THIS_FILE];
-    // Firmware that chose an item looks for its choice in the answer.
+    // Firmware that chose a boot item expects the same item in the answer.
     if let Some(item) = find(&request.vendor_options, BOOT_ITEM).filter(|item| item.len() == 4) {
         options.extend([BOOT_ITEM, 4]);
         options.extend(item);
@@ -185,7 +186,7 @@ fn vendor_options(request: &Request) -> Vec<u8> {
     options
 }
 
-/// A request as firmware sends it, which a proxy would answer: of UEFI on x64, or of BIOS. Answers are to be broadcast.
+/// A request like those of firmware, either UEFI on x64 or BIOS, that a proxy would answer. Asks for broadcast answers.
 pub(crate) fn probe(xid: u32, mac: [u8; 6], uefi: bool) -> Vec<u8> {
     let none = Ipv4Addr::UNSPECIFIED;
     let header = Header { op: BOOT_REQUEST, xid, flags: 0x8000, client: none, server: none, relay: none, mac };
@@ -193,7 +194,7 @@ pub(crate) fn probe(xid: u32, mac: [u8; 6], uefi: bool) -> Vec<u8> {
         true => (b"PXEClient:Arch:00007:UNDI:003016", [0, 7]),
         false => (b"PXEClient:Arch:00000:UNDI:002001", [0, 0]),
     };
-    // As in RFC 3004, with its length.
+    // A user class with its length (RFC 3004).
     let user_class: Vec<u8> = [&[PROBE.len().to_le_bytes()[0]], PROBE].concat();
     let options: [(u8, &[u8]); 6] = [
         (code::MESSAGE_TYPE, &[Message::Discover.number()]),
@@ -205,7 +206,7 @@ pub(crate) fn probe(xid: u32, mac: [u8; 6], uefi: bool) -> Vec<u8> {
     ];
     let mut bytes = header.write("");
     for (code, value) in options {
-        // Each is short.
+        // No value is longer than an option allows.
         let _ = push(&mut bytes, code, value);
     }
     bytes.push(code::END);

@@ -1,78 +1,78 @@
-//! Why network boot cannot be offered.
+//! Errors of starting a proxy and sending its answers.
 
 use std::io;
 use std::net::Ipv4Addr;
 
-/// A proxy could not be started, or an answer not be sent.
+/// A proxy could not be started, or could not send an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The addresses of the host's interfaces could not be read.
     #[error("reading the addresses of this host's network interfaces")]
     Interfaces {
-        /// Why it failed.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The host has no such interface.
+    /// The host has no interface with this name.
     #[error("there is no network interface {name:?}; this host has {}", have.join(", "))]
     NoInterface {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// Names of the existing interfaces.
         have: Vec<String>,
     },
-    /// The interface cannot serve IPv4.
+    /// The interface cannot be used for DHCP over IPv4.
     #[error("the network interface {name} has no {what}; answers to boot firmware are sent over Ethernet and IPv4")]
     NotUsable {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// What it lacks.
+        /// What is missing, such as "IPv4 address".
         what: &'static str,
     },
-    /// The process may not use low ports.
+    /// The process may not bind ports below 1024.
     #[error(
         "binding UDP port {port} on {interface} is not permitted: give the server the capability CAP_NET_BIND_SERVICE \
          (and CAP_NET_RAW before Linux 5.7), or run it as root"
     )]
     NotPermitted {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The port.
+        /// UDP port.
         port: u16,
-        /// Why it failed.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Another program of this host has the port.
-    #[error("UDP port {port} on {interface} is used by another program of this host, which must be stopped first")]
+    /// Another program on this host uses the port.
+    #[error("UDP port {port} on {interface} is used by another program on this host; stop that program first")]
     InUse {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The port.
+        /// UDP port.
         port: u16,
-        /// Why it failed.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A socket could not be used.
+    /// An operation on a socket failed.
     #[error("{doing} UDP port {port} on {interface}")]
     Socket {
-        /// What was being done.
+        /// The operation, such as "receiving from".
         doing: &'static str,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The port.
+        /// UDP port.
         port: u16,
-        /// Why it failed.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Somebody else already tells machines what to boot.
+    /// Another proxy already answers boot firmware on this network.
     #[error(
-        "{address} already answers boot firmware on {interface}, and a machine that gets two answers takes either; stop \
-         that proxy first, or do without --proxy-dhcp"
+        "another PXE proxy, {address}, already answers on {interface}, and machines would use either answer; stop \
+         that proxy first, or start without --proxy-dhcp"
     )]
     OtherProxy {
-        /// The interface on which it answered.
+        /// Name of the interface on which it answered.
         interface: String,
-        /// Its address.
+        /// IPv4 address of the other proxy.
         address: Ipv4Addr,
     },
 }

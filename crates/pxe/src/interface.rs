@@ -1,4 +1,4 @@
-//! A network interface of this host, and sockets on it alone.
+//! A network interface of this host, and sockets bound to it.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,10 +10,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, sets
 
 use crate::error::Error;
 
-/// An interface that has an address.
+/// A network interface with an IPv4 address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name, such as `eth0`.
     pub name: String,
     /// Its first IPv4 address.
     pub address: Ipv4Addr,
@@ -22,7 +22,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The interface with this name.
+    /// Looks an interface up by name.
     pub fn find(name: &str) -> Result<Self, Error> {
         let all = getifaddrs().map_err(|errno| Error::Interfaces { source: errno.into() })?;
         let all: Vec<_> = all.map(|each| (each.interface_name, each.address)).collect();
@@ -40,8 +40,8 @@ impl Interface {
         Ok(Self { name: name.to_owned(), address, mac: mac.ok_or_else(|| lacks("MAC address"))? })
     }
 
-    /// A socket that receives from this interface alone. `shared` lets others of this host receive the same broadcasts, if
-    /// they let us.
+    /// A socket that receives from this interface only. With `shared`, other programs on this host can bind the same
+    /// port and receive the same broadcasts, if they also allow sharing.
     pub(crate) fn bind(&self, address: Ipv4Addr, port: u16, shared: bool) -> Result<UdpSocket, Error> {
         let made = make(&self.name, SocketAddrV4::new(address, port), shared);
         made.map_err(|source| self.why_not_bound(port, source))

@@ -1,6 +1,6 @@
-//! Network boot beside a DHCP server that belongs to somebody else. Firmware that boots by PXE asks two questions with one
-//! packet: for an address, and for a boot file. [`proxy`] answers the second and never the first (PXE 2.1, section 2.2),
-//! and [`tftp`] serves the file. [`dhcp`] is the pure part: the bytes of a request in, those of an answer out.
+//! Network boot beside somebody else's DHCP server. PXE firmware asks for an address and for a boot file in the same
+//! packet. [`proxy`] answers only the second question (PXE 2.1, section 2.2), and [`tftp`] serves the file. [`dhcp`]
+//! has no I/O: it turns the bytes of a request into the bytes of an answer.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 

@@ -1,4 +1,5 @@
-//! Whether somebody else already tells firmware what to boot. Firmware is imitated, because proxies say nothing unasked.
+//! Checks whether another proxy already answers boot firmware. Sends a request like firmware's, because proxies send
+//! nothing unasked.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,20 +11,21 @@ use crate::dhcp::{CLIENT_PORT, SERVER_PORT, offered_by_a_proxy, probe};
 use crate::error::Error;
 use crate::interface::Interface;
 
-/// How long offers are waited for.
+/// How long to wait for offers.
 const WAIT: Duration = Duration::from_secs(2);
-/// When the question is repeated, because a packet may be lost.
+/// Interval at which the request is repeated, because a packet may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Ethernet carries no larger packet in one frame.
+/// Largest packet in one Ethernet frame, in bytes.
 const LARGEST_PACKET: usize = 1500;
 
-/// Fails with the address of another proxy that answers on the interface. `exchange` is a number that nobody else uses.
+/// Fails with the address of another proxy that answers on the interface. `exchange` is a transaction ID that no client
+/// uses.
 pub async fn refuse_if_answered(interface: &Interface, exchange: u32) -> Result<(), Error> {
     let failed = |doing| {
         let interface = interface.name.clone();
         move |source| Error::Socket { doing, interface, port: CLIENT_PORT, source }
     };
-    // The host may get its own address by DHCP.
+    // Shared, because the host's own DHCP client may use the port.
     let socket = interface.bind(Ipv4Addr::UNSPECIFIED, CLIENT_PORT, true)?;
     let socket = UdpSocket::from_std(socket).map_err(failed("using"))?;
     let exchanges = [exchange, exchange.wrapping_add(1)];

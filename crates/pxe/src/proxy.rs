@@ -1,4 +1,4 @@
-//! The proxy on one interface: hears what machines ask of everybody (port 67) and of us (port 4011).
+//! The proxy on one interface. It listens to broadcasts on port 67 and to direct requests on port 4011.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::dhcp::{self, Addresses, BOOT_SERVER_PORT, Machine, Policy, Request, S
 use crate::error::Error;
 use crate::interface::Interface;
 
-/// No DHCP client sends more: an Ethernet frame's content.
+/// Largest DHCP request in bytes: the content of one Ethernet frame.
 const LARGEST_REQUEST: usize = 1500;
 
-/// The sockets of a proxy.
+/// A PXE proxy and its sockets.
 pub struct Proxy {
     interface: Interface,
-    /// Bound to no address, because broadcasts have another.
+    /// Bound to no address, because broadcasts are not sent to the host's address.
     everybody: UdpSocket,
     us: UdpSocket,
     counters: Arc<Counters>,
@@ -39,9 +39,9 @@ impl Proxy {
         Ok(Self { interface: interface.clone(), everybody, us, counters })
     }
 
-    /// Answers until it is dropped. `policy` says what there is to hand out at the moment; `admit` whether a machine is to
-    /// be answered, and if not, why. It is asked last, because it may be slow. It also hears of machines that take an address
-    /// from another server, and of that address.
+    /// Answers until the future is dropped. `policy` returns the boot files on offer now. `admit` decides whether a
+    /// machine may be answered, and why not; it is called last because it may be slow. It also hears of each machine
+    /// that takes an address from another server, with that address.
     pub async fn run<P, A, F>(&self, policy: P, admit: A)
     where
         P: Fn() -> Policy,
@@ -65,7 +65,7 @@ impl Proxy {
             let (packet, client) = match socket.recv_from(&mut buffer).await {
                 Ok((size, SocketAddr::V4(client))) => (buffer.get(..size).unwrap_or_default(), client),
                 Ok(_) => continue,
-                // What became of an answer that was sent before.
+                // The error belongs to an answer sent earlier.
                 Err(error) => {
                     tracing::debug!(interface = self.interface.name, port, "receiving: {error}");
                     tokio::task::yield_now().await;
@@ -100,6 +100,8 @@ impl Proxy {
         let addresses = Addresses { server: self.interface.address, port, client };
         let mut answer = dhcp::answer(&request, &policy(), &addresses);
         let address = request.address();
+        // `admit` also hears of machines that take an address, even if there is no answer for them. A probe comes from
+        // another slipway, which is not a registered machine.
         if request.class.is_some() && !request.probe && (answer.is_ok() || address.is_some()) {
             let admitted = admit(request.machine.clone(), address).await;
             answer = answer.and_then(|answer| admitted.map(|()| answer));
@@ -108,7 +110,7 @@ impl Proxy {
         let sent = socket.send_to(&answer.bytes, answer.to).await;
         let (interface, to, file) = (&self.interface.name, answer.to, &answer.file);
         if let Err(error) = sent {
-            tracing::warn!(interface, %to, "sending an answer to boot firmware: {error}");
+            tracing::warn!(interface, %to, "sending a DHCP answer to boot firmware: {error}");
             return Err(Dropped::NotSent);
         }
         let (message, architecture, ipxe) = (request.message, request.architecture, request.ipxe);

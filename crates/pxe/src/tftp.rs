@@ -1,5 +1,5 @@
-//! TFTP to read from: RFC 1350, with the options of RFC 2347 (negotiation), 2348 (size of blocks), 2349 (time-out and size of
-//! the file) and 7440 (windows). Block numbers start again after 65535, as all firmware expects of large files.
+//! Read-only TFTP: RFC 1350, with the options of RFC 2347 (negotiation), 2348 (block size), 2349 (time-out and file
+//! size) and 7440 (windows). Block numbers wrap around after 65535, as all firmware expects of large files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,41 +20,41 @@ mod transfer;
 
 use packet::{Packet, ReadRequest, Refusal};
 
-/// The port of TFTP servers.
+/// UDP port of TFTP servers.
 pub const PORT: u16 = 69;
 /// A request is at most 512 bytes (RFC 2347); one more byte shows that it is longer.
 const LARGEST_REQUEST: usize = 513;
 
-/// How many transfers there may be at a time. Each costs a thread and a socket.
+/// Maximum number of simultaneous transfers. Each uses a thread and a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// To all clients together.
     pub transfers: usize,
-    /// To one address.
+    /// To one client address.
     pub per_address: usize,
 }
 
 impl Default for Limits {
-    /// Several racks that are switched on together, and firmware that abandons transfers.
+    /// Enough for several racks that are switched on together, and for firmware that abandons transfers.
     fn default() -> Self {
         Self { transfers: 256, per_address: 8 }
     }
 }
 
-/// Opens a file by the name that a client asks for. [`open_below`] is one.
+/// Opens a file by the name that a client asks for, for example with [`open_below`].
 pub type Open = dyn Fn(&str) -> io::Result<File> + Send + Sync;
-/// Hears of a file that a client has from beginning to end: the client's address, the name that it asked for, and the
-/// file's size in bytes.
+/// Called when a client has fetched a whole file, with the client's address, the requested name, and the file's size in
+/// bytes.
 pub type OnFetch = dyn Fn(IpAddr, &str, u64) + Send + Sync;
 
-/// A TFTP server.
+/// A read-only TFTP server.
 pub struct Server {
     listener: Listener,
     address: Ipv4Addr,
     context: Arc<Context>,
 }
 
-/// What all transfers share.
+/// State shared by all transfers.
 struct Context {
     open: Box<Open>,
     on_fetch: Box<OnFetch>,
@@ -76,7 +76,7 @@ impl Server {
         Self::new(socket, interface.address, open, on_fetch, Limits::default(), counters).map_err(failed)
     }
 
-    /// Listens on a socket that is bound to this address and does not block.
+    /// Listens on a non-blocking socket that is already bound to this address.
     pub fn new(
         socket: UdpSocket,
         address: Ipv4Addr,
@@ -89,7 +89,7 @@ impl Server {
         Ok(Self { listener: Listener::from_std(socket)?, address, context: Arc::new(context) })
     }
 
-    /// Serves until it is dropped. Transfers that have begun then go on.
+    /// Serves until the future is dropped. Running transfers continue after that.
     pub async fn run(&self) {
         let mut buffer = [0; LARGEST_REQUEST];
         loop {
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Starts a transfer in a thread of its own: it waits for its client most of the time, and must not wait for others.
+    /// Starts a transfer in its own thread, because it mostly waits for its client.
     fn begin(&self, packet: &[u8], client: SocketAddr) -> Result<(), Dropped> {
         let request = match packet::parse(packet) {
             Some(Packet::Read(request)) => request,
@@ -124,7 +124,7 @@ impl Server {
 impl Context {
     fn transfer(&self, local: SocketAddr, client: SocketAddr, request: &ReadRequest, has_begun: &AtomicBool) {
         let name = request.name.trim_start_matches('/');
-        // The client answers to the port that it hears from, so that each transfer has its own (RFC 1350, section 4).
+        // Each transfer has its own port, and the client replies to it (RFC 1350, section 4).
         let socket = UdpSocket::bind(local).and_then(|socket| socket.connect(client).map(|()| socket));
         let socket = match socket {
             Ok(socket) => socket,
@@ -145,7 +145,7 @@ impl Context {
             }
             Err((why, refusal)) => {
                 if let Some(refusal) = refusal {
-                    // The client asks again if this is lost.
+                    // If this packet is lost, the client asks again.
                     let _ = socket.send(&packet::error(refusal));
                 }
                 tracing::debug!(%client, name, why = why.as_str(), "a boot file was not sent");
@@ -171,7 +171,7 @@ impl Context {
     }
 }
 
-/// One of the transfers that there may be at a time.
+/// One of the permitted simultaneous transfers.
 struct Place {
     context: Arc<Context>,
     client: SocketAddr,
@@ -184,9 +184,9 @@ impl Place {
         let mut transfers = context.transfers();
         let of_client = transfers.keys().filter(|each| each.ip() == client.ip()).count();
         match transfers.get(&client) {
-            // Our first answer is on its way, or lost and will be repeated.
+            // The first answer is still on its way, or is lost and will be repeated.
             Some(begun) if !begun.load(Ordering::Relaxed) => return Err(Dropped::Repeated),
-            // The client has begun again from the same port. The transfer before ends when it hears nothing.
+            // The client started again from the same port. The earlier transfer ends when it times out.
             Some(_) => {}
             None if transfers.len() >= context.limits.transfers || of_client >= context.limits.per_address => {
                 return Err(Dropped::TooMany);
@@ -202,25 +202,25 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut transfers = self.context.transfers();
-        // Unless a later transfer to the same port has taken the place.
+        // A later transfer to the same port may have replaced this entry.
         if transfers.get(&self.client).is_some_and(|begun| Arc::ptr_eq(begun, &self.has_begun)) {
             transfers.remove(&self.client);
         }
     }
 }
 
-/// Opens a regular file below a folder by its path there.
+/// Opens a regular file by its relative path below a folder.
 pub fn open_below(folder: &Path, name: &str) -> io::Result<File> {
     let path = folder.join(name);
-    // Opening a FIFO would wait for who writes to it.
+    // Checked first, because opening a FIFO would block until something writes to it.
     if !stays_inside(name) || !std::fs::metadata(&path)?.is_file() {
         return Err(io::ErrorKind::NotFound.into());
     }
     File::open(path)
 }
 
-/// Whether the path is relative and has plain names only. Links inside the folder are the operator's choice and are
-/// followed.
+/// Whether the path is relative and has only plain names. Symbolic links inside the folder are followed, because the
+/// operator made them.
 pub fn stays_inside(path: &str) -> bool {
     !path.is_empty()
         && !path.contains('\0')

@@ -1,42 +1,42 @@
-//! Options of DHCP: a code, a length, that many bytes (RFC 2132, section 2).
+//! DHCP options: a code, a length, and that many bytes of value (RFC 2132, section 2).
 
-/// Codes that are read or written here (RFC 2132, RFC 3004, RFC 4578; 175 is iPXE's own).
+/// Option codes that are read or written here (RFC 2132, RFC 3004, RFC 4578; 175 is iPXE's own).
 pub mod code {
-    /// Vendor options, of PXE for the class `PXEClient`.
+    /// Vendor options. For the class `PXEClient` they are PXE's.
     pub const VENDOR: u8 = 43;
-    /// The address that the client wants.
+    /// Requested IP address.
     pub const ADDRESS: u8 = 50;
-    /// The type of the message.
+    /// Message type.
     pub const MESSAGE_TYPE: u8 = 53;
-    /// The server that is meant, or that answers.
+    /// Server identifier: the server addressed by a request, or the sender of an answer.
     pub const SERVER: u8 = 54;
-    /// The options that the client asks for.
+    /// Parameter request list: the options that the client asks for.
     pub const WANTED: u8 = 55;
-    /// The largest message that the client takes.
+    /// Maximum message size in bytes.
     pub const LARGEST: u8 = 57;
-    /// The class of the client.
+    /// Class identifier, such as `PXEClient`.
     pub const CLASS: u8 = 60;
-    /// Name of the TFTP server.
+    /// TFTP server name.
     pub const TFTP_SERVER: u8 = 66;
-    /// Name of the boot file.
+    /// Boot file name.
     pub const BOOT_FILE: u8 = 67;
-    /// What the user says of the client.
+    /// User class, such as `iPXE`.
     pub const USER_CLASS: u8 = 77;
-    /// The architecture of the client.
+    /// Client system architecture.
     pub const ARCHITECTURE: u8 = 93;
-    /// The version of the client's network interface.
+    /// Version of the client's network interface (UNDI).
     pub const INTERFACE: u8 = 94;
-    /// The UUID of the machine.
+    /// Machine UUID.
     pub const UUID: u8 = 97;
-    /// Options of iPXE.
+    /// iPXE's encapsulated options.
     pub const IPXE: u8 = 175;
-    /// Without a length and without a meaning.
+    /// Padding: a single byte without length or value.
     pub const PAD: u8 = 0;
-    /// Without a length: nothing follows.
+    /// End of the options: a single byte without length or value.
     pub const END: u8 = 255;
 }
 
-/// Codes and values, up to the end or the first that is cut off.
+/// Codes and values, up to the end or the first truncated option.
 pub fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         loop {
@@ -55,12 +55,13 @@ pub fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The value of an option. Firmware has no long ones that it would have to split (RFC 3396), so the first counts.
+/// The value of an option. If the option is repeated, the first one wins: firmware has no values so long that they must
+/// be split (RFC 3396).
 pub fn find(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
     each(bytes).find_map(|(code, value)| (code == wanted).then_some(value))
 }
 
-/// Appends an option, unless its value is too long for one.
+/// Appends an option. `None` if its value is longer than 255 bytes.
 pub fn push(bytes: &mut Vec<u8>, code: u8, value: &[u8]) -> Option<()> {
     let length = u8::try_from(value.len()).ok()?;
     bytes.extend([code, length]);

@@ -1,4 +1,4 @@
-//! The packet of DHCP: a header of fixed size, and options (RFC 2131, section 2).
+//! DHCP packets: a header of fixed size, then options (RFC 2131, section 2).
 
 use std::net::Ipv4Addr;
 
@@ -8,28 +8,28 @@ pub(crate) const BOOT_REQUEST: u8 = 1;
 pub(crate) const BOOT_REPLY: u8 = 2;
 const ETHERNET: u8 = 1;
 const MAC_LENGTH: u8 = 6;
-/// Offset and size of the field for the boot file's name.
+/// Offset and size in bytes of the boot file name field.
 const FILE: (usize, usize) = (108, 128);
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
-/// Size of all before the options.
+/// Offset of the options, after the header and the magic cookie.
 const HEADER: usize = 240;
-/// What every client takes (RFC 2132, section 9.10).
+/// Message size in bytes that every client accepts (RFC 2132, section 9.10).
 const SMALLEST_LARGEST: u16 = 576;
 
-/// The type of a message (RFC 2132, section 9.6).
+/// DHCP message type (RFC 2132, section 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A client looks for servers.
+    /// DHCPDISCOVER: the client looks for servers.
     Discover,
-    /// A server offers.
+    /// DHCPOFFER: a server makes an offer.
     Offer,
-    /// A client takes an offer.
+    /// DHCPREQUEST: the client takes an offer.
     Request,
-    /// A server confirms.
+    /// DHCPACK: the server confirms.
     Ack,
-    /// A client has an address and wants the rest.
+    /// DHCPINFORM: the client has an address and asks for the other settings.
     Inform,
-    /// Another.
+    /// Any other type, by its number.
     Other(u8),
 }
 
@@ -57,12 +57,12 @@ impl Message {
     }
 }
 
-/// What kind of boot firmware asks: the beginning of its class.
+/// Kind of boot firmware, from the start of its class identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It loads by TFTP (PXE 2.1).
+    /// `PXEClient`: loads by TFTP (PXE 2.1).
     Pxe,
-    /// It loads by HTTP (UEFI 2.10, section 24.7).
+    /// `HTTPClient`: loads by HTTP (UEFI 2.10, section 24.7).
     Http,
 }
 
@@ -79,22 +79,22 @@ impl Class {
     }
 }
 
-/// The architecture of the firmware.
+/// Client system architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// BIOS.
+    /// x86 BIOS.
     Bios,
-    /// UEFI, x64.
+    /// UEFI on x64.
     X64,
-    /// UEFI, arm64.
+    /// UEFI on arm64.
     Arm64,
-    /// Another, by its number.
+    /// Any other, by its number in IANA's list.
     Other(u16),
 }
 
 impl Architecture {
-    /// By its number in IANA's list of processor architecture types, where RFC 4578 and its errata confused 7 and 9: x64
-    /// firmware says either. Old BIOS firmware says nothing.
+    /// From the number in IANA's list of processor architecture types. RFC 4578 and its errata swap 7 and 9, so x64
+    /// firmware sends either. Old BIOS firmware sends none.
     fn new(option: &[u8]) -> Self {
         let of = |number| match number {
             0 => Self::Bios,
@@ -109,56 +109,56 @@ impl Architecture {
     }
 }
 
-/// What a request says of its machine.
+/// Identity of the machine that sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Address of the network card.
+    /// MAC address of the network card.
     pub mac: [u8; 6],
-    /// The UUID, in the order of its text. It is sent as SMBIOS has it, with three fields in little-endian order.
+    /// UUID in the byte order of its text form. On the wire the first three fields are little-endian, as in SMBIOS.
     pub uuid: Option<[u8; 16]>,
 }
 
-/// A request for a boot file. What is meant for others is read too, so that it can be told apart.
+/// A DHCP request. Those for other servers are parsed too, to tell them apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its type.
+    /// Message type.
     pub message: Message,
-    /// Number of the exchange.
+    /// Transaction ID.
     pub xid: u32,
-    /// Bit 15: answers are to be broadcast.
+    /// Bit 15 asks for broadcast answers.
     pub flags: u16,
-    /// The client's address, if it has one.
+    /// `ciaddr`: the client's address, 0.0.0.0 if it has none.
     pub client: Ipv4Addr,
-    /// The relay that it came through, if any.
+    /// `giaddr`: the relay that forwarded the request, 0.0.0.0 if none.
     pub relay: Ipv4Addr,
-    /// The machine.
+    /// MAC address and UUID of the machine.
     pub machine: Machine,
-    /// What kind of boot firmware asks, if any.
+    /// Kind of boot firmware. `None` if the client is not boot firmware.
     pub class: Option<Class>,
-    /// Its architecture.
+    /// Architecture of the firmware.
     pub architecture: Architecture,
-    /// Whether it is iPXE.
+    /// Whether the client is iPXE.
     pub ipxe: bool,
-    /// Whether a slipway asks if somebody answers here.
+    /// Whether this is a probe of another slipway ([`crate::probe`]).
     pub probe: bool,
-    /// The server that is meant.
+    /// Server identifier, if the request is for one server.
     pub server: Option<Ipv4Addr>,
-    /// Size in bytes of the largest answer that it takes, with the headers of IP and UDP.
+    /// Maximum size in bytes of an answer, including IP and UDP headers.
     pub largest_answer: u16,
-    /// The address that the client was offered and takes.
+    /// The offered address that the client takes.
     taken: Option<Ipv4Addr>,
-    /// Option 97, which is to be returned.
+    /// Option 97, copied into the answer.
     pub(crate) uuid_option: Vec<u8>,
-    /// Option 43.
+    /// Value of option 43.
     pub(crate) vendor_options: Vec<u8>,
     wanted: Vec<u8>,
 }
 
-/// The user class of [`crate::probe`]. A proxy that answers known machines only must answer that too.
+/// User class of a [`crate::probe`]. A proxy answers it even if it otherwise answers known machines only.
 pub(crate) const PROBE: &[u8] = b"slipway-probe";
 
 impl Request {
-    /// Reads a packet, unless it is not a DHCP request over Ethernet.
+    /// Parses a packet. `None` if it is not a DHCP request over Ethernet.
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let (header, bytes) = read(packet, BOOT_REQUEST)?;
         let option = |code| find(bytes, code).unwrap_or_default();
@@ -181,7 +181,7 @@ impl Request {
             probe: has_user_class(user_class, PROBE),
             server: address(code::SERVER),
             largest_answer: largest.max(SMALLEST_LARGEST),
-            // Before, it is only a wish.
+            // In other messages the address is only a preference.
             taken: address(code::ADDRESS).filter(|_| message == Message::Request),
             uuid_option: option(code::UUID).to_vec(),
             vendor_options: option(code::VENDOR).to_vec(),
@@ -189,7 +189,7 @@ impl Request {
         })
     }
 
-    /// The address that the client has or takes, if it has chosen one. Every server on the link hears which.
+    /// The address that the client has or accepts, if it has chosen one. Clients broadcast their choice.
     pub fn address(&self) -> Option<Ipv4Addr> {
         Some(self.client).filter(|client| !client.is_unspecified()).or(self.taken)
     }
@@ -206,7 +206,8 @@ fn message(options: &[u8]) -> Option<Message> {
     }
 }
 
-/// A list of texts with their lengths (RFC 3004), or one text without, as iPXE sends it.
+/// Finds a text in a list of texts with length bytes (RFC 3004), or compares the whole value, because iPXE sends one
+/// text without a length.
 fn has_user_class(option: &[u8], wanted: &[u8]) -> bool {
     let mut rest = option;
     let listed = std::iter::from_fn(|| {
@@ -218,7 +219,7 @@ fn has_user_class(option: &[u8], wanted: &[u8]) -> bool {
     option == wanted || listed.into_iter().any(|text| text == wanted)
 }
 
-/// A type, which is 0, and the UUID (RFC 4578, section 2.3).
+/// Parses a type byte of 0 and the UUID (RFC 4578, section 2.3).
 fn uuid(option: &[u8]) -> Option<[u8; 16]> {
     let mut uuid: [u8; 16] = option.strip_prefix(&[0])?.try_into().ok()?;
     let (time, rest) = uuid.split_at_mut(4);
@@ -228,13 +229,13 @@ fn uuid(option: &[u8]) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// The header's fields that are used here.
+/// The header fields that are used here.
 pub(crate) struct Header {
-    /// Request or reply.
+    /// 1 for a request, 2 for a reply.
     pub op: u8,
-    /// Number of the exchange.
+    /// Transaction ID.
     pub xid: u32,
-    /// Bit 15: answers are to be broadcast.
+    /// Bit 15 asks for broadcast answers.
     pub flags: u16,
     /// `ciaddr`.
     pub client: Ipv4Addr,
@@ -247,12 +248,12 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Whether the name fits into the field for the boot file, with a zero behind it.
+    /// Whether the name fits into the boot file field with a terminating zero.
     pub fn fits(&self, file: &str) -> bool {
         file.len() < FILE.1
     }
 
-    /// All that is before the options. The address that is given to the client, `yiaddr`, is always 0.
+    /// Everything before the options. `yiaddr`, the address given to the client, is always 0.
     pub fn write(&self, file: &str) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + 128);
         bytes.extend([self.op, ETHERNET, MAC_LENGTH, 0]);
@@ -271,7 +272,7 @@ impl Header {
     }
 }
 
-/// Header and options of a packet over Ethernet.
+/// Parses a packet over Ethernet into header and options.
 fn read(packet: &[u8], wanted: u8) -> Option<(Header, &[u8])> {
     let (header, options) = packet.split_at_checked(HEADER)?;
     let mut rest = header;
@@ -292,8 +293,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// The address of the proxy that sent this packet, if it is an answer to the exchange, tells firmware what to boot, and
-/// gives no address.
+/// Address of the proxy that sent this packet. `None` unless it answers one of these transactions, names a boot file,
+/// and gives no address.
 pub(crate) fn offered_by_a_proxy(packet: &[u8], exchanges: &[u32]) -> Option<Ipv4Addr> {
     let (header, options) = read(packet, BOOT_REPLY)?;
     let gives_address = packet.get(16..20).is_none_or(|yours| yours.iter().any(|&byte| byte != 0));

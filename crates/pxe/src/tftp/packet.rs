@@ -1,4 +1,4 @@
-//! Packets of TFTP (RFC 1350, section 5; options: RFC 2347).
+//! TFTP packets (RFC 1350, section 5) and their options (RFC 2347).
 
 const READ: u16 = 1;
 const DATA: u16 = 3;
@@ -6,52 +6,52 @@ const ACKNOWLEDGE: u16 = 4;
 const ERROR: u16 = 5;
 const OPTIONS: u16 = 6;
 
-/// Bounds of a block's size in bytes. More than 1468 does not fit into one Ethernet frame with the headers of IP, UDP and
-/// TFTP, and firmware is bad at joining fragments.
+/// Permitted block sizes in bytes. More than 1468 bytes does not fit into one Ethernet frame with the IP, UDP and TFTP
+/// headers, and firmware reassembles fragments badly.
 const BLOCK_SIZES: std::ops::RangeInclusive<u16> = 8..=1468;
-/// The most that a client may ask for (RFC 2348).
+/// Largest block size that a client may ask for, in bytes (RFC 2348).
 const LARGEST_BLOCK_ASKED: u16 = 65464;
-/// Blocks that are sent before one is acknowledged. More overrun the buffers of small clients.
+/// Largest number of blocks sent before an acknowledgement. More would overrun the buffers of small clients.
 const LARGEST_WINDOW: u16 = 64;
-/// Without options (RFC 1350).
+/// Block size in bytes without options (RFC 1350).
 const BLOCK_SIZE: u16 = 512;
-/// Seconds before a packet is repeated, where the client does not say.
+/// Default time in seconds before a packet is repeated.
 const TIMEOUT: u8 = 1;
 
-/// What a client sends.
+/// A packet from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// It wants to read a file.
+    /// Asks to read a file.
     Read(ReadRequest),
-    /// It has this block, and all before it.
+    /// Acknowledges this block and all blocks before it.
     Acknowledge(u16),
-    /// It wants no more.
+    /// Ends the transfer.
     Error,
 }
 
 /// A request to read a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The file's name.
+    /// The file's name as the client sent it.
     pub name: String,
-    /// Whether bytes are to be sent as they are.
+    /// Whether the mode is "octet": bytes are sent unchanged.
     pub octet: bool,
-    /// What is agreed on.
+    /// The negotiated options.
     pub options: Options,
 }
 
-/// What a client asks for, within our bounds. What it does not ask for, or asks in a way that makes no sense, is none.
+/// The options that a client asks for, limited to what is permitted. Absent and invalid options are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     block_size: Option<u16>,
     timeout: Option<u8>,
     window: Option<u16>,
-    /// Whether it wants to know the size of the file.
+    /// Whether the client asks for the file's size.
     size: bool,
 }
 
 impl Options {
-    /// Size in bytes of each block but the last.
+    /// Block size in bytes. Only the last block is shorter.
     pub fn block_size(&self) -> u16 {
         self.block_size.unwrap_or(BLOCK_SIZE)
     }
@@ -61,12 +61,12 @@ impl Options {
         self.timeout.unwrap_or(TIMEOUT)
     }
 
-    /// How many blocks are sent before one is acknowledged.
+    /// Number of blocks sent before an acknowledgement.
     pub fn window(&self) -> u16 {
         self.window.unwrap_or(1)
     }
 
-    /// The packet that confirms the options, if there are any.
+    /// The packet that confirms the options. `None` if the client asked for none.
     pub fn acknowledgement(&self, file_size: u64) -> Option<Vec<u8>> {
         let values = [
             ("blksize", self.block_size.map(u64::from)),
@@ -99,7 +99,7 @@ impl Options {
     }
 }
 
-/// Reads what a client sent, unless it is malformed or only servers send it.
+/// Parses a client's packet. `None` if it is malformed or of a type that only servers send.
 pub fn parse(packet: &[u8]) -> Option<Packet> {
     let (code, rest) = packet.split_first_chunk()?;
     match u16::from_be_bytes(*code) {
@@ -110,7 +110,7 @@ pub fn parse(packet: &[u8]) -> Option<Packet> {
     }
 }
 
-/// Name, mode, and pairs of option and value, each with a zero behind it.
+/// Parses a name, a mode, and pairs of option and value, each with a terminating zero.
 fn read_request(bytes: &[u8]) -> Option<ReadRequest> {
     let mut texts = bytes.strip_suffix(&[0])?.split(|&byte| byte == 0);
     let name = texts.next().filter(|name| !name.is_empty())?;
@@ -127,24 +127,24 @@ fn read_request(bytes: &[u8]) -> Option<ReadRequest> {
     Some(ReadRequest { name, octet: mode.eq_ignore_ascii_case(b"octet"), options })
 }
 
-/// The beginning of a block's packet. What it holds follows.
+/// Header of a data packet. The block's content follows it.
 pub fn data_header(block: u16) -> [u8; 4] {
     let ([a, b], [c, d]) = (DATA.to_be_bytes(), block.to_be_bytes());
     [a, b, c, d]
 }
 
-/// Why a client gets nothing.
+/// Why a read request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such file.
+    /// The file does not exist or is not served.
     NoSuchFile,
-    /// It wants the file as text.
+    /// The client asked for a mode other than "octet".
     Mode,
     /// The file could not be read to its end.
     NotRead,
 }
 
-/// The packet that says so.
+/// The error packet for a refusal.
 pub fn error(refusal: Refusal) -> Vec<u8> {
     let (code, message) = match refusal {
         Refusal::NoSuchFile => (1_u16, "there is no boot file with this name"),

@@ -1,4 +1,5 @@
-//! One transfer: blocks in windows, each acknowledged before the next, and repeated when that fails to come.
+//! One transfer. Blocks are sent in windows; each window is acknowledged before the next one, and repeated if no
+//! acknowledgement comes.
 
 use std::fs::File;
 use std::io;
@@ -10,18 +11,18 @@ use std::time::{Duration, Instant};
 use super::packet::{self, Options, Packet, Refusal};
 use crate::counters::Dropped;
 
-/// How often a packet is sent before the client counts as gone.
+/// Number of times that a packet is sent before the client is given up.
 const TRIES: u32 = 6;
-/// How long a transfer may take: 20 MB in blocks of 512 bytes over a line of 80 ms.
+/// Maximum duration of a transfer: enough for 20 MB in blocks of 512 bytes over a link with 80 ms latency.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// What a client may send during a transfer: acknowledgements, and errors with a text.
+/// Largest packet in bytes that a client sends during a transfer: an acknowledgement, or an error with a text.
 const LARGEST_PACKET: usize = 512;
 
 /// Why a transfer ended early.
 pub(super) enum Stopped {
-    /// The client said so.
+    /// The client ended it.
     Cancelled,
-    /// The client says nothing any more.
+    /// The client stopped responding.
     Silent,
     /// The file changed or cannot be read.
     NotRead,
@@ -37,8 +38,8 @@ impl From<Stopped> for Dropped {
     }
 }
 
-/// Sends a file over a socket that is connected to the client. Returns the file's size in bytes. Sets `has_begun` with the
-/// client's first acknowledgement.
+/// Sends a file over a socket that is connected to the client. Returns the file's size in bytes. Sets `has_begun` on
+/// the client's first acknowledgement.
 pub(super) fn send(socket: &UdpSocket, file: &File, options: &Options, has_begun: &AtomicBool) -> Result<u64, Stopped> {
     let size = file.metadata().map_err(|_| Stopped::NotRead)?.len();
     let timeout = Duration::from_secs(options.timeout().into());
@@ -53,7 +54,7 @@ struct Transfer<'a> {
     size: u64,
     options: &'a Options,
     timeout: Duration,
-    /// Memory for the packet that is being sent.
+    /// Buffer for the packet being sent.
     packet: Vec<u8>,
     has_begun: &'a AtomicBool,
 }
@@ -64,7 +65,8 @@ impl Transfer<'_> {
         if let Some(acknowledgement) = self.options.acknowledgement(self.size) {
             self.exchange(0, |transfer| transfer.put(&acknowledgement), |block| (block == 0).then_some(0))?;
         }
-        // The last block is shorter than the others, and empty if need be: that is how the client sees the end.
+        // The client recognises the last block because it is shorter than the others. It is empty if the size is a
+        // multiple of the block size.
         let blocks = self.size / u64::from(self.options.block_size()) + 1;
         let mut done = 0;
         while done < blocks {
@@ -73,8 +75,9 @@ impl Transfer<'_> {
             }
             let until = blocks.min(done + u64::from(self.options.window()));
             let send = |transfer: &mut Self| (done + 1..=until).try_for_each(|block| transfer.put_block(block));
-            // A window is smaller than the numbers' range, so that a number names one block. That of the last window is
-            // ignored: were it answered, each packet after a doubled one would be sent twice (RFC 1123, 4.2.3.1).
+            // A window is smaller than the range of block numbers, so a number is unambiguous. A repeated
+            // acknowledgement of the previous window is ignored: answering it would send every later packet twice (RFC
+            // 1123, 4.2.3.1).
             let progress = |number: u16| {
                 let ahead = u64::from(number.wrapping_sub(low_bits(done)));
                 (1..=until - done).contains(&ahead).then_some(ahead)
@@ -84,8 +87,8 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Sends, and waits for an acknowledgement that is judged to be one. Repeats both when none comes in time, or once when
-    /// the client of a window says that it misses the first block.
+    /// Sends, then waits for an acknowledgement that `judge` accepts. Repeats both after a time-out, or once if the
+    /// client reports that the first block of the window is missing.
     fn exchange(
         &mut self,
         window: u64,
@@ -144,7 +147,7 @@ impl Transfer<'_> {
         sent
     }
 
-    /// Sends a packet. One that the kernel has no room for counts as lost.
+    /// Sends a packet. If the kernel has no buffer space, the packet counts as lost.
     fn put(&self, packet: &[u8]) -> Result<(), Stopped> {
         match self.socket.send(packet) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Stopped::Cancelled),
@@ -153,7 +156,7 @@ impl Transfer<'_> {
     }
 }
 
-/// The number of a block in packets.
+/// The block number in packets: the low 16 bits.
 fn low_bits(block: u64) -> u16 {
     let [low, high, ..] = block.to_le_bytes();
     u16::from_le_bytes([low, high])
