@@ -1,4 +1,4 @@
-//! What is built: the programs, the parts of the boot image, and releases.
+//! Builds the programs, the parts of the boot image, and releases.
 
 pub mod binary;
 mod components;

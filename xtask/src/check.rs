@@ -1,4 +1,4 @@
-//! What is checked: tests, layers, the manual, fuzz targets, power cuts and the README on a fresh machine.
+//! Checks: tests, layers, the manual, fuzz targets, power cuts, and the README on a fresh machine.
 
 #[cfg(test)]
 mod documents;

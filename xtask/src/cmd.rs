@@ -30,9 +30,9 @@ pub enum Command {
     Demo(demo::Demo),
     /// Make the files of a release: programs, parts of boot images, Debian packages.
     Dist(dist::Dist),
-    /// Run the README's commands on a machine without any trace of the project.
+    /// Run the README's commands on a machine that has never seen the project.
     Fresh(fresh::Fresh),
-    /// Test the parsers of untrusted data with a fuzzer.
+    /// Fuzz the parsers of untrusted data.
     Fuzz(fuzz::Fuzz),
     /// Build the manual as web pages.
     Manual(manual::Manual),
@@ -45,7 +45,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Command::Bench(command) => command.run(),

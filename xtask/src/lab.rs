@@ -1,4 +1,4 @@
-//! Machines in QEMU, and what they start from, install and talk to.
+//! Machines in QEMU, what they boot and install, and the servers they use.
 
 pub mod bootable;
 pub mod demo;

@@ -1,5 +1,5 @@
-//! Builds slipway, its boot image and target images, and runs whole machines in QEMU. The binary has the commands. This
-//! library has their parts, which whole-machine tests use too.
+//! Builds slipway, its boot image and target images, and runs whole machines in QEMU. The binary has the commands; this
+//! library has the code that they and the whole-machine tests share.
 
 pub mod bench;
 pub mod build;

@@ -16,14 +16,14 @@ pub struct Cost {
     pub wall: f64,
     /// Seconds of processor time of the program and the children it waited for.
     pub cpu: f64,
-    /// Largest resident size in MiB. With several processes, that of the largest.
+    /// Largest resident size in MiB. With several processes, that of the largest one.
     pub peak: f64,
-    /// Share of the time of all processors that was used meanwhile, including servers, kernel threads and other
-    /// machines of the same host.
+    /// Share of all processors' time that was used during the run, including servers, kernel threads and anything else
+    /// on the host.
     pub busy: f64,
 }
 
-/// Runs a program to its end under GNU time. Any exit status but success is an error.
+/// Runs a program to its end under GNU time. Fails if the program does not exit with success.
 pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost> {
     let (times, said) = (scratch.join("time"), scratch.join("said"));
     let mut command = Command::new("/usr/bin/time");
@@ -44,7 +44,7 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
     Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0, busy: after.busy_since(&before) })
 }
 
-/// Time of all processors since boot, in ticks.
+/// Time of all processors together since boot, in ticks.
 #[derive(Debug, PartialEq)]
 struct Processors {
     idle: u64,
@@ -54,11 +54,11 @@ struct Processors {
 impl Processors {
     fn read() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-        Self::parse(&text).context("reading /proc/stat: it has no line for all processors")
+        Self::parse(&text).context("reading /proc/stat: no line for all processors")
     }
 
-    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. These
-    /// already include the fields after them.
+    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guest
+    /// fields after them are already included in user and nice.
     fn parse(text: &str) -> Option<Self> {
         let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks = fields.take(8).map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
@@ -76,7 +76,7 @@ pub fn cpu_of(process: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let path = format!("/proc/{process}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The second field is the name in brackets, which may contain spaces.
+    // The second field is the process name in parentheses, which may contain spaces.
     let fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
     let ticks: f64 = fields.skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS_PER_SECOND)

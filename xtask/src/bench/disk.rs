@@ -1,4 +1,4 @@
-//! The disks that are written: files behind loop devices, as fast as the host's disk or stalled again and again.
+//! The benchmark disks: files behind loop devices, either as fast as the host's disk or stalling repeatedly.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::host::command::{command, run_quietly, stdout};
 pub enum Kind {
     /// As fast as this host's disk.
     Fast,
-    /// The same disk, which again and again does nothing for a while.
+    /// The same disk with repeated stalls.
     Slow,
 }
 
@@ -30,9 +30,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A disk backed by a file. Its blocks are reserved but not written, and it is read and written past the page cache.
+/// A disk backed by a file. Its blocks are reserved but not written. Reads and writes bypass the page cache.
 pub struct LoopDevice {
-    /// Its node in /dev.
+    /// Path of its device node, such as `/dev/loop0`.
     pub path: String,
     file: PathBuf,
     /// Dropped before the device is detached.

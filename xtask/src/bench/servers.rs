@@ -16,7 +16,7 @@ use crate::build::server;
 use crate::host::command::{command, run_quietly, stdout};
 use crate::lab;
 
-/// How long nginx may take to listen.
+/// Time limit for nginx to listen.
 const START: Duration = Duration::from_secs(10);
 
 /// Both servers. They are stopped on drop.
@@ -103,10 +103,10 @@ impl Servers {
         Ok(())
     }
 
-    /// Configured as nginx's manual says for large static files: sendfile, one worker per core.
+    /// Configured as nginx's manual recommends for large static files: sendfile, one worker per core.
     fn start_nginx(&mut self) -> Result<()> {
         let folder = self.folder.display();
-        // Clients know the root alone, so the intermediate must come with the certificate.
+        // Clients trust only the root, so the server sends the intermediate with its certificate.
         let chain = ["server.pem", "intermediate.pem"].map(|file| self.folder.join("data").join(file));
         let chain = chain.iter().map(fs::read_to_string).collect::<Result<String, _>>();
         let chain = chain.context("reading the certificates of slipway-server")?;
@@ -140,7 +140,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for mut child in self.running.drain(..) {
-            // Both end in an orderly way on SIGTERM, nginx together with its workers.
+            // On SIGTERM both shut down cleanly, nginx with its workers.
             _ = run_quietly(&mut command("kill", ["-TERM", &child.id().to_string()]));
             _ = child.wait();
         }

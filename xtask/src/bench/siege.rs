@@ -1,4 +1,4 @@
-//! `bench siege`: what nodes notice while strangers attack their server.
+//! `bench siege`: how nodes are affected while others attack their server.
 
 use anyhow::Result;
 
@@ -6,8 +6,8 @@ use crate::build::server;
 use crate::host::command::{command, run, run_and_tell};
 use crate::host::workspace;
 
-/// Builds the server and the program that attacks it, and runs the attacks for so many seconds each. The program prints
-/// the results: the server's own crates know how to speak to it, and xtask does without them.
+/// Builds the server and the program that attacks it, and runs each attack for this many seconds. The program prints
+/// the results. It is separate, because it links the protocol's crates and xtask does not.
 pub fn siege(seconds: u64) -> Result<()> {
     let target = server::host_target()?;
     let arguments = ["build", "--release", "--package", "slipway-server", "--bins", "--example", "siege"];

@@ -1,5 +1,5 @@
-//! A disk that stalls. The kernel holds back what processes of a control group ask of a device (blk-throttle; kernel
-//! documentation, admin-guide/cgroup-v1/blkio-controller and admin-guide/cgroup-v2, "IO").
+//! Makes a disk stall: the kernel throttles the requests of a control group's processes to a device (blk-throttle;
+//! kernel documentation, admin-guide/cgroup-v1/blkio-controller and admin-guide/cgroup-v2, "IO").
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -12,33 +12,33 @@ use anyhow::{Context, Result, bail};
 
 use crate::lab::power_cut::Dice;
 
-/// Milliseconds for which the disk works, at least and at most.
+/// Shortest and longest time for which the disk works, in milliseconds.
 const WORKS: [u64; 2] = [10, 60];
-/// Milliseconds for which it does nothing, at least and at most.
+/// Shortest and longest time for which it stalls, in milliseconds.
 const STALLS: [u64; 2] = [10, 80];
-/// Bytes per second while it does nothing. It has to be more than none, and is no more than a request or two.
+/// Bytes per second during a stall. The kernel does not accept 0; this lets through one or two requests.
 const STALLED: u64 = 1 << 20;
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Whether this host can hold a disk back.
+/// Whether this host can throttle a disk.
 pub fn are_possible() -> bool {
     let cgroups = Path::new(CGROUPS);
     has_blkio(cgroups) || has_io(cgroups)
 }
 
-/// Whether there is the controller of version 1.
+/// Whether cgroup version 1 has its controller, blkio.
 fn has_blkio(cgroups: &Path) -> bool {
     cgroups.join("blkio/blkio.throttle.write_bps_device").exists()
 }
 
-/// Whether there is the controller of version 2.
+/// Whether cgroup version 2 has its controller, io.
 fn has_io(cgroups: &Path) -> bool {
     let controllers = fs::read_to_string(cgroups.join("cgroup.controllers")).unwrap_or_default();
     controllers.split_whitespace().any(|controller| controller == "io")
 }
 
-/// A device that stalls until this is dropped: each time for as long as the last time, whoever writes to it.
+/// Makes a device stall until dropped. The pattern of stalls is the same each time, whoever writes to the device.
 pub struct Stalls {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +56,8 @@ impl Stalls {
                 |[least, most]: [u64; 2]| Duration::from_millis(least + dice.below((most - least) as usize) as u64);
             let (mut next, mut is_stalled) = (Instant::now(), true);
             loop {
-                // A thread that comes late makes the next time shorter, so that all runs have the same in sum.
+                // If the thread wakes late, the next period is shorter, so that all runs stall for the same time in
+                // total.
                 next += time(if is_stalled { STALLS } else { WORKS });
                 let ended = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));
                 is_stalled = !is_stalled && ended == Err(RecvTimeoutError::Timeout);
@@ -86,8 +87,8 @@ struct Throttle {
 }
 
 impl Throttle {
-    /// Finds the files that limit the device for this process and those that it starts. In version 2, the process moves
-    /// to a group of its own for that: the root has no limits.
+    /// Finds the files that throttle the device for this process and its children. In version 2, moves the process to
+    /// its own group for that, because the root group has no limits.
     fn new(device: &str, cgroups: &Path) -> Result<Self> {
         let name = device.trim_start_matches("/dev/");
         let numbers = format!("/sys/block/{name}/dev");
@@ -95,7 +96,7 @@ impl Throttle {
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
         let v1 = cgroups.join("blkio");
         if has_blkio(cgroups) {
-            // The kernel writes pages of the cache in the name of the root.
+            // The kernel writes back cached pages on behalf of the root group.
             let mut groups = vec![v1.clone()];
             groups.extend(blkio_group(&own).map(|group| v1.join(group)).filter(|group| *group != v1 && group.exists()));
             let files = ["read", "write"].map(|what| format!("blkio.throttle.{what}_bps_device"));
@@ -104,7 +105,7 @@ impl Throttle {
         }
         if !has_io(cgroups) {
             bail!(
-                "making a slow disk: {} has neither blkio (version 1) nor the controller io (version 2); \
+                "making a slow disk: {} has neither the controller blkio (version 1) nor io (version 2); \
                  leave the slow disk out with --disk fast",
                 cgroups.display()
             );
@@ -116,7 +117,7 @@ impl Throttle {
         Ok(Self { device, files: vec![group.join("io.max")], is_v2: true })
     }
 
-    /// Limits reads and writes to so many bytes per second each, or not any more.
+    /// Limits reads and writes to this many bytes per second each. `None` removes the limit.
     fn limit(&self, rate: Option<u64>) -> Result<()> {
         let line = match (self.is_v2, rate) {
             (false, rate) => format!("{} {}", self.device, rate.unwrap_or(0)),
@@ -135,7 +136,7 @@ fn blkio_group(own: &str) -> Option<&str> {
     })
 }
 
-/// Writes to a file that is there, in one piece.
+/// Writes to an existing file with a single write call.
 fn put(file: &Path, text: &str) -> Result<()> {
     let written = OpenOptions::new().write(true).open(file).and_then(|mut file| file.write_all(text.as_bytes()));
     written.with_context(|| format!("making a slow disk: writing {text:?} to {}", file.display()))

@@ -1,4 +1,4 @@
-//! `bench stream`: one image from a server on loopback to a loop device, by slipway and by other tools.
+//! `bench stream`: slipway and other tools write an image from a server on loopback to a loop device.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -15,12 +15,12 @@ use crate::build::binary;
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::packages;
 
-/// The results.
+/// The results of `bench stream`.
 #[derive(Debug, Default, Serialize)]
 pub struct Results {
     /// Whole pipelines.
     pub rows: Vec<Row>,
-    /// Single stages.
+    /// Each stage on its own.
     pub stages: Vec<StageRow>,
     /// A server's cost of delivering the raw image.
     pub servers: Vec<ServerRow>,
@@ -41,10 +41,10 @@ pub struct Row {
     pub cpu_s: f64,
     /// Peak memory of the largest process, in MiB.
     pub peak_mib: f64,
-    /// Wall time of the slowest stage alone, divided by that of the pipeline.
+    /// Wall time of the slowest stage on its own, divided by the pipeline's wall time.
     pub share_of_limit: f64,
-    /// Share of all processors' time that was used meanwhile, by server and kernel too. If it is near 1, no stage can
-    /// be as fast as it is alone.
+    /// Share of all processors' time that was used meanwhile, including server and kernel. Near 1, no stage can be as
+    /// fast as on its own.
     pub busy: f64,
 }
 
@@ -109,14 +109,14 @@ struct Bench {
     disk_size: u64,
 }
 
-/// The stages, each with whether it uses the disk.
+/// The stages, and whether each uses the disk.
 const STAGES: [(&str, bool); 4] = [("fetch", false), ("digest", false), ("decode", false), ("write", true)];
 
-/// What is measured: a stream, the disk if it is used, and a stage or tool, with the costs so far.
+/// One measurement: a stream, the disk if one is used, a stage or tool, and the costs so far.
 type Measured<T> = (Stream, Option<Kind>, T, Vec<Cost>);
 
-/// Measures everything `rounds` times with these formats, all if there are none, on these disks, and returns medians.
-/// `say` receives progress messages.
+/// Measures everything `rounds` times with these formats (all if empty) on these disks, and returns medians. `say`
+/// receives progress messages.
 pub fn run(
     folder: &Path,
     image: Image,
@@ -198,7 +198,7 @@ impl Bench {
         let bmap = folder.join("image.bmap");
         run_quietly(command("bmaptool", ["create", "--output"]).arg(&bmap).arg(raw))?;
         let disk_size = fs::metadata(raw).with_context(|| format!("reading {}", raw.display()))?.len();
-        // coreos-installer installs nothing without a udev that reports partitions to it.
+        // coreos-installer installs nothing unless udev reports partitions to it.
         let udev = Path::new("/run/udev/control");
         let coreos_installer = stdout(&mut command("which", ["coreos-installer"])).ok().filter(|_| udev.exists());
         Ok(Self {
@@ -262,7 +262,7 @@ impl Bench {
         };
         let cost = cost.with_context(|| format!("measuring {} with {}", tool.name(), stream.format.name))?;
         if compare {
-            // bmaptool does not write the image's holes. Nothing reads them.
+            // bmaptool does not write the image's holes, which nothing reads.
             let is_partial = tool == Tool::Bmaptool;
             let same = run_quietly(command("cmp", ["--silent"]).arg(&self.raw).arg(&disk.path));
             if same.is_err() && !is_partial {
@@ -307,8 +307,8 @@ impl Bench {
     }
 }
 
-/// Reads a file into the page cache. A kernel that reclaims unused pages early (damon) may have dropped it, and then
-/// the server's disk would be measured.
+/// Reads a file into the page cache. The kernel may have dropped it if it reclaims unused pages early (damon); then the
+/// server's disk would be measured instead.
 fn warm(file: &Path) -> Result<()> {
     let copied = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     copied.map(drop).with_context(|| format!("reading {}", file.display()))

@@ -9,17 +9,17 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::lab::target_image::{self, System};
 
-/// The image that is written.
+/// The image to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// A Debian of 3 GiB with 1.3 GiB of data. It gives the figures.
+    /// A Debian of 3 GiB with 1.3 GiB of data. Gives meaningful figures.
     Large,
-    /// The Debian that the demo installs, of 1 GiB, which is there anyway. It shows that the benchmark works.
+    /// The Debian of 1 GiB that the demo installs, which exists anyway. Shows that the benchmark works.
     Small,
 }
 
 impl Image {
-    /// The raw image. From the cache, or built.
+    /// Path of the raw image, built or from the cache.
     fn raw(self) -> Result<PathBuf> {
         if self == Self::Large {
             return target_image::build_large();
@@ -40,11 +40,11 @@ pub struct Format {
     pub extension: &'static str,
     /// Compresses standard input to standard output. Empty for a raw image.
     compressor: &'static [&'static str],
-    /// Decompresses it in a shell.
+    /// Shell command that decompresses standard input.
     pub decoder: &'static str,
 }
 
-/// The formats of `bench stream`. xz uses threads because only then it writes several blocks.
+/// The formats of `bench stream`. xz uses threads because otherwise it would write a single block.
 pub const FORMATS: [Format; 5] = [
     Format { name: "raw", extension: "raw", compressor: &[], decoder: "cat" },
     Format { name: "gzip", extension: "raw.gz", compressor: &["gzip", "-6"], decoder: "gzip -dc" },
@@ -61,7 +61,7 @@ pub const FORMATS: [Format; 5] = [
 /// An image in one format.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// How it is delivered.
+    /// Format of the stream.
     pub format: Format,
     /// The file, named `image.` and the extension.
     pub path: PathBuf,
@@ -76,15 +76,15 @@ impl Stream {
     }
 }
 
-/// The raw image first, then the image in the formats with these names, or in all if there are none. From the cache, or
-/// built, which takes minutes for each.
+/// The raw image, then the image in each of these formats (all if empty), built or from the cache. Building takes
+/// minutes for each.
 pub fn build(image: Image, names: &[String]) -> Result<Vec<Stream>> {
     let raw = image.raw()?;
     let wanted = |format: &&Format| is_wanted(names, format) || format.compressor.is_empty();
     FORMATS.iter().filter(wanted).map(|format| stream(&raw, *format)).collect()
 }
 
-/// Whether these names include the format. An empty list includes all.
+/// Whether the format is among these names. An empty list means all.
 pub fn is_wanted(names: &[String], format: &Format) -> bool {
     names.is_empty() || names.iter().any(|name| name == format.name)
 }

@@ -26,7 +26,7 @@ pub struct Row {
     pub wall_ms: f64,
 }
 
-/// Measures the static binary, which comes from the cache or is built.
+/// Measures the static binary, built or from the cache.
 pub fn run(rounds: usize) -> Result<Vec<Row>> {
     let program = binary::build(Arch::default(), None)?;
     let scratch = tempfile::tempdir().context("creating a temporary folder")?;
@@ -84,7 +84,7 @@ fn user(n: usize) -> String {
     )
 }
 
-/// A cloud-config with this beginning and enough pieces for a mebibyte.
+/// A cloud-config that starts with `begin` and is filled with pieces to one mebibyte.
 fn many(begin: &str, piece: impl Fn(usize) -> String) -> String {
     let mut text = format!("#cloud-config\n{begin}");
     let mut n = 0;

@@ -15,7 +15,7 @@ use crate::host::{packages, python, workspace};
 
 use slipway_parts::Arch;
 
-/// The target of static programs.
+/// Rust target triple of static programs.
 pub(crate) fn target(arch: Arch) -> String {
     format!("{}-unknown-linux-musl", arch.name())
 }
@@ -80,12 +80,12 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     Ok(folder.join("slipway"))
 }
 
-/// The first toolchain that works: rustup's if it has the musl target or can add it, else Debian's.
+/// rustup's toolchain if it has the musl target or can add it, else Debian's.
 pub fn default_toolchain(arch: Arch) -> Toolchain {
     if has_target(arch) { Toolchain::Rustup } else { Toolchain::Debian }
 }
 
-/// Whether the current toolchain has a std for the target. rustup is asked to add it first.
+/// Whether the current toolchain has a std for the target. Asks rustup to add it if it is missing.
 fn has_target(arch: Arch) -> bool {
     let installed = || {
         let query = ["--print", "target-libdir", "--target", &target(arch)];
@@ -105,8 +105,8 @@ fn rustc(toolchain: Toolchain) -> &'static str {
     }
 }
 
-/// Compiler flags. Workspace crates are compiled with paths relative to the workspace. Panic messages would also
-/// contain two paths of this machine: those of registry sources and of build script output.
+/// Compiler flags. Workspace crates are compiled with paths relative to the workspace. The flags also replace two paths
+/// of this machine that panic messages would contain: registry sources and build script output.
 fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     let mut flags = vec![
         format!("-Clink-arg=-Wl,-T,{}", linker_script()?.display()),
@@ -120,13 +120,13 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// A panic ends the process with its message and nothing unwinds, so the unwind tables, a tenth of the program, are
-/// useless. The compiler can omit those of our code, but not those of std, of C libraries, and of code that std is
-/// inlined into.
+/// A panic prints its message and ends the process without unwinding, so the unwind tables, a tenth of the program, are
+/// not needed. The compiler can omit the tables of our code, but not those of std, of C libraries, and of code that std
+/// is inlined into.
 const LINKER_SCRIPT: &str =
     "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table*) } }\nINSERT AFTER .rodata;\n";
 
-/// In the cache, because its path is one of the flags, which are part of the key of a build.
+/// The file is in the cache, because its path is one of the flags, and those are part of a build's key.
 fn linker_script() -> Result<PathBuf> {
     let folder = cache::keyed("linker-script", Key::new("linker-script-1").with("text", LINKER_SCRIPT), |folder| {
         let path = folder.join("slipway.ld");
@@ -178,7 +178,8 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         cargo
             .arg("-Zbuild-std=std,panic_abort")
             .env("RUSTC", rustc(toolchain))
-            // -Zbuild-std needs a nightly compiler. It also works in this one, which Debian uses to build browsers.
+            // -Zbuild-std needs a nightly compiler. With this variable it also works with Debian's compiler, which
+            // builds browsers.
             .env("RUSTC_BOOTSTRAP", "1");
     }
     run(&mut cargo)?;

@@ -1,4 +1,4 @@
-//! The software in the parts of boot images, for bills of materials.
+//! Lists the software in the parts of boot images, for bills of materials.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub fn of(kernel: &Kernel, arch: Arch) -> Result<Vec<Component>> {
     Ok(components)
 }
 
-/// The stub of unified kernel images.
+/// The UEFI stub of unified kernel images.
 pub fn stub(arch: Arch) -> Result<Component> {
     unpacked(&debian::unpacked_for(&debian::STUB, arch)?, debian::STUB.name, Some("LGPL-2.1-or-later"))
 }
@@ -53,7 +53,7 @@ pub fn crates(package: &str, target: &str) -> Result<Vec<Component>> {
     Ok(components)
 }
 
-/// A line such as `serde v1.0.0|MIT OR Apache-2.0`. Our own crates have their path behind the version.
+/// Parses a line such as `serde v1.0.0|MIT OR Apache-2.0`. Our own crates have their path after the version.
 fn of_tree(line: &str) -> Option<Component> {
     let (package, license) = line.split_once('|')?;
     let (name, rest) = package.split_once(" v")?;
@@ -62,7 +62,7 @@ fn of_tree(line: &str) -> Option<Component> {
         name: name.to_owned(),
         version: version.to_owned(),
         supplier: if path.starts_with("(/") { "slipway" } else { "crates.io" }.to_owned(),
-        // Older crates separate alternatives by a slash.
+        // Older crates separate alternative licences by a slash.
         license: (!license.is_empty()).then(|| license.replace('/', " OR ")),
     })
 }
@@ -75,7 +75,7 @@ fn of_kernel(kernel: &Kernel) -> Result<Component> {
     unpacked(&kernel.root, &package.file_name().to_string_lossy(), license)
 }
 
-/// A package that is unpacked in a folder: its changelog begins with its version (Debian policy, section 4.4).
+/// A package that is unpacked in a folder. Its version is at the start of its changelog (Debian policy, section 4.4).
 fn unpacked(root: &Path, package: &str, license: Option<&str>) -> Result<Component> {
     let docs = root.join("usr/share/doc").join(package);
     let mut names = ["changelog.Debian.gz", "changelog.gz"].iter().map(|name| docs.join(name));
@@ -83,14 +83,14 @@ fn unpacked(root: &Path, package: &str, license: Option<&str>) -> Result<Compone
     let path =
         path.with_context(|| format!("looking for the version of {package}: no changelog in {}", docs.display()))?;
     let changelog = stdout(command("gzip", ["-dc"]).arg(&path))?;
-    // SOURCE (VERSION) SUITE; ...
+    // The first line is `SOURCE (VERSION) SUITE; ...`.
     let version = changelog.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(version, _)| version);
     let version =
         version.with_context(|| format!("looking for the version of {package}: {} has none", path.display()))?;
     Ok(of_debian(package, version.to_owned(), license))
 }
 
-/// An installed package of this host.
+/// A package installed on this host.
 fn installed(package: &str, license: Option<&str>) -> Result<Component> {
     let version = stdout(&mut command("dpkg-query", ["--show", "--showformat", "${Version}", package]))?;
     Ok(of_debian(package, version, license))

@@ -1,7 +1,7 @@
-//! Which share of the known network cards and storage controllers has a driver in the boot image.
+//! Counts which share of the known network cards and storage controllers has a driver in the boot image.
 //!
-//! pci.ids names devices by vendor and number, but does not say what they are for: their names must do. So the shares
-//! are not exact. They are good enough to see a driver that is missing, or that got lost.
+//! pci.ids names devices by vendor and number, but not what they are for, so that is guessed from their names. The
+//! shares are estimates, good enough to notice a driver that is missing or was lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::build::kernel::Kernel;
 use crate::build::modules::{self, Selection};
 use crate::host::debian;
 
-/// Parts of names of network cards, in lower case.
+/// Substrings of the names of network cards, in lower case.
 const NETWORK: &[&str] = &[
     "ethernet",
     "gigabit",
@@ -25,10 +25,10 @@ const NETWORK: &[&str] = &[
     "connectx",
     "hi1822",
 ];
-/// Parts of names of storage controllers, in lower case.
+/// Substrings of the names of storage controllers, in lower case.
 const STORAGE: &[&str] =
     &["raid", "sas", "sata", "ahci", "nvme", "solid state", "fibre channel", "scsi", "storage", "ide controller"];
-/// Parts of names of other functions of the same chips, and of networks without a cable.
+/// Substrings that exclude a device: other functions of the same chips, and wireless networks.
 const NEITHER: &[&str] = &[
     "802.11",
     "wireless",
@@ -53,8 +53,9 @@ const NEITHER: &[&str] = &[
     "management",
     "virtual function",
 ];
-/// What a driver's table says instead of a device's number if it takes a whole class, and the part of a name from which
-/// that class is guessed: NVMe, AHCI, IDE (PCI Code and ID Assignment, section 1.2).
+/// Drivers that support a whole class have a class in their table instead of device numbers. Each entry has the
+/// substring of a device's name that suggests the class, and the class: NVMe, AHCI, IDE (PCI Code and ID Assignment,
+/// section 1.2).
 const CLASSES: &[(&str, &str)] = &[
     ("nvme", "bc01sc08i02"),
     ("solid state", "bc01sc08i02"),
@@ -63,7 +64,7 @@ const CLASSES: &[(&str, &str)] = &[
     ("ide controller", "bc01sc01"),
 ];
 
-/// What a device is for.
+/// Function of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A network card.
@@ -81,21 +82,21 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How many devices of one kind and vendor are known and have a driver.
+/// Number of known devices of one kind and vendor, and of those with a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Devices in pci.ids.
     pub known: usize,
-    /// Those with a driver in the boot image.
+    /// Devices with a driver in the boot image.
     pub image: usize,
-    /// Those with a driver in `initramfs/rare-drivers.txt` only.
+    /// Devices whose only driver is in `initramfs/rare-drivers.txt`.
     pub rare: usize,
 }
 
 /// Shares by vendor (four hexadecimal digits) and kind.
 pub type Shares = BTreeMap<(String, Kind), Share>;
 
-/// The shares of a kernel for the vendors in a table, and their names.
+/// Counts for a kernel and the vendors in a table. Also returns the vendors' names.
 pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<String, String>)> {
     let read = |path: &std::path::Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
     let ids = read(&debian::unpacked(&debian::PCI_IDS)?.join("usr/share/misc/pci.ids"))?;
@@ -106,11 +107,12 @@ pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<Strin
     Ok(count(&String::from_utf8_lossy(&ids), &drivers, &vendors))
 }
 
-/// Which modules take which devices.
+/// Which modules support which devices.
 struct Drivers {
-    /// By vendor and device, in lower case: whether a module in the image takes it, and one in either list.
+    /// By vendor and device, in lower case: whether a module in the image supports it, and whether one in either list
+    /// does.
     devices: BTreeMap<(String, String), (bool, bool)>,
-    /// Tables for whole classes: vendor, or none for all, and the rest of the pattern.
+    /// Patterns for whole classes: the vendor (`None` for all), the rest of the pattern, and the same two flags.
     classes: Vec<(Option<String>, String, (bool, bool))>,
 }
 
@@ -139,7 +141,7 @@ impl Drivers {
         drivers
     }
 
-    /// Whether a module in the image takes the device, and one in either list.
+    /// Whether a module in the image supports the device, and whether one in either list does.
     fn take(&self, vendor: &str, device: &str, name: &str) -> (bool, bool) {
         let of_device = self.devices.get(&(vendor.to_owned(), device.to_owned())).copied().unwrap_or_default();
         let classes: Vec<&str> =
@@ -151,8 +153,8 @@ impl Drivers {
     }
 }
 
-/// Counts the devices of some vendors in a pci.ids: a vendor begins its line, its devices are behind one tab, their
-/// subsystems behind two, and classes follow (the comment at the head of the file).
+/// Counts the devices of some vendors in a pci.ids file. Vendors are not indented, devices are indented by one tab and
+/// subsystems by two, and classes follow at the end (see the comment at the head of that file).
 fn count(ids: &str, drivers: &Drivers, vendors: &BTreeSet<String>) -> (Shares, BTreeMap<String, String>) {
     let (mut shares, mut names) = (Shares::new(), BTreeMap::new());
     let mut vendor = "";
@@ -190,7 +192,7 @@ fn kind(name: &str) -> Option<Kind> {
     }
 }
 
-/// The table in `initramfs/pci-coverage.txt`, without its comment.
+/// Formats the table for `initramfs/pci-coverage.txt`, without the comment at its head.
 pub fn table(shares: &Shares, names: &BTreeMap<String, String>) -> String {
     let line = |((vendor, kind), Share { known, image, rare }): (&(String, Kind), &Share)| {
         let name = names.get(vendor).map_or("", String::as_str);
@@ -199,7 +201,7 @@ pub fn table(shares: &Shares, names: &BTreeMap<String, String>) -> String {
     shares.iter().map(line).collect()
 }
 
-/// The counts of such a table.
+/// Parses the table of `initramfs/pci-coverage.txt`.
 pub fn parse(table: &str) -> Result<Shares> {
     let mut shares = Shares::new();
     for line in table.lines().filter(|line| !line.starts_with('#')) {
@@ -209,7 +211,7 @@ pub fn parse(table: &str) -> Result<Shares> {
         let share = (|| Some(Share { known: number()?, image: number()?, rare: number()? }))();
         let kind = [Kind::Network, Kind::Storage].into_iter().find(|known| kind == Some(&known.to_string()));
         let parts = vendor.zip(kind).zip(share).with_context(|| {
-            format!("reading {line:?} of the table of PCI ids: it is not vendor, kind and three numbers")
+            format!("reading {line:?} of the table of PCI ids: expected a vendor, a kind and three numbers")
         })?;
         shares.insert((parts.0.0.to_owned(), parts.0.1), parts.1);
     }

@@ -1,5 +1,5 @@
-//! Releases: programs, the parts of boot images, Debian packages, man pages, a bill of materials, and the digests of all of them. The
-//! same sources give the same bytes.
+//! Releases: programs, the parts of boot images, Debian packages, man pages, a bill of materials, and the digests of
+//! all files. The same sources give the same bytes.
 
 mod licences;
 mod package;
@@ -20,26 +20,26 @@ use package::Package;
 
 /// The version of all crates.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The file with the digests of all others, as sha256sum writes it.
+/// Name of the file with the digests of all others, in the format of sha256sum.
 pub const SUMS: &str = "SHA256SUMS";
-/// The bill of materials of the server.
+/// Name of the server's bill of materials.
 pub const SBOM: &str = "slipway-server.spdx.json";
-/// The folder of man pages.
+/// Name of the folder of man pages.
 const MAN: &str = "man";
 
-/// What a release is made of.
+/// Everything that goes into a release.
 pub struct Inputs {
     /// `slipway-server` for this host.
     pub server: PathBuf,
-    /// The folder in which `slipway` wrote its man pages and completions, if it did.
+    /// The folder with the man pages and completions of `slipway`, if they were built.
     pub manual: Option<PathBuf>,
-    /// The parts of boot images, of which each has the static program of its architecture.
+    /// The parts of boot images. Each includes the static program of its architecture.
     pub parts: Vec<PartsConfig>,
     /// Date of all files, in seconds since 1970.
     pub date: u64,
 }
 
-/// Builds everything of a release. `archs` are those of the boot images.
+/// Builds everything in a release, with boot images for these architectures.
 pub fn inputs(archs: &[Arch]) -> Result<Inputs> {
     let mut parts = Vec::new();
     for arch in archs {
@@ -50,7 +50,7 @@ pub fn inputs(archs: &[Arch]) -> Result<Inputs> {
     Ok(Inputs { server: build_server()?, manual: Some(build_manual()?), parts, date: date()? })
 }
 
-/// The date of a release: that of the last change to what is in it.
+/// The date of a release: the last change to its sources.
 pub fn date() -> Result<u64> {
     let mut sources: BTreeSet<PathBuf> = BTreeSet::new();
     for package in ["slipway", "slipway-server"] {
@@ -60,7 +60,7 @@ pub fn date() -> Result<u64> {
     workspace::source_date(&sources.into_iter().collect::<Vec<_>>())
 }
 
-/// Makes the files of a release in a folder, which is emptied, and returns their paths in it.
+/// Writes the files of a release into a folder, which is emptied first. Returns their paths in the folder.
 pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
@@ -98,7 +98,8 @@ pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
     cache::files_below(out)
 }
 
-/// Builds `slipway-server` without a path of this machine in it, and returns its path. The server of the lab has some.
+/// Builds `slipway-server` without any path of this machine in it, and returns its path. The lab's server contains
+/// some.
 fn build_server() -> Result<PathBuf> {
     let target = cache::cargo_target("target-dist", &[&["--release"]])?;
     let maps = [(binary::cargo_home()?, "/cargo"), (target.clone(), "/target")];
@@ -118,7 +119,7 @@ fn build_server() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds `slipway` with the command that writes its manual, and returns the folder in which it wrote it.
+/// Builds `slipway` with the command that writes its manual, runs it, and returns the folder with the result.
 fn build_manual() -> Result<PathBuf> {
     let target = server::host_target()?;
     let mut cargo = command(workspace::cargo(), ["build", "--package", "slipway", "--features", "manual"]);
@@ -133,7 +134,7 @@ fn build_manual() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Copies the parts, and returns the folders with them.
+/// Copies the parts and returns their new folders.
 fn copy_parts(configs: &[PartsConfig], to: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for config in configs {
@@ -189,11 +190,10 @@ fn package_parts(inputs: &Inputs, folders: &[PathBuf], out: &Path) -> Result<()>
     for (name, text) in licences::of_debian(&components, &kernels)? {
         package.add_compressed(&package.doc(&format!("licences/{name}.gz")), &text)?;
     }
-    // Its files are compressed already.
+    // The files are already compressed.
     package.build("", &["-Zgzip", "-z1"], out).map(drop)
 }
 
-/// Packages the static program.
 fn package_program(inputs: &Inputs, config: &PartsConfig, out: &Path) -> Result<()> {
     let package = Package::new("slipway", config.arch.debian(), inputs.date)?;
     package.add_program("usr/bin/slipway", &read(&config.binary)?)?;
@@ -207,10 +207,10 @@ fn package_program(inputs: &Inputs, config: &PartsConfig, out: &Path) -> Result<
     package.build("", &["-Zxz"], out).map(drop)
 }
 
-/// Adds man pages, and the completions of shells where each of them looks for those of packages.
+/// Adds man pages and shell completions, each in the folder where its shell looks for the completions of packages.
 fn add_manual(package: &Package, program: &str, manual: &Path) -> Result<()> {
     let pages = files_of(manual, ".1")?;
-    ensure!(!pages.is_empty(), "adding man pages: {} has none", manual.display());
+    ensure!(!pages.is_empty(), "adding man pages: {} has no man page", manual.display());
     for page in pages {
         let name = page.file_name().unwrap_or_default().to_string_lossy();
         package.add_compressed(&format!("usr/share/man/man1/{name}.gz"), &read(&page)?)?;
@@ -225,19 +225,19 @@ fn add_manual(package: &Package, program: &str, manual: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds the bill of materials, the file `copyright` of this name in `packaging`, and the licences of crates.
+/// Adds the bill of materials, this `copyright` file of `packaging`, and the licences of the crates.
 fn add_licences(package: &Package, copyright: &str, components: &[Component], sbom: &[u8]) -> Result<()> {
     package.add(&package.doc("copyright"), &packaging(copyright)?)?;
     package.add(&package.doc("slipway.spdx.json"), sbom)?;
     package.add_compressed(&package.doc("licences.gz"), licences::of_crates(components)?.as_bytes())
 }
 
-/// A file of the folder `packaging`.
+/// Reads a file of the folder `packaging`.
 fn packaging(name: &str) -> Result<Vec<u8>> {
     read(&workspace::root().join("packaging").join(name))
 }
 
-/// The files in a folder whose names end so, sorted.
+/// The files in a folder whose names end with `end`, sorted.
 fn files_of(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = cache::files_below(folder)?;
     files.retain(|file| file.to_string_lossy().ends_with(end));
@@ -248,7 +248,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Writes a file that everybody may read, and the folders above it.
+/// Writes a file with mode 644, and creates the folders above it.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)

@@ -1,4 +1,4 @@
-//! Reads just enough of ELF to tell for which processor a program is, and whether it needs a dynamic loader (System V
+//! Reads just enough of ELF to tell which processor a program is for, and whether it needs a dynamic loader (System V
 //! ABI, chapter 4, "ELF Header", and chapter 5, "Program Header" and "Dynamic Section"; 64 bit, little endian).
 
 use slipway_parts::Arch;
@@ -10,7 +10,7 @@ const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// Why a program is not a static one for this architecture, or none if it is.
+/// Why a program is not a static program for this architecture. `None` if it is one.
 pub fn why_not_static(file: &[u8], arch: Arch) -> Option<&'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Some("it is not a 64-bit little-endian ELF file");
@@ -22,7 +22,7 @@ pub fn why_not_static(file: &[u8], arch: Arch) -> Option<&'static str> {
     if number(file, 18, 2) != Some(machine) {
         return Some("it is for another processor");
     }
-    let Some(headers) = program_headers(file) else { return Some("its program headers are cut off") };
+    let Some(headers) = program_headers(file) else { return Some("its program headers are truncated") };
     for (kind, content) in headers {
         if kind == PT_INTERP {
             return Some("it asks for a dynamic loader (PT_INTERP)");
@@ -65,7 +65,7 @@ mod tests {
         };
         assert_eq!(why_not_static(&dynamic, own), Some("it asks for a dynamic loader (PT_INTERP)"));
         assert_eq!(why_not_static(&dynamic, other), Some("it is for another processor"));
-        assert_eq!(why_not_static(&dynamic[..40], own), Some("its program headers are cut off"));
+        assert_eq!(why_not_static(&dynamic[..40], own), Some("its program headers are truncated"));
         assert_eq!(why_not_static(b"#!/bin/sh", own), Some("it is not a 64-bit little-endian ELF file"));
         Ok(())
     }

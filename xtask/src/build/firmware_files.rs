@@ -1,8 +1,8 @@
-//! Which firmware files go into the initramfs: those that a module in it names, and that `initramfs/firmware.txt` takes
-//! from a package of Debian's component non-free-firmware.
+//! Selects the firmware files of the initramfs. The modules name the files they load; `initramfs/firmware.txt` names
+//! the package of each, from Debian's component non-free-firmware.
 //!
-//! The build fails if the list says nothing about a file, or if a file is not in the package: otherwise a network card
-//! would be dead, and nobody would know before it is in use.
+//! The build fails if the list does not mention a file, or if the package does not contain it. Otherwise the missing
+//! firmware would only be noticed when a network card does not work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,11 +17,11 @@ use crate::host::debian::{self, Package};
 use crate::host::workspace;
 use slipway_parts::cpio::{Archive, Entry, Node};
 
-/// Begins the reason why a file of the list is left out.
+/// Prefix of the reason why the list leaves a file out.
 const NOT_NEEDED: &str = "not needed because ";
 /// Where the kernel looks for firmware (drivers/base/firmware_loader/main.c, `fw_path`).
 const FOLDER: &str = "lib/firmware";
-/// Where the licences of the files are.
+/// Folder of the licences in the initramfs.
 const LICENCES: &str = "usr/share/doc/firmware";
 
 /// A firmware file that a module names.
@@ -43,7 +43,7 @@ pub fn named(kernel: &Kernel, selection: &Selection) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// The package of each file that is needed, for a list in the format of `initramfs/firmware.txt`.
+/// The package of each needed firmware file. `list` has the format of `initramfs/firmware.txt`.
 pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a str, &'a str>> {
     let lines = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let lines: Vec<(&str, &str)> = lines
@@ -54,8 +54,8 @@ pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a st
     for Named { module, file } in named {
         let Some((_, source)) = lines.iter().find(|(pattern, _)| fits(pattern, file)) else {
             bail!(
-                "looking for the firmware {file} of {module}: no line of initramfs/firmware.txt fits; name the package \
-                 that has the file, or write why it is {NOT_NEEDED}..."
+                "looking for the firmware {file} of {module}: no line of initramfs/firmware.txt matches; name the \
+                 package that has the file, or say why it is {NOT_NEEDED}..."
             );
         };
         if !source.starts_with(NOT_NEEDED) {
@@ -65,7 +65,7 @@ pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a st
     Ok(needed)
 }
 
-/// The packages of the firmware that the modules need, each with the root where it is unpacked.
+/// The packages of the firmware that the modules need, each with the folder where it is unpacked.
 pub fn of(kernel: &Kernel, selection: &Selection) -> Result<BTreeMap<String, PathBuf>> {
     let (list, named) = (list()?, named(kernel, selection)?);
     Ok(roots(&packages(&list, &named)?)?.into_iter().map(|(package, root)| (package.to_owned(), root)).collect())
@@ -104,7 +104,7 @@ pub fn contents(kernel: &Kernel, selection: &Selection) -> Result<Vec<(Named, Ve
     let needed = packages(&list, &named)?;
     let roots = roots(&needed)?;
     let content = |Named { module, file }: &Named, package: &str| {
-        // Links between versions are followed: the file gets the name that the module asks for.
+        // Reads through links between versions. The file gets the name that the module asks for.
         let from = roots[package].join(FOLDER).join(file);
         fs::read(&from).with_context(|| format!("reading the firmware {file} of {module} from {package}"))
     };
@@ -115,7 +115,8 @@ pub fn contents(kernel: &Kernel, selection: &Selection) -> Result<Vec<(Named, Ve
     named.iter().filter_map(with_content).collect()
 }
 
-/// Adds the licences of packages. Packages of one source have the same text, which is added once.
+/// Adds the licences of packages. Packages from one source have the same text; it is added once, and the others are
+/// links.
 fn add_licences(archive: &mut Archive, roots: &BTreeMap<&str, PathBuf>) -> Result<()> {
     let mut known = BTreeMap::new();
     for (package, root) in roots {
@@ -133,7 +134,7 @@ fn add_licences(archive: &mut Archive, roots: &BTreeMap<&str, PathBuf>) -> Resul
     Ok(())
 }
 
-/// Whether a pattern fits a whole text. `*` stands for any text.
+/// Whether a pattern matches a whole text. `*` matches any text.
 fn fits(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(start) else { return false };

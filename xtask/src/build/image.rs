@@ -1,4 +1,4 @@
-//! The parts of boot images, which are the same for every site. `slipway-server media` makes boot files of them.
+//! The parts of boot images, which are the same for every site. `slipway-server media` makes boot files from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::host::{debian, workspace};
 /// The inputs of the parts.
 #[derive(Clone, Debug)]
 pub struct PartsConfig {
-    /// The processor that binary, programs and kernel are for.
+    /// Processor architecture of the programs and the kernel.
     pub arch: Arch,
-    /// The static binary.
+    /// The static binary `slipway`.
     pub binary: PathBuf,
     /// The folder with mke2fs and mkfs.xfs.
     pub mkfs: PathBuf,
-    /// The kernel.
+    /// The kernel and its modules.
     pub kernel: Kernel,
     /// Name of the kernel in `initramfs/kernels.txt`.
     pub kernel_name: String,
@@ -31,14 +31,14 @@ pub struct PartsConfig {
     pub date: u64,
 }
 
-/// Paths of boot files for the network.
+/// Paths of the boot files for network boot.
 #[derive(Clone, Debug)]
 pub struct ImagePaths {
-    /// The kernel.
+    /// Kernel image.
     pub vmlinuz: PathBuf,
-    /// The initramfs.
+    /// Initramfs of programs, modules and configuration.
     pub initramfs: PathBuf,
-    /// The unified kernel image.
+    /// Unified kernel image, `slipway.efi`.
     pub uki: PathBuf,
 }
 
@@ -48,14 +48,14 @@ fn stub(arch: Arch) -> Result<PathBuf> {
     Ok(root.join(format!("usr/lib/systemd/boot/efi/linux{}.efi.stub", arch.efi())))
 }
 
-/// Default date of an image: that of the last change to its sources.
+/// Default date of an image: the last change to its sources.
 fn source_date() -> Result<u64> {
     let mut sources = workspace::folders_of("slipway")?;
     sources.push(workspace::root().join("initramfs"));
     workspace::source_date(&sources)
 }
 
-/// The inputs of the parts with a kernel of `initramfs/kernels.txt`, from the cache or built.
+/// The inputs of the parts, built or from the cache, for a kernel in `initramfs/kernels.txt`.
 pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
     Ok(PartsConfig {
         arch,
@@ -67,7 +67,7 @@ pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
     })
 }
 
-/// The folder of parts with one folder for each architecture and kernel, from the cache or built. The same
+/// Returns the folder of parts, built or from the cache, with a subfolder for each architecture and kernel. The same
 /// configuration gives the same bytes.
 pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
     let (arch, release) = (config.arch, &config.kernel.release);
@@ -94,14 +94,15 @@ pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
 }
 
 impl ImagePaths {
-    /// Those below a folder in which boot files were made.
+    /// The boot files in a folder that `slipway-server media build` wrote.
     pub fn below(out: &Path, arch: &str) -> Self {
         let file = |name: &str| out.join(arch).join(name);
         Self { vmlinuz: file("vmlinuz"), initramfs: file("initramfs"), uki: file("slipway.efi") }
     }
 }
 
-/// The folder with the compressed archive of programs and modules, and with the components in it, from the cache or built.
+/// The folder with the compressed archive of programs and modules and the list of its components, built or from the
+/// cache.
 fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let key = Key::new("initramfs-4")
@@ -120,11 +121,11 @@ fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     })
 }
 
-/// Names of the compressed archive and of the list of its components in their folder.
+/// Names of the compressed archive and of the list of its components.
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
 const COMPONENTS: &str = "components.json";
 
-/// Builds the archive with programs and modules, even if it is in the cache, and returns its path in the folder.
+/// Builds the archive of programs and modules, even if it is in the cache, and returns its path in the folder.
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
@@ -132,13 +133,13 @@ pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathB
     add_modules(&mut archive, &config.kernel, &selection)?;
     firmware_files::add(&mut archive, &config.kernel, &selection)?;
     if let Some(rare) = rare_drivers::build(&config.kernel)? {
-        // What the machine fetches of it is trusted as far as this file is.
+        // The machine checks what it fetches against this digest, so the pack is trusted as far as the initramfs is.
         let digest = format!("{}\n", slipway_parts::sha256(&rare.index));
         archive.add_file(slipway_protocol::node::rare_drivers::DIGEST_FILE, 0o644, digest.into_bytes());
     }
     let plain = folder.join("common.cpio");
     fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
-    // One thread, because zstd does not promise the same output with more.
+    // One thread, because zstd's output may depend on the number of threads.
     let finished = folder.join(COMMON_ARCHIVE);
     run_quietly(command("zstd", ["-19", "--single-thread", "--quiet", "--rm"]).arg(&plain).arg("-o").arg(&finished))?;
     Ok(finished)
@@ -166,19 +167,19 @@ fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
             ["file", path, "${MKFS_XFS}", mode, "0", "0"] => {
                 (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKFS_XFS))?))
             }
-            _ => bail!("manifest.txt:{}: {line:?} is not a dir, nod, slink or file that root owns", number + 1),
+            _ => bail!("manifest.txt:{}: {line:?} is not a dir, nod, slink or file entry owned by root", number + 1),
         };
         archive.add(path, Entry { node, mode: octal(mode)? });
     }
     Ok(archive)
 }
 
-/// Entries of the driver list that the kernel does not have.
+/// Entries of the driver list that this kernel lacks.
 pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
     Ok(modules::select(kernel, modules::DRIVERS)?.absent)
 }
 
-/// Adds modules, and a depmod index of only those.
+/// Adds modules, and a depmod index of these modules only.
 fn add_modules(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
     let modules = kernel.modules();
     let staging = tempfile::tempdir().context("creating a temporary folder")?;

@@ -10,9 +10,9 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::{debian, packages, workspace};
 
-/// The kernel for real machines, by its name in `initramfs/kernels.txt`.
+/// Name in `initramfs/kernels.txt` of the kernel for physical machines.
 pub const GENERIC: &str = "generic";
-/// The kernel for virtual machines, by its name in `initramfs/kernels.txt`.
+/// Name in `initramfs/kernels.txt` of the kernel for virtual machines.
 pub const CLOUD: &str = "cloud";
 
 /// An unpacked kernel package.
@@ -20,23 +20,23 @@ pub const CLOUD: &str = "cloud";
 pub struct Kernel {
     /// Release, as shown by `uname -r`.
     pub release: String,
-    /// The root of the unpacked package. Its modules and depmod's index are in `lib/modules/RELEASE`.
+    /// Root folder of the unpacked package. Modules and depmod's index are in `lib/modules/RELEASE`.
     pub root: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel image.
+    /// Path of the kernel image.
     pub fn vmlinuz(&self) -> PathBuf {
         self.root.join("boot").join(format!("vmlinuz-{}", self.release))
     }
 
-    /// The folder of its modules.
+    /// Path of the folder of modules.
     pub fn modules(&self) -> PathBuf {
         self.root.join("lib/modules").join(&self.release)
     }
 }
 
-/// Fetches a kernel by its name in `initramfs/kernels.txt`; without a name, the first.
+/// Fetches a kernel by its name in `initramfs/kernels.txt`, or the first one in that file.
 pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
     let path = workspace::root().join("initramfs/kernels.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -55,8 +55,8 @@ pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
             known.join(", ")
         )
     })?;
-    // Debian builds a kernel for all architectures from one source. So the host's lists, which are those of x86-64, tell
-    // when there is a newer one.
+    // Debian builds the kernel of all architectures from one source, so the host's lists, which are for x86-64, also
+    // show whether there is a newer one for arm64.
     let (package, version) = match newest(of_x86_64) {
         Ok(found) => found,
         // A new machine has no package lists yet.
@@ -80,7 +80,7 @@ pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
     }
 }
 
-/// The kernel in the cache, or what `fetch` unpacks in a folder, with depmod's index.
+/// The kernel in the cache, or what `fetch` unpacks into a folder, with depmod's index.
 fn unpack(key: Key, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<Kernel> {
     packages::ensure(packages::BOOT_IMAGE)?;
     let root = cache::keyed("kernel", key, |folder| {
@@ -98,7 +98,7 @@ fn newest(package: &str) -> Result<(String, String)> {
     Ok((image, version))
 }
 
-/// The kernel among the dependencies that apt-cache lists.
+/// The kernel package among the dependencies that apt-cache lists.
 fn image_of(depends: &str) -> Option<&str> {
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.find(|name| name.starts_with("linux-image-"))

@@ -12,9 +12,9 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::{debian, packages};
 
-/// Makes ext4. File name in the folder that [`build`] returns.
+/// File name of the program that makes ext4, in the folder that [`build`] returns.
 pub const MKE2FS: &str = "mke2fs";
-/// Makes XFS. File name in the same folder.
+/// File name of the program that makes XFS, in the same folder.
 pub const MKFS_XFS: &str = "mkfs.xfs";
 
 /// How to build a program from a source package.
@@ -47,9 +47,9 @@ const RECIPES: &[Recipe] = &[
         built: "mkfs/mkfs.xfs",
     },
 ];
-/// Optimised for size, because these programs wait for the disk.
+/// Optimised for size. The programs mostly wait for the disk.
 const CFLAGS: &str = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables";
-/// Packages of the libraries for arm64. The C library is that of the cross compiler.
+/// Packages with the libraries for arm64. The C library comes with the cross compiler.
 const LIBRARIES: &[&str] = &["libblkid-dev", "libinih-dev", "liburcu-dev", "uuid-dev"];
 /// arm64 in the names of tools and folders.
 const GNU_ARM64: &str = "aarch64-linux-gnu";
@@ -57,7 +57,7 @@ const GNU_ARM64: &str = "aarch64-linux-gnu";
 /// Builds the programs and returns their folder in the cache. With the same packages, libraries and compiler it only
 /// reads the cache.
 pub fn build(arch: Arch) -> Result<PathBuf> {
-    // The libraries' versions on this host count for arm64 too: Debian builds both from one source.
+    // The host's library versions are part of the key for arm64 too, because Debian builds both from one source.
     let packages = match arch {
         Arch::X86_64 => packages::MKFS.to_vec(),
         Arch::Aarch64 => [packages::MKFS, packages::MKFS_ARM64].concat(),
@@ -113,19 +113,19 @@ fn source_version(version: &str) -> &str {
     version.rsplit_once("+b").filter(|(_, build)| is_number(build)).map_or(version, |(source, _)| source)
 }
 
-/// Fetches the source packages into a folder. apt has lists of its own there, because the host's may lack sources.
+/// Fetches the source packages into a folder. Uses separate apt lists there, because the host's may lack sources.
 fn fetch(folder: &Path, list: &str, versions: &[String]) -> Result<()> {
     let archive = debian::Archive::open(folder, &of_sources(list), Arch::X86_64)?;
     let packages = RECIPES.iter().zip(versions).map(|(recipe, version)| format!("{}={version}", recipe.package));
     run_quietly(archive.apt("apt-get").args(["source", "--only-source", "--download-only"]).args(packages))
 }
 
-/// The same archives as source entries instead of package entries.
+/// The same archives as `deb-src` entries.
 fn of_sources(list: &str) -> String {
     list.lines().map(|line| format!("{}\n", line.replacen("deb ", "deb-src ", 1))).collect()
 }
 
-/// Unpacks the libraries for arm64 in a folder, and returns the C compiler with the options that make it find them.
+/// Unpacks the libraries for arm64 in a folder, and returns the C compiler with the options to find them.
 fn cross_compiler(work: &Path, list: &str) -> Result<String> {
     let root = work.join("arm64");
     debian::Archive::open(&work.join("arm64-apt"), list, Arch::Aarch64)?
@@ -136,7 +136,7 @@ fn cross_compiler(work: &Path, list: &str) -> Result<String> {
     Ok(format!("{GNU_ARM64}-gcc -isystem {include} -isystem {include}/{GNU_ARM64} -L{lib}"))
 }
 
-/// Builds one program in `work`, with another compiler than the host's for a cross build, and returns its path.
+/// Builds one program in `work`, with the compiler `cross` if given, and returns its path.
 fn compile(recipe: &Recipe, version: &str, cross: Option<&str>, work: &Path) -> Result<PathBuf> {
     let tree = work.join(recipe.package);
     let description = work.join(format!("{}_{version}.dsc", recipe.package));

@@ -1,4 +1,4 @@
-//! Which kernel modules go into the initramfs: those named in `initramfs/drivers.txt` and all their dependencies.
+//! Selects the kernel modules of the initramfs: those named in `initramfs/drivers.txt` and all their dependencies.
 //!
 //! The index files are depmod's, in their text form (modules.dep(5), modprobe.d(5) for `softdep` and `alias`).
 
@@ -18,7 +18,7 @@ pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
 /// depmod's index of a kernel.
 pub struct Index<'a> {
-    /// Each module's file and the files it needs, with indirect dependencies.
+    /// Each module's file and the files it needs, including indirect dependencies.
     needs: BTreeMap<&'a str, Vec<&'a str>>,
     /// Soft dependencies: a module, and the names of modules it works better with.
     soft: Vec<(&'a str, Vec<&'a str>)>,
@@ -27,7 +27,7 @@ pub struct Index<'a> {
     built_in: BTreeSet<String>,
 }
 
-/// The result for a driver list.
+/// The modules selected by a driver list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
     /// Module files by their path below `/lib/modules/VERSION/`.

@@ -1,5 +1,5 @@
-//! Determines what a command needs before it starts: how long it will take, how much it will download and keep, and the
-//! host's packages, which are installed at once.
+//! Prepares a command: prints how long it will take and how much it will download and keep, and installs the host
+//! packages that it needs, all at once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::host::{cache, packages};
 pub struct Part {
     /// Name shown to users.
     name: &'static str,
-    /// Packages of the host.
+    /// Host packages.
     packages: &'static [&'static [&'static str]],
-    /// Its folder below the cache folder.
+    /// Folder below the cache folder.
     folder: &'static str,
     /// Number of entries in that folder when it is complete.
     entries: usize,
@@ -41,7 +41,7 @@ pub const BINARY: Part = Part {
     download: 150,
     kept: 900,
 };
-/// The static binary for arm64, beside the other.
+/// The static binary for arm64, if the x86-64 one exists.
 pub const BINARY_ARM64: Part = Part {
     name: "the static binary for arm64",
     packages: &[packages::PYTHON],
@@ -61,7 +61,7 @@ pub const SERVER: Part = Part {
     download: 40,
     kept: 600,
 };
-/// slipway-server as it is released, and the programs that make packages.
+/// slipway-server for a release, and the programs that make packages.
 pub const RELEASE: Part = Part {
     name: "the server of the release",
     packages: &[packages::C_COMPILER, packages::PACKAGES],
@@ -81,7 +81,7 @@ pub const BOOT_IMAGE: Part = Part {
     download: 90,
     kept: 400,
 };
-/// The same for arm64.
+/// Kernel, programs and archive of the boot image for arm64.
 pub const BOOT_IMAGE_ARM64: Part = Part {
     name: "the boot image for arm64",
     packages: &[packages::BOOT_IMAGE, packages::MKFS, packages::MKFS_ARM64],
@@ -101,7 +101,7 @@ pub const TARGET_IMAGE: Part = Part {
     download: 130,
     kept: 170,
 };
-/// The Debians that the tests install.
+/// The six Debians that the tests install.
 pub const TARGET_IMAGES: Part = Part {
     name: "six Debians to install",
     packages: &[packages::TARGET_IMAGE, packages::TRANSLATION],
@@ -161,7 +161,7 @@ pub const BENCH: Part = Part {
     download: 0,
     kept: 0,
 };
-/// What else benchmarks and power cut tests use.
+/// Other programs that benchmarks and power cut tests use.
 pub const TORTURE: Part = Part {
     name: "the programs that check disks",
     packages: &[packages::TORTURE],
@@ -171,7 +171,7 @@ pub const TORTURE: Part = Part {
     download: 0,
     kept: 0,
 };
-/// The smallest Debian, for a fresh machine.
+/// The smallest Debian, for the fresh machine of `cargo xtask fresh`.
 pub const FRESH_ROOT: Part = Part {
     name: "the root of a fresh machine",
     packages: &[packages::TARGET_IMAGE],
@@ -192,36 +192,37 @@ pub const FUZZ: Part = Part {
     kept: 1500,
 };
 
-/// The processors that the estimates are for.
+/// Number of processors that the estimates assume.
 const CORES: usize = 2;
-/// More processors than this make nothing faster: the longest crates and machines are waited for.
+/// More processors save no more time: the longest crates and machines determine it.
 const MOST_CORES: usize = 8;
 
-/// The command that runs: where its time will be kept, if everything it needs was ready, and when it began. What it
-/// runs in turn prepares too, and does not count.
+/// The running command: the file for its time (if everything it needed was ready) and when it began. Commands that it
+/// calls also prepare, but are not recorded.
 static RUNNING: OnceLock<Option<(PathBuf, Instant)>> = OnceLock::new();
 
-/// Keeps how long the command took, for the next forecast on this machine. To be called when it has succeeded.
+/// Records how long the command took, for the next forecast on this machine. Call it when the command has succeeded.
 pub fn succeeded() {
     if let Some(Some((file, began))) = RUNNING.get() {
-        // A forecast is not worth an error.
+        // Failing to save a forecast is not an error.
         _ = fs::write(file, began.elapsed().as_secs().to_string());
     }
 }
 
-/// Where the time of a command is kept. Its options are known by the estimate.
+/// Path of the file with a command's last duration. The estimate in its name distinguishes different options.
 fn kept_time(command: &str, itself: Duration) -> Result<PathBuf> {
     let name = command.split_whitespace().skip(2).collect::<Vec<_>>().join("-");
     Ok(cache::folder("times")?.join(format!("{name}-{}", itself.as_secs())))
 }
 
-/// An estimate for two processors, on this machine.
+/// Scales an estimate for two processors to this machine.
 fn scaled(estimate: Duration, cores: usize) -> Duration {
     estimate * CORES as u32 / cores.clamp(1, MOST_CORES) as u32
 }
 
-/// Prints what to expect of the command, then installs the packages of its parts. `itself` is the time it takes when
-/// everything is in the cache, on two processors. Where the command ran before, its own time counts.
+/// Prints a forecast for the command, then installs the host packages of its parts. `itself` is the time that the
+/// command takes on two processors when everything is in the cache. If the command ran on this machine before, that
+/// time is used instead.
 pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     let mut packages: Vec<&str> = parts.iter().flat_map(|part| part.packages.concat()).collect();
     if parts.iter().any(|part| part.name == BINARY.name)
@@ -248,7 +249,7 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     }
     match packages::is_debian() {
         true => packages::ensure(&packages),
-        // Without dpkg, the first part that lacks something fails with an error.
+        // Without dpkg nothing is installed here, and the first part that lacks something reports it.
         false => Ok(()),
     }
 }
@@ -262,11 +263,11 @@ impl Part {
     }
 }
 
-/// What is known of the time of a command.
+/// What the forecast of a command is based on.
 struct Known {
     /// The time it takes when everything is in the cache.
     itself: Duration,
-    /// Whether it took that time before.
+    /// Whether that time was measured in an earlier run.
     was_measured: bool,
     /// Processors of this machine.
     cores: usize,
@@ -275,10 +276,10 @@ struct Known {
 fn forecast(command: &str, new: &[&Part], known: &Known, of_debian: u64, cache: &str) -> Vec<String> {
     let Known { itself, was_measured, cores } = *known;
     let build: u64 = new.iter().map(|part| part.seconds).sum();
-    // Host packages: a few megabytes a second, installation included.
+    // Host packages take about a second for 4 MB, including installation.
     let all = scaled(Duration::from_secs(build), cores) + Duration::from_secs(of_debian / 4) + itself;
     if new.is_empty() && of_debian == 0 {
-        let basis = if was_measured { ", as the last time" } else { "" };
+        let basis = if was_measured { ", as last time" } else { "" };
         return vec![format!("{command}: about {}{basis}; everything it needs is ready", minutes(itself))];
     }
     let processors = if cores == 1 { "one core".to_owned() } else { format!("{cores} cores") };
@@ -286,7 +287,7 @@ fn forecast(command: &str, new: &[&Part], known: &Known, of_debian: u64, cache: 
     let download: u64 = new.iter().map(|part| part.download).sum();
     let kept: u64 = new.iter().map(|part| part.kept).sum();
     let mut lines = vec![format!(
-        "{command}: about {} this time, on {processors} and a fast network; {} from the next time on",
+        "{command}: about {} this time, on {processors} and a fast network; {} after that",
         minutes(all),
         minutes(itself)
     )];
@@ -321,7 +322,7 @@ mod tests {
         let told = forecast("cargo xtask demo", &[&BINARY, &SERVER], &known(2, false), 100, "/c").join("\n");
         let (seconds, download) = (BINARY.seconds + SERVER.seconds + 25, BINARY.download + SERVER.download + 100);
         assert!(told.contains(&format!("about {} minutes this time", (seconds + 180).div_ceil(60))), "{told}");
-        assert!(told.contains("3 minutes from the next time on"), "{told}");
+        assert!(told.contains("3 minutes after that"), "{told}");
         assert!(told.contains("to build first: the static binary, the server"), "{told}");
         assert!(told.contains(&format!("about {download} MB, of which 100 MB")), "{told}");
         assert!(told.contains(&format!("about {} MB in /c", BINARY.kept + SERVER.kept)), "{told}");
@@ -331,6 +332,6 @@ mod tests {
         let told = forecast("cargo xtask demo", &[], &known(4, false), 0, "/c");
         assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is ready"]);
         let told = forecast("cargo xtask demo", &[], &known(4, true), 0, "/c");
-        assert_eq!(told, ["cargo xtask demo: about 3 minutes, as the last time; everything it needs is ready"]);
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes, as last time; everything it needs is ready"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The pack of drivers that the initramfs has no room for, and its index: what `initramfs/rare-drivers.txt` names. Machines fetch
-//! from it what they need, piece by piece.
+//! Makes the pack of drivers that do not fit into the initramfs, listed in `initramfs/rare-drivers.txt`, and its index.
+//! Machines fetch the pieces they need from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,8 +16,8 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
 use crate::host::workspace;
 
-/// The pack of a kernel from the cache, or built. None if the kernel has no such drivers. The same kernel and lists give the same
-/// bytes.
+/// The pack of a kernel, built or from the cache. `None` if the kernel has no such drivers. The same kernel and lists
+/// give the same bytes.
 pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
     let key = Key::new("rare-drivers-1")
         .with("kernel", kernel.root.as_os_str().as_encoded_bytes())
@@ -35,8 +35,8 @@ pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
     Ok((!pack.is_empty()).then_some(slipway_parts::RareDrivers { index, pack }))
 }
 
-/// The modules that are in the pack: those with the id of a PCI device, and all that they need. Those of them that the initramfs
-/// has are there too, because a machine with little memory deletes what it does not use.
+/// The modules in the pack: those for PCI devices and all their dependencies. Dependencies that are also in the
+/// initramfs are included, because a machine with little memory deletes modules it does not use.
 pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Selection)> {
     let (image, rare) = (modules::select(kernel, DRIVERS)?, modules::select(kernel, RARE_DRIVERS)?);
     let alias = read_text(&kernel.modules().join("modules.alias"))?;
@@ -54,7 +54,7 @@ pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Sele
     Ok((aliases, Selection { files: with_needs.cloned().collect(), absent: Vec::new() }))
 }
 
-/// What each module file needs, in the order in which it is loaded: modules.dep has the last first.
+/// The files that each module file needs, in load order. modules.dep lists them in the reverse order.
 fn needs(kernel: &Kernel) -> Result<BTreeMap<String, Vec<String>>> {
     let dep = read_text(&kernel.modules().join("modules.dep"))?;
     let lines = dep.lines().filter_map(|line| line.split_once(':'));
@@ -90,12 +90,12 @@ fn make(kernel: &Kernel, folder: &Path) -> Result<(RareDrivers, Vec<u8>)> {
     Ok((index, writer.pack))
 }
 
-/// A pack that grows.
+/// A pack being written.
 struct Writer<'a> {
-    /// For files of a moment.
+    /// Folder for temporary files.
     folder: &'a Path,
     pack: Vec<u8>,
-    /// The pieces by the digest of their content: firmware has several names.
+    /// Pieces by the digest of their content, because firmware files often have several names.
     known: BTreeMap<String, Piece>,
 }
 
@@ -108,7 +108,7 @@ impl Writer<'_> {
         let plain = self.folder.join("plain");
         write(&plain, content)?;
         let packed = self.folder.join("packed");
-        // One thread, because zstd does not promise the same output with more.
+        // One thread, because zstd's output may depend on the number of threads.
         let options = ["-19", "--single-thread", "--quiet", "--force", "--rm"];
         run_quietly(command("zstd", options).arg(&plain).arg("-o").arg(&packed))?;
         let packed_bytes = read(&packed)?;

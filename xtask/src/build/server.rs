@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::host::command::{command, run_and_tell};
 use crate::host::{cache, workspace};
 
-/// The cargo target directory for programs of this host.
+/// The cargo target directory for this host's programs.
 pub fn host_target() -> Result<PathBuf> {
     cache::cargo_target("target-host", &[&["--profile", "dev"], &["--release"]])
 }

@@ -1,5 +1,5 @@
-//! A machine without any trace of the project: a Debian in a folder with a Rust toolchain, in which the README's
-//! commands run as for a new user.
+//! A machine that has never seen the project: a Debian in a folder with a Rust toolchain. The README's commands run in
+//! it as for a new user.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,8 +13,8 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::{debian, packages, workspace};
 
-/// What a new user has besides Debian's smallest system and the toolchain. A Rust toolchain cannot link without a C
-/// compiler.
+/// What a new user has in addition to Debian's smallest system and the toolchain. A Rust toolchain needs a C compiler
+/// to link.
 const PACKAGES: &[&str] = &["ca-certificates", "git", "gcc", "libc6-dev"];
 /// Path of the toolchain in the new system.
 const TOOLCHAIN: &str = "opt/rust";
@@ -24,7 +24,7 @@ const DOWNLOADS: [(&str, &str); 3] = [
     ("fresh-download/crates", "root/.cargo/registry"),
     ("fresh-download/pip", "root/.cache/pip"),
 ];
-/// The cache folder of the slowest build. Nothing else of this machine may be shared with a fresh one.
+/// The cache folder of the slowest build, the only one of this machine that a fresh one may share.
 pub const SLOWEST: [&str; 1] = ["target-image"];
 /// This machine's settings for reaching package mirrors.
 const NETWORK_SETTINGS: [&str; 9] = [
@@ -40,7 +40,7 @@ const NETWORK_SETTINGS: [&str; 9] = [
 ];
 /// The README heading above its commands.
 const HEADING: &str = "## Two commands";
-/// Beginnings of the messages about installing packages on the host, and about building and fetching.
+/// Prefixes of messages: installing packages on the host, then building and fetching.
 const INSTALLS: &str = "installing on this host";
 const WORKS: [&str; 2] = ["building ", "fetching "];
 
@@ -60,11 +60,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Makes the machine in a folder, which is emptied, with a clone of the last commit. `lent` are cache folders from
-    /// [`SLOWEST`] that it shares. As root.
+    /// Makes the machine in a folder, which is emptied, with a clone of the last commit. It shares the cache folders
+    /// `lent`, from [`SLOWEST`]. Needs root.
     pub fn new(folder: &Path, lent: &[&'static str]) -> Result<Self> {
         if !packages::is_root()? {
-            bail!("making a fresh machine: only root can give it its devices and mounts; run this as root");
+            bail!("making a fresh machine: only root can create its devices and mounts; run this as root");
         }
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// Gives the machine what it needs to reach package mirrors: names, certificates, settings.
+    /// Gives the machine what it needs to reach package mirrors: name resolution, certificates, settings.
     fn connect(&self) -> Result<()> {
         let copies = [
             ("/etc/resolv.conf", "etc/resolv.conf"),
@@ -116,7 +116,8 @@ impl Machine {
             run_quietly(command("cp", ["--recursive", "--dereference", from]).arg(&to))?;
         }
         let settings = stdout(&mut command("apt-config", ["dump", "Acquire"]))?;
-        // The machine uses this host's mirror. Where that stands still, its lists are past their date, and the host says so.
+        // The machine uses this host's mirror and its apt settings. A frozen mirror has expired lists, and the host's
+        // settings then accept them.
         let is_of_mirror = |line: &&str| line.contains("::proxy ") || line.starts_with("Acquire::Check-Valid-Until ");
         let settings: Vec<&str> = settings.lines().filter(is_of_mirror).collect();
         let file = self.root.join("etc/apt/apt.conf.d/90mirror");
@@ -124,7 +125,7 @@ impl Machine {
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 
-    /// Runs a shell line in the machine. Of this environment it has only the variables that the network needs.
+    /// Runs a shell line in the machine. Its environment has only the variables that the network needs.
     fn run(&self, line: &str, folder: &str, hear: &mut dyn FnMut(&str)) -> Result<()> {
         let sysroot = stdout(command("rustc", ["--print", "sysroot"]).current_dir(workspace::root()))?;
         let mut mounts = vec![(PathBuf::from(sysroot.trim()), TOOLCHAIN.to_owned())];
@@ -134,7 +135,7 @@ impl Machine {
         for name in &self.lent {
             mounts.push((cache::folder(name)?, format!("root/.cache/slipway/{name}")));
         }
-        // In its own namespaces: its processes end with the first of them, and its mounts with the last.
+        // In its own namespaces, so that all its processes end with the first one, and its mounts with the last.
         let script = r#"
             exec 2>&1
             root=$1 folder=$2 line=$3
@@ -179,7 +180,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Keeps the machine's folder, and returns it.
+    /// Keeps the machine's folder and returns its path.
     pub fn keep(self) -> PathBuf {
         let root = self.root.clone();
         std::mem::forget(self);
@@ -189,14 +190,14 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Nothing is mounted there any more: mounts ended with the processes of their namespace.
+        // Nothing is mounted there any more: the mounts ended with the processes in their namespace.
         if let Err(error) = fs::remove_dir_all(&self.root) {
             eprintln!("removing {}: {error}", self.root.display());
         }
     }
 }
 
-/// Debian's smallest system with these packages, as a tar file.
+/// Debian's smallest system with these packages, as a tar file. Built, or from the cache.
 pub fn pristine(packages: &[&str]) -> Result<PathBuf> {
     packages::ensure(packages::TARGET_IMAGE)?;
     let sources = debian::sources()?;

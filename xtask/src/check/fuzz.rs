@@ -1,4 +1,4 @@
-//! The fuzz targets in `fuzz/`: built as cargo-fuzz builds them, but with the current compiler, and run directly.
+//! The fuzz targets in `fuzz/`. They are built as cargo-fuzz does, but with the current compiler, and run directly.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -36,15 +36,15 @@ const CRATES: [&str; 11] = [
 ];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
-/// Seconds a new input may take. A longer one is kept as slow.
+/// Time limit for one input in seconds. An input that takes longer is saved as slow.
 const TIMEOUT: u32 = 10;
-/// Memory limits for a target and for one allocation, in MiB. The largest allocation is an xz stream's dictionary.
+/// Memory limit in MiB, for a target and for one allocation. The largest allocation is an xz stream's dictionary.
 const MEMORY: u32 = 1024;
 const ALLOCATION: u32 = 256;
-/// Lines of a failed target's output to show.
+/// Number of lines of a failed target's output to show.
 const SHOWN: usize = 40;
 
-/// The targets with these names, or all, sorted.
+/// The targets with these names, or all if empty, sorted.
 pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     let folder = workspace::root().join("fuzz/fuzz_targets");
     let files = cache::files_below(&folder)?;
@@ -56,7 +56,7 @@ pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     }
 }
 
-/// Why targets cannot be built here, or none if they can.
+/// Why targets cannot be built here. `None` if they can.
 pub fn why_not() -> Option<String> {
     if run_quietly(&mut command("c++", ["--version"])).is_err() {
         return Some("there is no C++ compiler to compile libFuzzer with (Debian's package g++)".to_owned());
@@ -79,7 +79,7 @@ pub fn why_not() -> Option<String> {
         Ok(folder) => folder,
         Err(error) => return Some(format!("a trial program cannot be compiled: {error}")),
     };
-    // Only the linker may notice what is missing, such as the sanitizer's runtime.
+    // Linked too, because only the linker may notice that something is missing, such as the sanitizer's runtime.
     let mut trial = command("rustc", ["trial.rs", "--target", &host]);
     trial.args(FLAGS).env("RUSTC_BOOTSTRAP", "1").current_dir(folder.path());
     run_quietly(&mut trial)
@@ -98,29 +98,29 @@ fn manifest() -> PathBuf {
     workspace::root().join("fuzz/Cargo.toml")
 }
 
-/// The inputs for a target.
+/// Which inputs a target gets.
 #[derive(Clone, Copy)]
 pub enum Extent {
-    /// New inputs for this many seconds, derived from those in the repository and the cache. New ones are kept in the
-    /// cache.
+    /// Fuzzes for this many seconds, starting from the inputs in the repository and the cache. New inputs are added to
+    /// the cache.
     Seconds(u32),
-    /// The inputs in the repository, each once.
+    /// Runs each input in the repository once.
     Replay,
 }
 
-/// Built targets. Other processes cannot build or run any until it is dropped.
+/// Built targets. Holds a lock: other processes cannot build or run any until it is dropped.
 pub struct Programs {
     folder: PathBuf,
-    /// For logs, inputs that break a target, and other files of running targets.
+    /// Folder for logs, inputs that break a target, and other files of running targets.
     work: PathBuf,
     _lock: File,
 }
 
 /// How a target ended.
 pub enum Outcome {
-    /// No fault was found, and what was done.
+    /// No fault was found. Says what was done.
     Sound(String),
-    /// The target's output, and how to reproduce it.
+    /// A fault was found. Has the target's output, and how to reproduce it.
     Broken(String),
 }
 
@@ -138,7 +138,7 @@ pub fn build() -> Result<Programs> {
     let mut cargo = command(workspace::cargo(), ["build", "--quiet", "--release", "--bins"]);
     cargo.args(["--target", &host, "--manifest-path", manifest]).current_dir(workspace::root());
     cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
-    // The flags need a nightly compiler. They work in this one, as `why_not` found.
+    // The flags need a nightly compiler. With this variable they work in the current one, as `why_not` checked.
     run(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
     Ok(Programs {
         folder: target.join(host).join("release"),
@@ -165,14 +165,14 @@ impl Programs {
             }
             Extent::Replay => {
                 let mut fuzz = command(&program, ["-runs=0"]);
-                // The leak check may see a thread that is just ending and report its memory as lost.
+                // The leak check may see a thread that is just ending and report its memory as leaked.
                 fuzz.arg(&seeds).env("ASAN_OPTIONS", "detect_leaks=0");
                 fuzz
             }
         };
         fuzz.arg(format!("-max_len={MAX_LEN}"));
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
-        // Leaks are checked once, after all inputs, because every check stops the process to trace it.
+        // Leaks are checked once, after all inputs, because each check stops the process to trace it.
         fuzz.args(["-detect_leaks=0", "-print_final_stats=1"]);
         fuzz.arg(format!("-artifact_prefix={}/", kept.display()));
         fuzz.env("TMPDIR", scratch.path()).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
@@ -190,14 +190,14 @@ impl Programs {
     }
 }
 
-/// How much was done, from the last lines of libFuzzer's output.
+/// Number of runs and coverage, from the last lines of libFuzzer's output.
 fn summary(said: &str) -> String {
     let done = said.lines().rev().find_map(|line| line.strip_prefix("Done ")).unwrap_or("an unknown number of runs");
     let covered = said.lines().rev().find_map(|line| line.split(" cov: ").nth(1)?.split(' ').next());
     format!("{done}, {} edges", covered.unwrap_or("no"))
 }
 
-/// The file with the input that broke the target.
+/// Path of the file with the input that broke the target.
 fn broken_by(said: &str) -> Option<&str> {
     said.lines().rev().find_map(|line| line.split("Test unit written to ").nth(1))
 }

@@ -12,10 +12,10 @@ mod foreign;
 use crate::host::command::{command, run_quietly};
 use crate::host::{python, workspace};
 
-/// Marker in a page: the option table of this type follows, up to [`END`].
+/// Marker in a page: the option table of a type follows, up to [`END`].
 const BEGIN: &str = "<!-- options: ";
 const END: &str = "<!-- end of options -->";
-/// Types with their own page.
+/// Types that have a page of their own, and so no table elsewhere.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("DiskHints", "[hints](../disk-hints.md)"),
     ("RegistryAuth", "[login](../sources.md#artifacts-in-a-registry)"),
@@ -56,7 +56,7 @@ pub fn fill_in_options() -> Result<Vec<PathBuf>> {
     Ok(outdated.into_iter().map(|(page, _)| page).collect())
 }
 
-/// The pages whose option tables are not those of the types, with the text they should have.
+/// The pages whose option tables do not match the types, with the text they should have.
 fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace::root();
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
@@ -78,7 +78,7 @@ pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect())
 }
 
-/// A page with the tables for its markers.
+/// The page with up-to-date tables at its markers.
 fn filled(page: &str, openapi: &Value) -> Result<String> {
     let mut text = String::new();
     let mut lines = page.split_inclusive('\n');
@@ -88,7 +88,7 @@ fn filled(page: &str, openapi: &Value) -> Result<String> {
             continue;
         };
         let rest: String = lines.by_ref().collect();
-        // An old table is replaced. A new marker has none yet.
+        // Replaces the old table. A new marker has none yet.
         let after = match rest.split_once(END) {
             Some((old, after)) if !old.contains(BEGIN) => after.to_owned(),
             _ => format!("\n{rest}"),
@@ -117,7 +117,7 @@ fn schema<'a>(name: &str, openapi: &'a Value) -> &'a Value {
     &openapi["components"]["schemas"][name]
 }
 
-/// Types of a type's options that have options themselves.
+/// The types among a type's options that have options themselves.
 fn nested(name: &str, openapi: &Value) -> Vec<String> {
     let properties = schema(name, openapi)["properties"].as_object();
     let types = properties.into_iter().flatten().filter_map(|(_, property)| reference(property));
@@ -129,7 +129,7 @@ fn nested(name: &str, openapi: &Value) -> Vec<String> {
     types
 }
 
-/// The type that a property refers to, alone or as the item of a list.
+/// The type that a property refers to, directly or as the item of a list.
 fn reference(property: &Value) -> Option<String> {
     let name = |value: &Value| Some(value["$ref"].as_str()?.rsplit('/').next()?.to_owned());
     let choices = property["oneOf"].as_array().into_iter().flatten();
@@ -167,7 +167,7 @@ fn table(name: &str, openapi: &Value) -> Result<String> {
     Ok(text)
 }
 
-/// The type of a property in words.
+/// A property's type, as the table shows it.
 fn kind(property: &Value, openapi: &Value) -> String {
     if property["type"] == "array" {
         return format!("list of {}", kind(&property["items"], openapi));

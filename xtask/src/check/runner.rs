@@ -16,20 +16,20 @@ use crate::host::command::{command, run_quietly, stdout, tail};
 use crate::host::workspace;
 use crate::lab::target_image::System;
 
-/// Maximum number of test programs at the same time, if there are as many processors. Each runs one test at a time: an
-/// emulated machine uses a whole core, and its time limits assume that it has one.
+/// Maximum number of test programs at the same time, if there are as many processors. Each program runs one test at a
+/// time, because an emulated machine uses a whole core and its time limits assume that it has one.
 const AT_ONCE: usize = 2;
 
-/// Printed by a test that lacks something it needs here, such as root, a tool or a file system of the kernel.
+/// Prefix printed by a test that cannot check everything here, for lack of root, a tool or a kernel feature.
 const NOT_CHECKED: &str = "not checked: ";
 
-/// A program that takes longer hangs. The longest takes ten minutes on two cores.
+/// A program that takes longer hangs. The longest one takes ten minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whole-machine tests that take longer than two minutes, with what only they need, and take turns, each with the system that
-/// only it installs, if any.
+/// Whole-machine tests that take longer than two minutes, and therefore take turns. Each has the system that only it
+/// installs, if any.
 pub const LONG: [(&str, Option<System>); 7] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
@@ -41,17 +41,17 @@ pub const LONG: [(&str, Option<System>); 7] = [
     ("an_arm64_debian_is_installed_until_it_runs", Some(System::Arm64)),
 ];
 
-/// Whether a test starts a machine with arm64.
+/// Whether a test starts an arm64 machine.
 pub fn is_arm64(test: &str) -> bool {
     test.contains("_arm64_")
 }
 
-/// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.
+/// Index in [`LONG`] of this commit's test. Each commit has a fixed test, and the next commit has the next one.
 pub fn turn() -> usize {
     commit() % LONG.len()
 }
 
-/// The number of this commit, by which those take turns that do not run each time.
+/// Number of commits up to this one, for checks that take turns.
 pub fn commit() -> usize {
     let count = stdout(command("git", ["rev-list", "--count", "HEAD"]).current_dir(workspace::root()));
     count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -64,7 +64,7 @@ pub struct Tally {
     pub passed: u32,
     /// Tests that failed.
     pub failed: u32,
-    /// Tests that did not check everything.
+    /// Tests that could not check everything.
     pub skipped: u32,
     /// Programs that did not end with a summary without failures.
     pub broken: Vec<String>,
@@ -72,21 +72,21 @@ pub struct Tally {
 
 /// A test program.
 pub struct Program {
-    /// Package and target.
+    /// Package and target, such as `server/api`.
     name: String,
     executable: PathBuf,
-    /// The folder in which cargo would run it.
+    /// The folder where cargo would run it.
     folder: PathBuf,
 }
 
 impl Program {
-    /// Whether this is the test program with that name.
+    /// Whether this is the test program of this target.
     pub fn is(&self, target: &str) -> bool {
         self.name.rsplit('/').next() == Some(target)
     }
 }
 
-/// Builds the test programs with this cargo command, which knows its target directory. Whole-machine tests come first,
+/// Builds the test programs with this cargo command, which sets the target directory. Whole-machine tests come first,
 /// because they take longest.
 pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     cargo.args(["test", "--quiet", "--workspace", "--all-targets", "--no-run"]);
@@ -130,15 +130,15 @@ struct Profile {
     test: bool,
 }
 
-/// Runs the programs, prints each one's output when it has ended, and adds up their summaries. While a program runs,
-/// its output is in a file with its name in the folder.
+/// Runs the programs, prints each one's output when it ends, and adds up their summaries. While a program runs, its
+/// output is in a file of that name in the folder.
 pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let tally = Mutex::new(Tally::default());
     let waiting = Mutex::new(programs.into_iter());
     let next = || waiting.lock().ok()?.next();
-    // Namespaces that other programs create meanwhile would keep a program's mounts busy. Creating a namespace may not
-    // be permitted.
+    // In separate mount namespaces, if permitted: otherwise namespaces that other programs create meanwhile would keep
+    // a program's mounts busy.
     let may_part = run_quietly(&mut command("unshare", ["--mount", "true"])).is_ok();
     let starter: &[&str] = if may_part { &["unshare", "--mount"] } else { &["env"] };
     thread::scope(|scope| {
@@ -163,7 +163,7 @@ pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> R
     Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// The output of a program.
+/// The output of a test program.
 struct Said {
     out: String,
     errors: String,
@@ -177,7 +177,7 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
     let mut test = command(starter[0], &starter[1..]);
     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
-    // Otherwise output would be mixed with test names, and log lines would differ from what tests expect.
+    // With these variables, output would be mixed with test names, and log lines would differ from what tests expect.
     test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG");
     for name in ["NO_PROXY", "no_proxy"] {
         // Tests must reach their servers without a proxy.
@@ -203,8 +203,8 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     Ok(Said { out: text(&out)?, errors: text(&errors)?, status })
 }
 
-/// The output without that of passed tests, and for each passed test that did not check everything, its name and what
-/// it lacked.
+/// The output without the output of passed tests. Also returns the passed tests that did not check everything, with
+/// what they lacked.
 fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
     let (mut text, mut unchecked) = (String::new(), Vec::new());
     let (mut in_passed, mut in_failed, mut test) = (false, false, "");
@@ -236,8 +236,8 @@ impl Tally {
         self.broken.extend((!is_good).then(|| program.name.clone()));
     }
 
-    /// Adds a program's results, and its tests that did not check everything. False if there is no summary, or one with
-    /// failures.
+    /// Adds a program's results, and its tests that did not check everything. Returns false if the summary is missing
+    /// or has failures.
     fn add(&mut self, text: &str, unchecked: &[(String, String)]) -> bool {
         let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ")).next_back();
         let Some(counts) = counts else { return false };

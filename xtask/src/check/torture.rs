@@ -1,5 +1,5 @@
-//! Power cut tests: whenever the power fails while a disk is written, firmware must find the whole old system, the
-//! whole new one, or nothing.
+//! Power cut tests. Wherever the power fails while a disk is written, firmware must find the whole old system, the
+//! whole new system, or nothing.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,24 +21,24 @@ use growing::Growing;
 pub use record::{Run, record};
 pub use tally::Tally;
 
-/// The initial content of a disk, and the requests to it.
+/// The initial content of a disk, and all requests to it.
 pub struct Recording {
     before: Vec<u8>,
     requests: Vec<Request>,
     runs: Vec<Run>,
-    /// For each run, how the kernel grows a file system of the complete system, if it does.
+    /// For each run, how the kernel grows a file system afterwards, if it does.
     growing: Vec<Option<Growing>>,
 }
 
 /// One power cut.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// Number of the cut for its seed.
+    /// Number of this cut in the sequence of its seed.
     pub trial: u64,
     run: usize,
-    /// Number of requests done before it.
+    /// Number of requests done before the cut.
     at: usize,
-    /// Number of flushes of the run before it.
+    /// Number of flushes in the same run before the cut.
     flushes: usize,
     dice: Dice,
 }
@@ -46,23 +46,23 @@ pub struct Cut {
 /// What firmware finds on a disk after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Found {
-    /// No partition table, so the firmware starts nothing.
+    /// Without a partition table, so that firmware starts nothing.
     Nothing,
     /// The whole old system.
     Old,
     /// The whole verified image.
     New,
-    /// A table that leads to something else.
+    /// A table that refers to something else than a whole system.
     Unverified {
         /// Which table.
         place: Place,
-        /// Whether firmware made from EDK2 uses it. Only other firmware uses a GPT without a protective MBR.
+        /// Whether firmware based on EDK2 uses the table. Only other firmware uses a GPT without a protective MBR.
         by_edk2: bool,
     },
 }
 
 impl Found {
-    /// A description in words.
+    /// A description in words, such as "the old system".
     pub fn describe(self) -> String {
         match self {
             Found::Nothing => "nothing".to_owned(),
@@ -104,7 +104,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The runs.
+    /// The recorded runs in order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -114,8 +114,9 @@ impl Recording {
         start..self.runs[run].end
     }
 
-    /// The cut with this number. Half of the cuts are after random requests. The others are spread over the stretches
-    /// between flushes, because the shortest are the most critical, and often at their ends, where most can go wrong.
+    /// The cut with this number. Half of the cuts are after random requests. The others are spread over the periods
+    /// between flushes, often at their ends, because the shortest periods are the most critical and the most can go
+    /// wrong at their ends.
     fn cut(&self, seed: u64, trial: u64) -> Cut {
         let mut dice = Dice::new(seed, trial);
         let run = dice.below(self.runs.len());
@@ -134,7 +135,7 @@ impl Recording {
         Cut { trial, run, at, flushes, dice }
     }
 
-    /// The disk after a cut.
+    /// The content of the disk after a cut.
     pub fn disk_after(&self, cut: &Cut) -> Vec<u8> {
         let durable = self.flushed_before(cut.at);
         let mut disk = self.before.clone();
@@ -143,14 +144,14 @@ impl Recording {
         disk
     }
 
-    /// Applies what survives of the requests from `flushed`, which follows a flush, to the cut.
+    /// Applies the surviving requests from number `flushed`, which follows a flush, up to the cut.
     fn survive(&self, disk: &mut [u8], flushed: usize, cut: &Cut) {
         let is_growing = self.growing[cut.run].as_ref().is_some_and(|growing| growing.has_begun(cut.at));
         let whole = if is_growing { growing::WHOLE } else { write_log::SECTOR };
         power_cut::survive(disk, &self.requests[flushed..cut.at], whole, &mut cut.dice.clone());
     }
 
-    /// The number of requests up to and including the last flush before this one.
+    /// The number of requests up to and including the last flush before request `at`.
     fn flushed_before(&self, at: usize) -> usize {
         self.requests[..at].iter().rposition(|request| *request == Request::Flush).map_or(0, |flush| flush + 1)
     }
@@ -159,7 +160,7 @@ impl Recording {
     pub fn judge(&self, seed: u64, cuts: u64, mut tell: impl FnMut(&Tally)) -> Result<Tally> {
         let mut tally = Tally::default();
         let mut cuts: Vec<Cut> = (0..cuts).map(|trial| self.cut(seed, trial)).collect();
-        // Sorted by time, so that each request is applied once and not a thousand times.
+        // Sorted by time, so that each request is applied only once.
         cuts.sort_by_key(|cut| cut.at);
         let mut old = self.before.clone();
         for (run, Run { installs, .. }) in self.runs.iter().enumerate() {
@@ -185,8 +186,7 @@ impl Recording {
     }
 }
 
-/// What firmware finds. A system is whole if the table is one of its own and everything the table refers to is
-/// unchanged.
+/// What firmware finds. A system is whole if its table is unchanged, and so is everything the table refers to.
 fn found(disk: &[u8], old: &[u8], new: Option<&Vec<u8>>) -> Found {
     let mut found = Found::Nothing;
     let (old_tables, new_tables) = (tables::find(old), new.map_or(Vec::new(), |new| tables::find(new)));

@@ -19,7 +19,7 @@ use xtask::host::{packages, workspace};
 pub struct Bench {
     #[command(subcommand)]
     what: What,
-    /// One short round with little data: shows that the benchmark works, not how fast anything is
+    /// One short round with little data: shows that the benchmark works, but measures nothing
     #[arg(long, global = true)]
     short: bool,
 }
@@ -43,13 +43,13 @@ enum What {
         /// Number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// Measure only these ways.
+        /// Measure only these ways of installing.
         #[arg(long, value_delimiter = ',', value_parser = ["kernel", "https", "pxe"])]
         way: Vec<String>,
     },
     /// Attack the server while fifty nodes report to it.
     Siege {
-        /// Seconds of each attack.
+        /// Duration of each attack in seconds.
         #[arg(long, default_value_t = 20)]
         seconds: u64,
     },
@@ -62,7 +62,7 @@ enum What {
 }
 
 impl Bench {
-    /// The benchmark whose turn it is, in its short form.
+    /// The benchmark for this turn, in its short form.
     pub fn short(turn: usize) -> Self {
         let what = match turn % 4 {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
@@ -73,7 +73,7 @@ impl Bench {
         Self { what, short: true }
     }
 
-    /// The name of the command.
+    /// Name of the benchmark's command.
     pub fn name(&self) -> &'static str {
         match self.what {
             What::Stream { .. } => "stream",
@@ -83,14 +83,14 @@ impl Bench {
         }
     }
 
-    /// What this host lacks to run it, if anything.
+    /// What this host lacks to run the benchmark. `None` if it can run.
     pub fn lacks(&self) -> Result<Option<&'static str>> {
         let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
         if needs_root && !packages::is_root()? {
-            return Ok(Some("no root"));
+            return Ok(Some("no root access"));
         }
         let stalls = matches!(&self.what, What::Stream { disk, .. } if disk.contains(&Kind::Slow));
-        Ok((stalls && !stalls::are_possible()).then_some("no control group that can hold back a disk"))
+        Ok((stalls && !stalls::are_possible()).then_some("no control group that can throttle a disk"))
     }
 
     pub fn run(self) -> Result<()> {
@@ -134,7 +134,8 @@ impl Bench {
 }
 
 impl What {
-    /// The same with as little work as shows that it works: one round, and where nothing is chosen, what differs most.
+    /// The same benchmark with the least work that shows that it works: one round, and by default the most different
+    /// cases.
     fn shortened(self) -> Self {
         let or = |chosen: Vec<String>, names: &[&str]| match chosen.is_empty() {
             true => names.iter().map(|name| (*name).to_owned()).collect(),

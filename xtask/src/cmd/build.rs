@@ -28,7 +28,7 @@ impl Build {
         let folder = workspace::root().join("target/slipway").join(self.arch.name());
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let binary = folder.join("slipway");
-        // Not overwritten in place, because it may be running.
+        // Renamed over the old file instead of overwriting it, because the old one may be running.
         let fresh = folder.join(format!("slipway.{}", std::process::id()));
         fs::copy(&built, &fresh).with_context(|| format!("copying {}", built.display()))?;
         fs::rename(&fresh, &binary).with_context(|| format!("creating {}", binary.display()))?;

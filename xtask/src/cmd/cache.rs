@@ -8,7 +8,7 @@ use slipway_protocol::shared::printable::size;
 use xtask::host::cache;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Inputs found by fuzzing cannot be rebuilt.
+/// Kind of entry that is never removed, because inputs found by fuzzing cannot be rebuilt.
 const NEVER_REMOVED: &str = "fuzz-corpus";
 
 /// List what is cached, or remove what has not been used for a while.

@@ -60,7 +60,7 @@ impl Demo {
     }
 }
 
-/// What was shown already, so that nothing is shown twice.
+/// What the terminal shows. Remembers what was printed, so that nothing is printed twice.
 struct Screen {
     redraws: bool,
     began: Instant,
@@ -78,7 +78,8 @@ impl Screen {
     }
 
     fn show(&mut self, status: &NodeStatus) {
-        // The state "installing" comes before the messages of the steps, every other state after them.
+        // While the state is "installing", it is printed before the messages of the steps; any other state is printed
+        // after them.
         if status.state == NodeState::Installing {
             self.show_state(status.state);
         }

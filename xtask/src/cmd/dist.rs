@@ -15,7 +15,7 @@ pub struct Dist {
     /// Architecture of boot images; may be given several times [default: all]
     #[arg(long = "arch", value_enum)]
     archs: Vec<Arch>,
-    /// Folder for the files, which is emptied
+    /// Folder for the files; it is emptied first
     #[arg(long, value_name = "DIR", default_value = "target/slipway/dist")]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fresh`: the README's commands on a machine without any trace of the project.
+//! `cargo xtask fresh`: the README's commands on a machine that has never seen the project.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use xtask::build::prepare;
 use xtask::check::fresh;
 use xtask::host::workspace;
 
-/// Run the README's commands on a machine without any trace of the project.
+/// Run the README's commands on a machine that has never seen the project.
 ///
-/// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache. The last commit is
-/// cloned into it. Only downloads are kept between runs. Needs root.
+/// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache, and a clone of the
+/// last commit. Only downloads are kept between runs. Needs root.
 #[derive(Args)]
 pub struct Fresh {
     /// Only the commands that contain this word, such as `demo` [default: all].
     word: Option<String>,
-    /// Share this folder of the cache, which takes longest to build, with the machine.
+    /// Share this cache folder with the machine. It takes longest to build.
     #[arg(long, value_name = "NAME", value_parser = fresh::SLOWEST)]
     lend: Vec<String>,
     /// Keep the machine's folder.
@@ -32,7 +32,7 @@ impl Fresh {
         commands.retain(|command| self.word.as_ref().is_none_or(|word| command.split(' ').any(|part| part == word)));
         if commands.is_empty() {
             bail!(
-                "looking for commands with {:?} in {}: there are none",
+                "looking for commands with {:?} in {}: no command matches",
                 self.word.unwrap_or_default(),
                 readme.display()
             );

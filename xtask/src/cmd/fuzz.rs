@@ -13,8 +13,8 @@ const AT_A_TIME: usize = 2;
 
 /// Test the parsers of untrusted data with a fuzzer.
 ///
-/// Inputs found before are kept in the cache folder, and fuzzing continues from them. An input that breaks a target is
-/// kept as a file. If the toolchain cannot build the targets, that is reported, but is not a failure.
+/// Fuzzing continues from the inputs found before, which are kept in the cache folder. An input that breaks a target is
+/// saved as a file. If the toolchain cannot build the targets, the command says so and succeeds.
 #[derive(Args)]
 pub struct Fuzz {
     /// How long each target runs, in seconds.

@@ -11,9 +11,9 @@ use slipway_protocol::node::boot_settings;
 use xtask::build::{image, kernel, prepare, server};
 use xtask::host::command::{command, run};
 
-/// Build kernel, initramfs, unified kernel image, and the images of a stick and of a disc, for one server.
+/// Build kernel, initramfs, unified kernel image, and images for a USB stick and an optical disc, for one server.
 ///
-/// The command builds the parts of the boot image and slipway-server, whose command `media build` makes the files.
+/// The command builds the parts of the boot image and slipway-server, then runs `slipway-server media build`.
 #[derive(Args)]
 pub struct Image {
     /// HTTPS URL of the server, as machines reach it
@@ -41,7 +41,7 @@ pub struct Image {
 
 impl Image {
     pub fn run(self) -> Result<()> {
-        // Checked before anything is built: a machine could not correct a wrong URL or CA.
+        // Checked before the build, because a machine could not correct a wrong URL or CA.
         let wrong = |what: &str, wrong: String| anyhow!("checking the configuration of the boot image: {what} {wrong}");
         boot_settings::check_server(&self.server_url).map_err(|why| wrong(&format!("{:?}", self.server_url), why))?;
         let ca = fs::read_to_string(&self.ca).with_context(|| format!("reading {}", self.ca.display()))?;

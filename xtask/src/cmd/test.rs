@@ -17,7 +17,8 @@ use super::bench::Bench;
 
 /// Run every check.
 ///
-/// Whole-machine tests that take longer than two minutes, with what only they need, take turns: each commit runs one of them.
+/// Whole-machine tests that take longer than two minutes take turns: each commit runs one of them, and builds what it
+/// needs.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
@@ -64,11 +65,11 @@ impl Test {
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
         }
         if self.filter.is_none() {
-            // Built here, so that the build does not count as time of the first test that needs them.
+            // Built here, so that the build does not count as part of the first test's time.
             let began = Instant::now();
             let wanted = |system: &System| left_out.iter().all(|(_, other)| *other != Some(*system));
             for system in System::ALL.into_iter().filter(wanted) {
-                // Not each host can. The test says so, and is skipped.
+                // Some hosts cannot run it. The test then says so and is skipped.
                 if system != System::Arm64 || translation::ensure().is_ok() {
                     target_image::build(system)?;
                 }
@@ -134,8 +135,7 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the short form of the benchmark whose turn it is, so that none breaks unseen. Its figures count for nothing
-/// here.
+/// Runs the short form of the benchmark for this turn, so that a broken benchmark is noticed. Its figures are not used.
 fn measure_shortly(tally: &mut Tally) -> Result<()> {
     let began = Instant::now();
     let bench = Bench::short(runner::commit());

@@ -9,25 +9,25 @@ use xtask::build::prepare;
 use xtask::check::torture::{self, Recording};
 use xtask::host::workspace;
 
-/// Cuts between two lines of progress.
+/// Number of cuts between two lines of progress.
 const LINE_EVERY: u64 = 100;
 
 /// Cut the power while disks are written, a thousand times.
 ///
 /// A machine installs images on a disk whose requests are recorded. For each cut, one possible content of the disk is
-/// computed. It must be the whole old system, the whole new system, or nothing that firmware finds.
+/// computed. It must be the whole old system, the whole new system, or a disk on which firmware finds nothing to boot.
 #[derive(Args)]
 pub struct Torture {
     /// Number of cuts.
     #[arg(long, default_value_t = 1000)]
     cuts: u64,
-    /// How many of the resulting disks are booted in firmware.
+    /// Number of resulting disks that are booted in firmware.
     #[arg(long, default_value_t = 20)]
     boots: usize,
     /// Random seed of all cuts [default: the time].
     #[arg(long)]
     seed: Option<u64>,
-    /// Use the last recording, to cut the same requests again.
+    /// Reuse the last recording, to cut the same requests again.
     #[arg(long)]
     again: bool,
 }

@@ -1,5 +1,5 @@
-//! Build results are kept in the user's cache folder, under the digest of their inputs, so that every clone of the
-//! repository finds them.
+//! Keeps build results in the user's cache folder, under the digest of their inputs, so that all clones of the
+//! repository share them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -32,9 +32,9 @@ pub fn folder(name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A cargo target directory shared by all clones of the repository, so that dependencies are compiled once. The
-/// repository's own crates compiled by another clone are removed in each of these profiles (arguments of `cargo
-/// clean`), because cargo detects changes by file times, which cannot be compared between clones.
+/// A cargo target directory shared by all clones of the repository, so that dependencies are compiled once. For each of
+/// these profiles (arguments of `cargo clean`), the repository's own crates are removed if another clone compiled them:
+/// cargo detects changes by file times, which are not comparable between clones.
 pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     let target = folder(name)?;
     let (owner, clone) = (target.join("clone"), clone_id()?);
@@ -51,7 +51,7 @@ pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// Identifies this clone, even against an earlier clone at the same path.
+/// Identifies this clone. A new clone at the same path gets a new identity.
 fn clone_id() -> Result<String> {
     let root = workspace::root();
     let path = root.join("target/slipway/clone");
@@ -64,16 +64,16 @@ fn clone_id() -> Result<String> {
     Ok(format!("{} {nonce}", root.display()))
 }
 
-/// The digest of a build's inputs.
+/// Digest of a build's inputs.
 pub struct Key(Sha256);
 
 impl Key {
-    /// A key for one kind of build. Raise the number in the name if the recipe changes in a way its inputs do not show.
+    /// A key for one kind of build. Raise the number in the name when the recipe changes but its inputs do not.
     pub fn new(kind: &str) -> Self {
         Self(Sha256::new()).with("kind", kind)
     }
 
-    /// Adds one input. Lengths are hashed too, so that different lists of inputs cannot give the same bytes.
+    /// Adds one input. Lengths are hashed too, so that different lists of inputs never hash the same bytes.
     pub fn with(mut self, label: &str, value: impl AsRef<[u8]>) -> Self {
         for part in [label.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
@@ -82,7 +82,7 @@ impl Key {
         self
     }
 
-    /// Adds a file's bytes, or every file below a folder with its path in the folder.
+    /// Adds a file's bytes, or every file below a folder with its relative path.
     pub fn with_path(mut self, path: &Path) -> Result<Self> {
         for file in files_below(path)? {
             let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
@@ -114,7 +114,7 @@ pub fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The folder `name/key` of the cache. If it is missing, `build` fills a new folder, which is renamed only after
+/// Returns the folder `name/key` of the cache. If it is missing, `build` fills a new folder, which is renamed only on
 /// success, so that an interrupted build never looks finished. A second process waits for the first.
 pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let parent = folder(name)?;
@@ -153,13 +153,13 @@ pub struct CacheEntry {
     pub used: SystemTime,
 }
 
-/// Everything in the cache, the longest unused first.
+/// Everything in the cache, least recently used first.
 pub fn entries() -> Result<Vec<CacheEntry>> {
     let root = root()?;
     let mut entries = Vec::new();
     for kind in children(&root)? {
         let below = if kind.is_dir() { children(&kind)? } else { Vec::new() };
-        // Keyed entries are used one by one, others as a whole.
+        // Keyed entries are listed one by one, others as a whole.
         let is_keyed = below.iter().any(|path| path.is_dir() && is_key(path));
         for path in if is_keyed { below } else { vec![kind] } {
             let metadata = path.metadata().with_context(|| format!("reading {}", path.display()))?;
@@ -172,7 +172,7 @@ pub fn entries() -> Result<Vec<CacheEntry>> {
     Ok(entries)
 }
 
-/// Removes an entry, unless it is being built now. Returns whether it is gone.
+/// Removes an entry, unless it is being built now. Returns whether it was removed.
 pub fn remove(entry: &CacheEntry) -> Result<bool> {
     let path = root()?.join(&entry.name);
     let lock_path = path.with_extension("lock");

@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The program with its arguments, for the functions below. Cargo's variables about our package are removed: another
-/// cargo would take them for a change and recompile the crates that read them.
+/// The program with its arguments, for the functions below. Removes cargo's variables about our package, because
+/// another cargo would take them for a change and recompile the crates that read them.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     // The output is parsed, so it must be English.
@@ -30,13 +30,13 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command without showing its output. On failure the error contains the end of it.
+/// Runs the command without showing its output. On failure the error contains the last lines.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     captured(command).map(drop)
 }
 
-/// Runs the command and prints `message` once, when a line on standard error first begins with `word`: cargo prints
-/// `Compiling` if there is something to do. Other output is shown only on failure.
+/// Runs the command and prints `message` once, when the first line on standard error begins with `word`: cargo prints
+/// `Compiling` if there is something to compile. Other output is shown only on failure.
 pub fn run_and_tell(command: &mut Command, word: &str, message: &str) -> Result<()> {
     let name = name(command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();

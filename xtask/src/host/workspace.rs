@@ -1,4 +1,4 @@
-//! The path of the repository, and the folders that a package is built from.
+//! Paths of the repository and of the folders that a package is built from.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use serde::Deserialize;
 
 use crate::host::command::{command, stdout};
 
-/// The root of the repository: that of the package cargo runs, else that of the current directory. Not the one this
-/// program was compiled in, which may be another clone.
+/// The root of the repository, found from the package cargo runs or else from the current directory. Not the path this
+/// program was compiled at, which may be another clone.
 pub fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).or_else(|| std::env::current_dir().ok());
     let here = here.unwrap_or_default();
     here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(&here).to_owned()
 }
 
-/// The cargo that runs us, or the one in the path.
+/// The cargo that runs us, or the one in `PATH`.
 pub fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

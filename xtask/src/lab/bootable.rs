@@ -1,4 +1,4 @@
-//! Disk images from which UEFI firmware starts a program.
+//! Disk images with a program that UEFI firmware starts.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,24 @@ use crate::host::command::{command, run_quietly};
 use crate::host::packages;
 use crate::lab::qemu::create_disk;
 
-/// Where the EFI system partition starts, in bytes.
+/// Offset of the EFI system partition in bytes.
 const PARTITION: u64 = 1 << 20;
-/// Least free space of the file system at the end of the partition, in bytes.
+/// Minimum free space at the end of the partition's file system, in bytes.
 pub const SLACK: u64 = 512 << 10;
-/// Heads times sectors per track. mformat needs a whole number of these.
+/// Sectors per cylinder (heads times sectors per track). mformat needs a whole number of cylinders.
 const TRACK: u64 = 64 * 32;
 const SECTOR: u64 = 512;
 
-/// Makes an image of `size` bytes, at least 64 MiB: a GUID partition table and an EFI system partition (UEFI
-/// specification, 13.3) with a program, where firmware of its architecture looks for it, and a file of other bytes. Without a network, the network boot loader
-/// [`crate::lab::qemu::firmware::IPXE`] prints its greeting and gives up.
+/// Makes an image of `size` bytes, at least 64 MiB, with a GUID partition table and an EFI system partition (UEFI
+/// specification, 13.3). The partition has the program at the path where firmware of its architecture looks, and a file
+/// with the bytes of `filler`. Without a network, the network boot loader [`crate::lab::qemu::firmware::IPXE`] prints
+/// its greeting and gives up.
 pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()> {
     packages::ensure(packages::TARGET_IMAGE)?;
     let removable = format!("::EFI/BOOT/BOOT{}.EFI", architecture(program)?.to_ascii_uppercase());
     create_disk(image, size)?;
     run_quietly(command("sgdisk", ["--new=1:2048:0", "--typecode=1:ef00"]).arg(image))?;
-    // mtools names a partition by the image and its offset.
+    // mtools takes a partition as the image's path and an offset.
     let partition = format!("{}@@{PARTITION}", image.display());
     let sectors = (size - 2 * PARTITION - SLACK) / SECTOR / TRACK * TRACK;
     let sectors = sectors.to_string();
@@ -42,15 +43,15 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
     Ok(())
 }
 
-/// The architecture of an EFI program by its machine type ("PE Format", "Machine Types"), as in file names of the
-/// firmware.
+/// The architecture in an EFI program's machine type ("PE Format", "Machine Types"), in the spelling of the firmware's
+/// file names.
 fn architecture(program: &Path) -> Result<&'static str> {
     let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let field = |at: usize, length: usize| {
         let field = bytes.get(at..at + length)?;
         Some(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
     };
-    // The file header follows the signature, which the DOS header points to.
+    // The DOS header points to the PE signature; the file header follows it.
     match field(0x3c, 4).and_then(|pe| field(pe + 4, 2)) {
         Some(0x8664) => Ok(Arch::X86_64.efi()),
         Some(0xaa64) => Ok(Arch::Aarch64.efi()),

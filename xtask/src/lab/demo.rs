@@ -1,5 +1,5 @@
 //! A complete installation with nothing simulated: a real Debian on an empty machine, from power-on by UEFI firmware
-//! and iPXE to its report that it runs.
+//! and iPXE to the report that the system runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use crate::lab::server::Lab;
 use crate::lab::target_image::{self, System, TargetImage};
 
-/// The operator's name for the machine.
+/// Name that the operator gives the machine.
 pub const NAME: &str = "demo";
 /// Kernel argument that the operator adds to the installed system.
 pub const KERNEL_ARGUMENT: &str = "slipway.demo=1";
 /// SMBIOS UUID with which the operator registers the machine before power-on.
 const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a01";
 const DISK_SIZE: u64 = 4 << 30;
-/// The smallest memory that slipway supports.
+/// Smallest memory that slipway supports, in MiB.
 const MEMORY_MIB: u32 = 512;
-/// Emulated processors are slow. An installation that takes longer than this hangs.
+/// Emulated processors are slow. An installation that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A server with something to install, and its machine, which is switched off.
+/// A server with something to install, and a machine that is switched off.
 pub struct Demo {
-    /// The server.
+    /// The server and its data.
     pub lab: Lab,
     /// Size of the initramfs in bytes.
     pub initramfs_bytes: u64,
@@ -35,9 +35,9 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Builds what is missing, starts the server, and prepares the installation as an operator. All files are in the
-    /// folder, which is recreated. `say` receives progress messages. With `keep`, server and machine outlive the
-    /// terminal.
+    /// Builds what is missing, starts the server, and prepares the installation as an operator would. All files are in
+    /// the folder, which is recreated. `say` receives progress messages. With `keep`, server and machine keep running
+    /// when the terminal closes.
     pub fn prepare(folder: &Path, keep: bool, say: &dyn Fn(&str)) -> Result<Self> {
         let install = |lab: &Lab, _: &TargetImage, digest: &str| {
             let system = ["os", "add", "debian-12", "--image", digest, "--phone-home", "--kernel-arg", KERNEL_ARGUMENT];
@@ -47,8 +47,8 @@ impl Demo {
         Self::with(folder, keep, System::SystemdBoot, say, &install)
     }
 
-    /// Like [`Demo::prepare`] for another system, with a run started by `start_run`, which gets the server, the image,
-    /// and the image's digest on the server.
+    /// Like [`Demo::prepare`] for another system. `start_run` creates the run; it gets the server, the image, and the
+    /// image's digest on the server.
     pub fn with(
         folder: &Path,
         keep: bool,
@@ -94,8 +94,8 @@ impl Demo {
         Machine::start(&config, &self.folder.join("machine"))
     }
 
-    /// Calls `show` with the server's status of the node whenever it changes, until the node runs or has failed. A
-    /// machine that takes too long is an error.
+    /// Calls `show` with the node's status whenever it changes, until the node runs or has failed. Fails if the machine
+    /// takes too long.
     pub fn watch(&self, machine: &mut Machine, mut show: impl FnMut(&NodeStatus)) -> Result<NodeStatus> {
         let changes = self.lab.watch(NAME)?;
         let deadline = Instant::now() + LIMIT;
@@ -111,7 +111,7 @@ impl Demo {
                 bail!("watching the machine: QEMU has ended; its console is in {log}");
             }
             if Instant::now() > deadline {
-                bail!("watching the machine: not running after {} s; its console is in {log}", LIMIT.as_secs());
+                bail!("watching the machine: no running system after {} s; its console is in {log}", LIMIT.as_secs());
             }
         }
     }

@@ -1,6 +1,7 @@
-//! The possible content of a disk with a volatile cache after a power cut. Everything done before the last flush is
-//! there. Of each later request any sectors may be there; a disk writes a sector whole or not at all. If two requests
-//! wrote the same sector and both survived, the later wins, because the cache has one content per sector.
+//! Computes a possible content of a disk with a volatile cache after a power cut. Everything before the last flush is
+//! on the disk. Of each later request, any subset of sectors may be; a sector is written whole or not at all. If two
+//! requests wrote the same sector and both survived, the later one wins, because the cache holds one content per
+//! sector.
 
 use crate::lab::write_log::Request;
 
@@ -9,7 +10,7 @@ use crate::lab::write_log::Request;
 pub struct Dice(u64);
 
 impl Dice {
-    /// The numbers for one trial of many.
+    /// The sequence of random numbers for one trial.
     pub fn new(seed: u64, trial: u64) -> Self {
         let mut dice = Self(seed);
         Self(dice.roll() ^ trial.wrapping_mul(0xd134_2543_de82_ef95))
@@ -27,18 +28,18 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    /// True with this probability in sixteenths.
+    /// True with a probability of `sixteenths`/16.
     fn chance(&mut self, sixteenths: usize) -> bool {
         self.below(16) < sixteenths
     }
 }
 
-/// Sixteenths that survive. Very small and large shares matter as much as half: a fault may show only if one request
-/// survives alone, or is the only one missing.
+/// Probabilities of survival in sixteenths. The extremes matter as much as half: a fault may show only if a single
+/// request survives, or is the only one missing.
 const SHARES: [usize; 5] = [0, 1, 8, 15, 16];
 
-/// Applies the requests as far as they survived the cut. `requests` are those since the last flush. The disk writes
-/// aligned pieces of `whole` bytes whole or not at all.
+/// Applies the requests that survive the cut. `requests` are those since the last flush. The disk writes aligned pieces
+/// of `whole` bytes whole or not at all.
 pub fn survive(disk: &mut [u8], requests: &[Request], whole: usize, dice: &mut Dice) {
     let (kept, torn) = (SHARES[dice.below(SHARES.len())], SHARES[dice.below(SHARES.len())]);
     for request in requests {
@@ -60,7 +61,7 @@ pub fn survive(disk: &mut [u8], requests: &[Request], whole: usize, dice: &mut D
     }
 }
 
-/// Applies a request.
+/// Applies a whole request.
 pub fn apply(disk: &mut [u8], request: &Request) {
     if let Request::Write { offset, bytes } = request {
         put(disk, *offset as usize, bytes);
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::lab::write_log::SECTOR;
 
-    /// One request writes two sectors, another rewrites the second: only possible results may occur.
+    /// One request writes two sectors and another rewrites the second. Only possible results may occur.
     #[test]
     fn any_part_of_what_was_not_flushed_survives_and_nothing_else() {
         let write = |offset: usize, bytes: Vec<u8>| Request::Write { offset: offset as u64, bytes };

@@ -1,5 +1,5 @@
-//! Whole machines in QEMU: firmware or a kernel of ours, disks in files, and network cards on QEMU's user network,
-//! which reach this host's loopback as 10.0.2.2.
+//! Whole machines in QEMU: firmware or one of our kernels, disks in files, and network cards on QEMU's user network,
+//! where this host's loopback is 10.0.2.2.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -32,26 +32,26 @@ const POLL: Duration = Duration::from_millis(50);
 /// How a machine starts.
 #[derive(Clone, Debug)]
 pub enum Boot {
-    /// By UEFI firmware. Its variables are kept in the machine's folder. With a URI it boots from there once, then from
-    /// disk.
+    /// By UEFI firmware. The machine's folder keeps its variables. With a URI, the first boot is from there and later
+    /// ones are from disk.
     Uefi {
-        /// HTTP or HTTPS URL of an EFI program.
+        /// HTTP or HTTPS URL of an EFI program, for the first boot.
         uri: Option<String>,
     },
-    /// The same by a newer release of the firmware.
+    /// Like `Uefi`, with a newer release of the firmware.
     NewerUefi {
-        /// HTTP or HTTPS URL of an EFI program.
+        /// HTTP or HTTPS URL of an EFI program, for the first boot.
         uri: Option<String>,
     },
-    /// By UEFI firmware, over the network by PXE.
+    /// By UEFI firmware, from the network by PXE.
     UefiPxe,
-    /// By a BIOS, over the network by PXE: with the option ROM of a card that has one.
+    /// By a BIOS, from the network by PXE. The card must have an option ROM.
     BiosPxe,
     /// By a kernel that QEMU loads into memory. Saves seconds in tests that are not about booting.
     Kernel {
-        /// The kernel.
+        /// Path of the kernel.
         vmlinuz: PathBuf,
-        /// The initramfs.
+        /// Path of the initramfs.
         initramfs: PathBuf,
         /// The kernel's command line.
         cmdline: String,
@@ -72,18 +72,18 @@ pub struct Disk {
 pub struct Nic {
     /// MAC address.
     pub mac: String,
-    /// URL that DHCP gives to a boot loader.
+    /// Boot file URL that DHCP announces.
     pub bootfile: Option<String>,
 }
 
 /// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// Architecture of its processor.
+    /// Processor architecture.
     pub arch: Arch,
-    /// How it starts.
+    /// How the machine boots.
     pub boot: Boot,
-    /// Whether its UEFI firmware has Secure Boot. Without keys it is in Setup Mode ([`firmware::set`] gives it some).
+    /// Whether the UEFI firmware supports Secure Boot. Without keys it is in Setup Mode; [`firmware::set`] adds keys.
     pub secure_boot: bool,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -95,13 +95,13 @@ pub struct MachineConfig {
     pub disks: Vec<Disk>,
     /// Network cards; their QEMU ids are `nic0`, `nic1` and so on.
     pub nics: Vec<Nic>,
-    /// Further arguments for QEMU.
+    /// Additional arguments for QEMU.
     pub extra: Vec<String>,
-    /// Whether it outlives the terminal: it gets neither a hang-up nor ctrl-c.
+    /// Whether the machine keeps running when the terminal closes: it gets neither hang-up nor ctrl-c.
     pub detached: bool,
 }
 
-/// A running machine, ended on drop. Its console log stays in the folder it was started in.
+/// A running machine, stopped on drop. Its console log stays in its folder.
 pub struct Machine {
     qemu: Child,
     qmp: Qmp,
@@ -117,7 +117,7 @@ pub fn create_disk(path: &Path, size: u64) -> Result<()> {
 }
 
 impl Machine {
-    /// Starts a machine. Its folder keeps `console.log`, to which restarts append, and the firmware's variables.
+    /// Starts a machine. Its folder keeps the firmware's variables and `console.log`, to which restarts append.
     pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
         packages::ensure(arguments::packages(config.arch))?;
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -143,7 +143,7 @@ impl Machine {
         let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
             Ok(qmp) => qmp,
             Err(error) => {
-                // QEMU's error about its arguments is clearer than a missing socket.
+                // QEMU's own error about its arguments is clearer than a missing socket.
                 qemu.kill().and_then(|()| qemu.wait()).context("stopping QEMU")?;
                 let said = fs::read_to_string(&errors).unwrap_or_default();
                 return Err(error.context(format!("starting QEMU: {}", said.trim())));
@@ -157,18 +157,18 @@ impl Machine {
         self.console.text()
     }
 
-    /// The console's log file.
+    /// Path of the console's log file.
     pub fn console_log(&self) -> &Path {
         self.console.log()
     }
 
-    /// Waits until the console shows a text after the last match of an earlier call.
+    /// Waits until the text appears on the console, searching from the last match of an earlier call.
     pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<()> {
         self.wait_until(wanted, limit, |console| Ok(console.find(wanted)?.then_some(())))
     }
 
-    /// Waits until the console shows a complete line with a text, after the last match of an earlier call, and returns
-    /// it.
+    /// Waits until a complete line with the text appears on the console, searching from the last match of an earlier
+    /// call. Returns the line.
     pub fn wait_for_line(&mut self, wanted: &str, limit: Duration) -> Result<String> {
         self.wait_until(wanted, limit, |console| console.find_line(wanted))
     }
@@ -268,12 +268,12 @@ impl Machine {
         }
     }
 
-    /// Sends a BREAK on the serial line, which the kernel takes as the SysRq key.
+    /// Sends a BREAK on the serial line, which the kernel treats as the SysRq key.
     pub fn send_break(&mut self) -> Result<()> {
         self.qmp("chardev-send-break", json!({ "id": "console" })).map(drop)
     }
 
-    /// Types on the serial line.
+    /// Types text on the serial line.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         use std::io::Write as _;
         let socket = self._sockets.path().join("console");
@@ -284,7 +284,7 @@ impl Machine {
     /// Keeps the machine running after this process ends, and returns QEMU's process id.
     pub fn keep(self) -> u32 {
         let pid = self.pid();
-        // Without drop, QEMU is not killed and its sockets are not removed.
+        // Skips the destructor, which would kill QEMU and remove its sockets.
         std::mem::forget(self);
         pid
     }

@@ -19,14 +19,14 @@ use crate::build::{kernel, server};
 use crate::host::command::{command, run_quietly, stdout, tail};
 use crate::lab::qemu::firmware;
 
-/// Where the server listens, and how machines reach it.
+/// Where the server listens, and its address as machines see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its address.
+    /// Address to listen on.
     pub listen: &'static str,
-    /// Its address for machines.
+    /// The server's address as machines see it.
     pub host: &'static str,
-    /// Further arguments of `serve`.
+    /// Additional arguments of `serve`.
     pub arguments: &'static [&'static str],
 }
 
@@ -35,11 +35,11 @@ impl Place {
     pub const LOOPBACK: Self = Self { listen: "127.0.0.1", host: "10.0.2.2", arguments: &[] };
 }
 
-/// Kernel argument for machines without KVM: memory is not cleared before it is filled. Clearing would make QEMU
+/// Kernel argument for machines without KVM: the kernel does not clear memory on allocation. Clearing would make QEMU
 /// discard translated code, which takes minutes.
 pub const FOR_EMULATION: &str = "init_on_alloc=0";
 
-/// Server, data and boot files in one folder.
+/// A server with its data and boot files in one folder.
 pub struct Lab {
     folder: PathBuf,
     place: Place,
@@ -47,21 +47,22 @@ pub struct Lab {
     https_port: u16,
     boot_port: u16,
     server: Option<Child>,
-    /// Whether the server outlives the terminal: it gets neither a hang-up nor ctrl-c.
+    /// Whether the server keeps running when the terminal closes: it gets neither hang-up nor ctrl-c.
     pub detached: bool,
 }
 
-/// What the server prints once it listens.
+/// The line that the server prints once it listens.
 #[derive(Deserialize)]
 struct Ready {}
 
 impl Lab {
-    /// Creates a lab in a folder, on this host's loopback. The server is not started. Its ports stay the same over restarts.
+    /// Creates a lab in a folder, on this host's loopback. Does not start the server. Its ports stay the same over
+    /// restarts.
     pub fn new(folder: &Path) -> Result<Self> {
         Self::at(folder, Place::LOOPBACK)
     }
 
-    /// The same elsewhere.
+    /// Like [`Lab::new`], at another place.
     pub fn at(folder: &Path, place: Place) -> Result<Self> {
         let program = server::build_server()?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
@@ -74,7 +75,7 @@ impl Lab {
         format!("https://{}:{}", self.place.host, self.https_port)
     }
 
-    /// The URL of the plain boot files for machines.
+    /// The URL of the boot files over plain HTTP, as machines see it.
     pub fn boot_url(&self) -> String {
         format!("http://{}:{}/boot", self.place.host, self.boot_port)
     }
@@ -84,12 +85,12 @@ impl Lab {
         format!("{}/ipxe.efi", self.boot_url())
     }
 
-    /// The URL of the unified kernel image, from which the firmware may boot too.
+    /// The URL of the unified kernel image, which the firmware can also boot.
     pub fn image_url(&self, arch: Arch) -> String {
         format!("{}/{}/slipway.efi", self.boot_url(), arch.name())
     }
 
-    /// The URL of the boot script, which the network boot loader gets from DHCP.
+    /// The URL of the boot script, which DHCP announces to the network boot loader.
     pub fn script_url(&self) -> String {
         format!("{}/ipxe", self.boot_url())
     }
@@ -105,7 +106,7 @@ impl Lab {
             .with_context(|| format!("running slipway-server {}", arguments.join(" ")))
     }
 
-    /// The status of a node, now and on every change, until the receiver is dropped or the command ends.
+    /// Watches a node's status: its state now, then every change, until the receiver is dropped or the command ends.
     pub fn watch(&self, node: &str) -> Result<Watch> {
         let mut status = self.command();
         status.args(["status", "--json", "--watch", node]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -122,27 +123,27 @@ impl Lab {
         Ok(Watch { process, changes })
     }
 
-    /// Makes boot files for this server, with its CA, and puts the network boot loader beside them.
+    /// Makes boot files for this server, with its CA, and puts the network boot loader into the same folder.
     pub fn make_boot_files(&self) -> Result<ImagePaths> {
         self.make_boot_files_with_ca(self.operator(&["ca"])?)
     }
 
-    /// The same with another CA in PEM.
+    /// Like [`Lab::make_boot_files`], with another CA in PEM.
     pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
         self.make(ca, kernel::CLOUD, Arch::X86_64)
     }
 
-    /// The same for real machines: with the kernel that has their drivers.
+    /// Like [`Lab::make_boot_files`], with the kernel that has drivers for physical machines.
     pub fn make_boot_files_for_real_machines(&self) -> Result<ImagePaths> {
         self.make(self.operator(&["ca"])?, kernel::GENERIC, Arch::X86_64)
     }
 
-    /// The same for virtual machines with arm64.
+    /// Like [`Lab::make_boot_files`], for arm64 virtual machines.
     pub fn make_boot_files_for_arm64(&self) -> Result<ImagePaths> {
         self.make(self.operator(&["ca"])?, kernel::CLOUD, Arch::Aarch64)
     }
 
-    /// Makes the image of a medium, `stick` or `disc`, with a kernel of `initramfs/kernels.txt`.
+    /// Makes the image of a boot medium, `stick` or `disc`, with this kernel of `initramfs/kernels.txt`.
     pub fn make_medium(&self, kind: &str, kernel: &str) -> Result<PathBuf> {
         let out = self.folder.join("media");
         let mut media = self.command();
@@ -157,7 +158,7 @@ impl Lab {
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
         fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
-        // With the data folder, whose keys for Secure Boot sign, if it has any.
+        // With the data folder, so that its Secure Boot keys sign the files, if it has any.
         let mut media = self.command();
         media.args(["media", "build", "--kind", "network", "--kernel", kernel]);
         media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);
@@ -191,7 +192,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Stops the server as an operator would, and waits for its end.
+    /// Stops the server as an operator would, and waits until it ends.
     pub fn stop_server(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         run_quietly(&mut command("kill", ["-TERM", &server.id().to_string()]))?;
@@ -242,7 +243,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change, or none within the limit.
+    /// The next change. `None` if there is none within the limit.
     pub fn next(&self, limit: Duration) -> Result<Option<NodeStatus>> {
         match self.changes.recv_timeout(limit) {
             Ok(status) => status.map(Some),
@@ -270,11 +271,11 @@ impl Drop for Lab {
     }
 }
 
-/// Free ports of the loopback. Boot files contain them, so they are chosen before the server listens.
+/// Finds free loopback ports. They are chosen before the server starts, because boot files contain them.
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let bind = |_| TcpListener::bind(("127.0.0.1", 0));
     let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>().context("looking for free ports")?;
-    // All are held at the same time, so that none is given twice.
+    // All are held open at once, so that no port is returned twice.
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr().context("looking for free ports")?.port();

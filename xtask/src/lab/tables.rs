@@ -5,20 +5,20 @@ use std::ops::Range;
 
 /// Size of a block in bytes.
 pub const BLOCK: usize = 512;
-/// Code in an MBR, before the disk's signature (UEFI specification, table 5.1).
+/// Size in bytes of the boot code in an MBR, before the disk's signature (UEFI specification, table 5.1).
 const BOOT_CODE: usize = 440;
 const MBR_ENTRIES: usize = 446;
 const MBR_ENTRY: usize = 16;
 const MBR_SIGNATURE: Range<usize> = 510..512;
 const PROTECTIVE: u8 = 0xee;
 const GPT_ENTRY: usize = 128;
-/// No real table has more entries.
+/// Maximum number of entries. No real table has more.
 const MAX_ENTRIES: u64 = 1024;
 
 /// Where a table was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// An MBR with its own code or partitions. A BIOS runs it, UEFI firmware looks into its partitions.
+    /// An MBR with boot code or partitions. A BIOS runs its code; UEFI firmware looks into its partitions.
     Mbr,
     /// A GPT after the first block.
     Primary,
@@ -35,7 +35,7 @@ pub struct Table {
     pub reaches: Vec<Range<usize>>,
 }
 
-/// Every valid table of a disk. All count, because the choice between them is the firmware's.
+/// All valid tables of a disk, because any of them may be the one that the firmware chooses.
 pub fn find(disk: &[u8]) -> Vec<Table> {
     let last = (disk.len() / BLOCK).saturating_sub(1);
     let gpt = |place, lba| Some(Table { place, reaches: gpt(disk, lba)? });
@@ -43,7 +43,7 @@ pub fn find(disk: &[u8]) -> Vec<Table> {
     [mbr, gpt(Place::Primary, 1), gpt(Place::Backup, last)].into_iter().flatten().collect()
 }
 
-/// Whether the first block announces a GPT. UEFI firmware made from EDK2 and Linux look for a GPT only then
+/// Whether the first block announces a GPT. Linux and UEFI firmware based on EDK2 look for a GPT only then
 /// (MdeModulePkg/Universal/Disk/PartitionDxe/Gpt.c; block/partitions/efi.c).
 pub fn is_protected(disk: &[u8]) -> bool {
     mbr_entries(disk).is_some_and(|entries| entries.iter().any(|entry| entry.kind == PROTECTIVE && entry.first == 1))
@@ -64,7 +64,7 @@ fn mbr_entries(disk: &[u8]) -> Option<Vec<MbrEntry>> {
     Some(mbr[MBR_ENTRIES..MBR_SIGNATURE.start].chunks_exact(MBR_ENTRY).map(entry).collect())
 }
 
-/// The ranges the MBR itself refers to. Its code continues in the following blocks, which nothing describes.
+/// The ranges that the MBR refers to. Its boot code continues in the following blocks, which no table describes.
 fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let entries = mbr_entries(disk)?;
     let has_code = disk[..BOOT_CODE].iter().any(|byte| *byte != 0);
@@ -73,14 +73,14 @@ fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let partitions = own.map(|entry| entry.first * BLOCK..(entry.first + entry.blocks) * BLOCK);
     let mut reaches: Vec<_> = partitions.filter(|bytes| bytes.start > 0 && bytes.end <= disk.len()).collect();
     if has_code {
-        // With a GPT, the table follows the MBR, and further code is in a partition.
+        // With a GPT, its header follows the MBR, and further boot code is in a partition.
         let first = reaches.iter().map(|bytes| bytes.start).min().unwrap_or(disk.len());
         reaches.push(0..if is_protective { BLOCK } else { first });
     }
     (!reaches.is_empty()).then_some(reaches)
 }
 
-/// The partitions of the GPT with its header in this block, if header and entries are valid.
+/// The partitions of the GPT whose header is in block `lba`, if header and entries are valid.
 fn gpt(disk: &[u8], lba: usize) -> Option<Vec<Range<usize>>> {
     let header = disk.get(lba * BLOCK..(lba + 1) * BLOCK)?;
     let size = number(header, 12, 4) as usize;
@@ -130,7 +130,7 @@ mod tests {
 
     const SIZE: usize = 4 << 20;
 
-    /// A disk made by sgdisk with a partition of one mebibyte.
+    /// A disk with a partition of one mebibyte, made by sgdisk.
     fn disk() -> Result<Vec<u8>> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("disk");

@@ -1,7 +1,7 @@
 //! Target images: small real Debians that boot by UEFI, for the demo and the tests of whole machines.
 //!
-//! mmdebstrap makes the root file system from the package mirror of this machine, with the recipes in
-//! `xtask/target-image/`. The disk is assembled in a file, part by part at its offset, without loop devices or mounts.
+//! mmdebstrap makes the root file system from this machine's package mirror, with the recipes in `xtask/target-image/`.
+//! The disk image is assembled part by part in a file, without loop devices or mounts.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -24,16 +24,16 @@ pub use system::System;
 use system::{COMMON, USUAL_INITRAMFS};
 
 const MIB: u64 = 1 << 20;
-/// Size of the root file system: the system, and room to run before the file system has grown.
+/// Size of the root file system in bytes: the system, and free space to run before the file system has grown.
 const ROOT: u64 = 894 * MIB;
-/// The same for the image that benchmarks write, which is as large as a typical system.
+/// Size of the large image's root file system, about that of a typical system.
 const LARGE_ROOT: u64 = 2942 * MIB;
 /// Additional packages of the large image: servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
-/// Offset of the first partition, and the space after the last one for the backup partition table.
+/// Offset of the first partition, and space after the last one for the backup partition table.
 const ALIGNMENT: u64 = MIB;
-/// Size of a partition for boot loaders: the boot loader, and room for three kernels.
+/// Size of a boot partition in bytes: the boot loader, and room for three kernels.
 const BOOT_SIZE: u64 = 128 * MIB;
 
 /// An image in the cache with its properties.
@@ -51,8 +51,8 @@ pub struct TargetImage {
     pub raw_sha256: String,
 }
 
-/// Builds an image, or finds it in the cache. It stays there until recipe, release or mirror change. To get new
-/// versions of packages, remove the folder `target-image` of the cache.
+/// Builds an image, or finds it in the cache. It is rebuilt when recipe, release or mirror change. To get newer
+/// packages, remove the folder `target-image` from the cache.
 pub fn build(system: System) -> Result<TargetImage> {
     let sources = debian::sources()?;
     let key = key("target-image-2", system, &sources)?;
@@ -89,7 +89,7 @@ impl TargetImage {
     }
 }
 
-/// Builds the raw image that benchmarks write, or finds it in the cache, with the same rule.
+/// Builds the raw image for benchmarks, or finds it in the cache, by the same rules.
 pub fn build_large() -> Result<PathBuf> {
     let sources = debian::sources()?;
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
@@ -132,7 +132,7 @@ fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) ->
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let is_replaced = |package: &str| package == USUAL_INITRAMFS && system.has_dracut();
-        // The kernel has its architecture in its name.
+        // The kernel package has the architecture in its name.
         let of_arch = |package: &str| package.replace(Arch::X86_64.debian(), system.arch().debian());
         packages.extend(lines.filter(|package| !is_replaced(package)).map(of_arch));
     }
@@ -144,7 +144,7 @@ fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) ->
         mmdebstrap.arg(format!("--dpkgopt=path-{filter}"));
     }
     mmdebstrap.arg("--dpkgopt=path-exclude=/usr/share/locale/*");
-    // Run with the new root as $1.
+    // Hooks that mmdebstrap runs with the new root as $1.
     let files = recipes.iter().map(|recipe| format!("sync-in '{}' /", recipe.join("root").display()));
     let set_up = recipes.iter().flat_map(|recipe| {
         [
@@ -176,14 +176,15 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     }
     run_quietly(sgdisk.arg(raw))?;
 
-    // Clusters of 1 KiB: FAT32, which the UEFI specification requires (section 13.3), has at least 65,525 of them.
+    // With clusters of 1 KiB, because FAT32, which the UEFI specification requires (section 13.3), has at least 65,525
+    // of them.
     for (boot, start) in boot.iter().zip(starts.clone()).filter(|(boot, _)| boot.kind == "vfat") {
         let offset = format!("--offset={}", start / 512);
         let mut mkfs = command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", boot.label, &offset]);
         run_quietly(mkfs.arg(raw).arg((BOOT_SIZE / 1024).to_string()))?;
     }
 
-    // Needs root, or root in a new user namespace, to set owners and create what only root may.
+    // Needs root, or root in a new user namespace, to set owners and to create device nodes.
     let script = "
         archive=$1 tree=$2 top=$3 disk=$4 start=$5 size=$6 boot=$7
         shift 7
@@ -234,7 +235,7 @@ fn compress(raw: &Path, folder: &Path, name: &str) -> Result<TargetImage> {
     Ok(TargetImage { path: name.into(), raw_size, size, sha256, raw_sha256 })
 }
 
-/// Copies, and returns the number of bytes and their SHA-256.
+/// Copies, and returns the number of bytes and their SHA-256 in hexadecimal.
 fn digest(mut from: impl Read, mut to: impl Write) -> Result<(u64, String)> {
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
     loop {

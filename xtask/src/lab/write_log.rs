@@ -1,6 +1,6 @@
-//! The requests to a machine's disk, recorded by QEMU's block driver `blklogwrites` in the format of the kernel's
-//! target dm-log-writes (drivers/md/dm-log-writes.c; QEMU's block/blklogwrites.c). All numbers are little endian. A
-//! request is logged when it is done, so requests logged before a flush were done before it.
+//! Reads the requests to a machine's disk, recorded by QEMU's block driver `blklogwrites` in the format of the kernel's
+//! target dm-log-writes (drivers/md/dm-log-writes.c; QEMU's block/blklogwrites.c). Numbers are little endian. A request
+//! is logged when it completes, so those logged before a flush completed before it.
 
 use std::io::Read;
 
@@ -11,9 +11,9 @@ const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
 const FLUSH: u64 = 1;
 const DISCARD: u64 = 4;
-/// Sector size of QEMU's logs, and the smallest piece that a disk writes whole.
+/// Sector size of QEMU's logs, and the smallest piece that a disk writes atomically, in bytes.
 pub const SECTOR: usize = 512;
-/// A larger request means a damaged log: the kernel's have a few MiB at most.
+/// Larger requests indicate a damaged log: the kernel's requests have a few MiB at most.
 const MAX_SECTORS: u64 = 1 << 16;
 
 /// A request to a disk.
@@ -26,13 +26,13 @@ pub enum Request {
         /// The data.
         bytes: Vec<u8>,
     },
-    /// Discarded bytes. Their content is undefined.
+    /// Bytes were discarded. Their content is undefined afterwards.
     Discard,
     /// Everything done before must survive a power cut.
     Flush,
 }
 
-/// The number of requests in a log. 0 before the first flush.
+/// Number of requests in a log. 0 before the first flush.
 pub fn count(log: &mut impl Read) -> Result<u64> {
     let sector = sector(log)?;
     let (magic, version, count, size) =
@@ -43,7 +43,7 @@ pub fn count(log: &mut impl Read) -> Result<u64> {
     Ok(count)
 }
 
-/// Reads a log from its beginning.
+/// Reads a log from the start.
 pub fn read(log: &mut impl Read) -> Result<Vec<Request>> {
     let count = count(log)?;
     (0..count).map(|index| request(log).with_context(|| format!("reading request {index} of {count}"))).collect()
@@ -59,7 +59,7 @@ fn request(log: &mut impl Read) -> Result<Request> {
         return Ok(Request::Discard);
     }
     if sectors > MAX_SECTORS {
-        bail!("it has {sectors} sectors");
+        bail!("a request of {sectors} sectors is too large");
     }
     let mut bytes = vec![0; sectors as usize * SECTOR];
     log.read_exact(&mut bytes).context("reading its bytes")?;

@@ -1,4 +1,4 @@
-//! The texts of licences of what a release contains.
+//! Collects the licence texts of everything in a release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::host::command::{command, stdout};
 use crate::host::debian::{self, Package};
 use crate::host::{packages, workspace};
 
-/// Beginnings of the names of files with licences, in small letters.
+/// Lower-case prefixes of the names of licence files.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Crate {
     manifest_path: PathBuf,
 }
 
-/// The licences that crates bring, each text once, below the names of the crates that have it.
+/// The licence texts in crates. Each text appears once, below the names of the crates that contain it.
 pub fn of_crates(components: &[Component]) -> Result<String> {
     let metadata = command(workspace::cargo(), ["metadata", "--locked", "--format-version", "1"]);
     let metadata = stdout({ metadata }.current_dir(workspace::root()))?;
@@ -62,8 +62,8 @@ fn texts_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The file `copyright` of each package of Debian that parts are made of, by the package's name. `kernels` are the roots of
-/// unpacked kernels.
+/// The `copyright` file of each Debian package that the parts contain, by package name. `kernels` are the root folders
+/// of unpacked kernels.
 pub fn of_debian(components: &[Component], kernels: &[PathBuf]) -> Result<BTreeMap<String, Vec<u8>>> {
     let firmware = firmware_packages()?;
     let suite = debian::sources()?.suite;

@@ -1,4 +1,5 @@
-//! Debian packages (deb(5), Debian Policy), made of files and of a folder in `packaging`. The same inputs give the same bytes.
+//! Debian packages (deb(5), Debian Policy), made from files and a folder in `packaging`. The same inputs give the same
+//! bytes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,10 +12,10 @@ use super::{VERSION, read};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::{cache, workspace};
 
-/// Files of dpkg in a package, by their names in `packaging/NAME`, where all but the first may be missing.
+/// dpkg's control files, by their names in `packaging/NAME`. Only `control` is required.
 const CONTROL: [&str; 5] = ["control", "conffiles", "postinst", "prerm", "postrm"];
 
-/// A package whose files are put together in a folder.
+/// A package in progress. Its files are collected in a temporary folder.
 pub struct Package {
     name: &'static str,
     architecture: &'static str,
@@ -23,11 +24,12 @@ pub struct Package {
 }
 
 impl Package {
-    /// A package with `packaging/NAME`, without files yet. `date` is that of all files, in seconds since 1970.
+    /// A package without files yet, described by `packaging/NAME`. `date` is the date of all its files, in seconds
+    /// since 1970.
     pub fn new(name: &'static str, architecture: &'static str, date: u64) -> Result<Self> {
         let folder = tempfile::tempdir().context("creating a temporary folder")?;
         let package = Self { name, architecture, date, folder };
-        // A package of Debian's own format, "native", has one change log, in Debian's format.
+        // A "native" package, Debian's own kind, has one change log, in Debian's format.
         let when = stdout(&mut command("date", ["--utc", "--rfc-email", &format!("--date=@{date}")]))?;
         let changes = format!(
             "{name} ({VERSION}) unstable; urgency=medium\n\n  * Release {VERSION}.\n\n -- The slipway authors \
@@ -37,7 +39,7 @@ impl Package {
         Ok(package)
     }
 
-    /// Adds a file.
+    /// Adds a file with mode 644.
     pub fn add(&self, path: &str, content: &[u8]) -> Result<()> {
         let path = self.root().join(path);
         let folder = path.parent().unwrap_or(self.folder.path());
@@ -45,7 +47,7 @@ impl Package {
         fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Adds a program.
+    /// Adds a program with mode 755.
     pub fn add_program(&self, path: &str, content: &[u8]) -> Result<()> {
         self.add(path, content)?;
         let path = self.root().join(path);
@@ -53,20 +55,20 @@ impl Package {
             .with_context(|| format!("changing {}", path.display()))
     }
 
-    /// Adds a file that is compressed by gzip, without name and time. The path ends in `.gz`.
+    /// Adds a gzip-compressed file whose gzip header has no name or time. The path ends in `.gz`.
     pub fn add_compressed(&self, path: &str, content: &[u8]) -> Result<()> {
         self.add(path.trim_end_matches(".gz"), content)?;
         run_quietly(command("gzip", ["-9", "--no-name"]).arg(self.root().join(path.trim_end_matches(".gz"))))
     }
 
-    /// Path of a file in the package's folder of documentation.
+    /// Path of a file in the package's documentation folder.
     pub fn doc(&self, name: &str) -> String {
         format!("usr/share/doc/{}/{name}", self.name)
     }
 
-    /// The packages with the libraries that a program is linked with, as in the field `Depends`.
+    /// The packages of the libraries that a program is linked with, in the format of the field `Depends`.
     pub fn libraries(&self, program: &str) -> Result<String> {
-        // The program reads the names of packages from a source package.
+        // dpkg-shlibdeps reads package names from the control file of a source package.
         let source = tempfile::tempdir().context("creating a temporary folder")?;
         let control = source.path().join("debian/control");
         fs::create_dir(source.path().join("debian"))
@@ -80,7 +82,7 @@ impl Package {
         Ok(libraries.with_context(|| format!("looking for the libraries of {program}: there are none"))?.to_owned())
     }
 
-    /// Writes the package into a folder. `libraries` is what [`Package::libraries`] found, `compression` are options of
+    /// Writes the package into a folder. `libraries` comes from [`Package::libraries`]; `compression` are options of
     /// dpkg-deb.
     pub fn build(self, libraries: &str, compression: &[&str], out: &Path) -> Result<PathBuf> {
         let root = self.root();
@@ -106,17 +108,17 @@ impl Package {
             }
         }
         self.add("DEBIAN/md5sums", sums.as_bytes())?;
-        // Folders and files as everybody may read them, whatever the umask is.
+        // Everybody may read the files, whatever the umask is.
         run_quietly(command("chmod", ["--recursive", "u=rwX,go=rX"]).arg(&root))?;
         let path = out.join(format!("{}_{VERSION}_{}.deb", self.name, self.architecture));
-        // The number of threads changes the bytes. Later times than the date become the date.
+        // The number of threads would change the bytes. dpkg-deb replaces file times later than the date by the date.
         let mut build = command("dpkg-deb", ["--root-owner-group", "--threads-max=1"]);
         build.args(compression);
         run_quietly(build.arg("--build").arg(&root).arg(&path).env("SOURCE_DATE_EPOCH", self.date.to_string()))?;
         Ok(path)
     }
 
-    /// Not the temporary folder itself: it is this user's alone, and the package has its mode.
+    /// A subfolder, because the temporary folder has mode 700 and the package would get it.
     fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }

@@ -12,12 +12,12 @@ use crate::lab::tables::{self, Place};
 
 /// What the program on the recorded systems prints.
 const GREETING: &str = "iPXE initialising devices";
-/// What the firmware starts when nothing else can be started.
+/// Printed by the firmware's shell, which starts when nothing else does.
 const SHELL: &str = "UEFI Interactive Shell";
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Boots a disk in UEFI firmware. Returns whether something on it was started. It is an error if the disk's tables
-/// predict otherwise.
+/// Boots a disk in UEFI firmware. Returns whether something on the disk was started. Fails if that contradicts the
+/// disk's tables.
 pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
@@ -43,7 +43,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;
     let expected = tables::is_protected(disk) && tables::find(disk).iter().any(of_a_gpt);
     if started != expected {
-        bail!("booting {}: started is {started}, but by its tables it should be {expected}", folder.display());
+        bail!("booting {}: it started a system: {started}; expected by its tables: {expected}", folder.display());
     }
     Ok(started)
 }

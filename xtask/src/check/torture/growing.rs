@@ -1,5 +1,5 @@
-//! A file system that the kernel grows after a verified image was written. What the kernel writes is not part of the
-//! image, and is checked with file system tools.
+//! A file system that the kernel grows after a verified image was written. The kernel's writes are not part of the
+//! image, so they are checked with file system tools.
 
 use std::fs;
 use std::ops::Range;
@@ -13,27 +13,27 @@ use crate::host::command::command;
 use crate::lab::write_log::Request;
 use crate::lab::{power_cut, tables};
 
-/// Size of the pieces that a file system expects to be written whole, in bytes: one of its blocks. The superblock of
-/// ext4 is not in a journal, and mounting tries none of its copies; that is true of every mount.
+/// Size in bytes of the pieces that a file system expects the disk to write atomically: one of its blocks. ext4's
+/// superblock is not in a journal, and mount does not try the copies; that is so for every mount.
 pub(super) const WHOLE: usize = BLOCK;
 
-/// The part of a run in which the file system grows.
+/// The part of a run during which the file system grows.
 pub(super) struct Growing {
-    /// The disk when this part begins.
+    /// Content of the disk when this part begins.
     pub(super) before: Vec<u8>,
-    /// Number of requests in the recording before it.
+    /// Number of requests in the recording before this part.
     at: usize,
-    /// Byte ranges written in it.
+    /// Byte ranges that were written in this part.
     written: Vec<Range<usize>>,
     /// The partition with the file system.
     partition: Range<usize>,
-    /// The content of the file in it.
+    /// Content of the file [`FILE`] in the file system.
     content: Vec<u8>,
 }
 
 impl Growing {
-    /// Finds the flush after which the disk has its final partition table. `requests` are those of the run, the first
-    /// of which has number `first` in the recording. It is an error if the file system did not grow or lost its file.
+    /// Finds the flush after which the disk has its final partition table. `requests` are the run's requests; the first
+    /// has number `first` in the recording. Fails if the file system did not grow or lost its file.
     pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Result<Self> {
         let mut last = old.to_vec();
         requests.iter().for_each(|request| power_cut::apply(&mut last, request));
@@ -44,6 +44,7 @@ impl Growing {
             if *request != Request::Flush {
                 continue;
             }
+            // The table may be overwritten again, so only the flush after which it stays counts.
             match tables::is_protected(&disk) && tables::find(&disk) == tables {
                 false => begins = None,
                 true if begins.is_none() => begins = Some((disk.clone(), index + 1)),
@@ -62,7 +63,7 @@ impl Growing {
         if small >= large {
             bail!("finding what the kernel wrote to grow a file system: it has {large} blocks, as before");
         }
-        let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("the file system is not in order");
+        let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("e2fsck finds errors that need a decision");
         let content = file(&before).context("looking at the file system before it grew")?;
         if content.is_empty() || content != file(&last).context("looking at the file system that grew")? {
             bail!("comparing /{FILE} before and after its file system grew: it has changed");
@@ -70,12 +71,12 @@ impl Growing {
         Ok(Self { before, at: first + from, written, partition, content })
     }
 
-    /// Whether this part begins before the request with this number.
+    /// Whether this part begins before request `at`.
     pub(super) fn has_begun(&self, at: usize) -> bool {
         at > self.at
     }
 
-    /// Restores the bytes written in this part, so that the rest can be compared. False if the kernel would not find a
+    /// Undoes the writes of this part, so that the rest can be compared. Returns false if the kernel would not find a
     /// valid file system with its file there.
     pub(super) fn undo(&self, disk: &mut [u8], at: usize) -> Result<bool> {
         if !self.has_begun(at) {
@@ -95,7 +96,7 @@ fn blocks(file_system: &[u8]) -> u32 {
     count.map_or(0, u32::from_le_bytes)
 }
 
-/// The content of the file in a file system, or none if e2fsck would ask before a repair.
+/// Content of [`FILE`] in a file system. `None` if e2fsck would ask before a repair.
 fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file-system");

@@ -1,4 +1,4 @@
-//! Records the requests to a disk during installations: one machine, one run after another.
+//! Records the requests to a disk during a sequence of installations on one machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::BufReader;
@@ -19,19 +19,18 @@ use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, dri
 use crate::lab::server::Lab;
 use crate::lab::{bootable, tables, write_log};
 
-/// Size of the disk and of its first system.
+/// Size of the disk and of its first system, in bytes.
 const DISK_SIZE: u64 = 80 << 20;
-/// Sizes of the images, which are smaller than the disk.
+/// Size of images smaller than the disk, in bytes.
 const IMAGE_SIZE: u64 = 64 << 20;
 const MBR_IMAGE_SIZE: usize = 24 << 20;
-/// Sizes for the image whose last partition and file system grow: of the image, offset of the partition, and of the
-/// partition.
+/// The image whose last partition and file system grow: size of the image, offset and size of the partition, in bytes.
 const GROWING_IMAGE_SIZE: u64 = 72 << 20;
 const GROWING_PARTITION: u64 = 64 << 20;
 const GROWING_SIZE: u64 = 7 << 20;
 /// Block size of that file system, in bytes.
 pub(super) const BLOCK: usize = 1024;
-/// The file in it.
+/// Name of the file in that file system.
 pub(super) const FILE: &str = "file";
 const FILE_SIZE: usize = 4 << 20;
 /// Share of a system filled with data, in percent. The file system needs the rest.
@@ -41,10 +40,10 @@ const UUID: &str = "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b301";
 /// Emulated processors are slow. A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A run, and the number of requests at its end.
+/// A run and where it ends in the recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// What happens, in words.
+    /// What the run does, in words.
     pub name: String,
     /// Number of requests from the beginning of the recording to the end of the run.
     pub end: usize,
@@ -54,18 +53,18 @@ pub struct Run {
     pub grows: bool,
 }
 
-/// Files of a recording, in its folder.
+/// Names of a recording's files in its folder.
 pub(super) const BEFORE: &str = "before";
 pub(super) const DISK: &str = "disk";
 pub(super) const LOG: &str = "log";
 pub(super) const RUNS: &str = "runs.json";
 
-/// A step for the machine, and the image it must leave on the disk.
+/// A step for the machine, and the image that must then be on the disk.
 struct Plan<'a> {
     name: &'static str,
     action: Action,
     leaves: Option<&'a Path>,
-    /// How the disk may differ from the image.
+    /// How the disk may differ from that image.
     but: But,
 }
 
@@ -73,14 +72,14 @@ struct Plan<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum But {
     Nothing,
-    /// Blocks of zeros, which the block map marks as holes.
+    /// Blocks of zeros, which the block map lists as holes.
     Holes,
-    /// The last partition, which grew.
+    /// The last partition, because it grew.
     LastPartition,
 }
 
-/// Runs all ways to write to a disk and to fail at it. Stores the initial content of the disk, the log of its requests,
-/// and the list of runs in the folder, which is emptied first.
+/// Runs every way to write a disk, successfully or not. Stores the initial content of the disk, the log of its
+/// requests, and the list of runs in the folder, which is emptied first.
 pub fn record(folder: &Path) -> Result<()> {
     packages::ensure(packages::TORTURE)?;
     if folder.exists() {
@@ -110,7 +109,7 @@ pub fn record(folder: &Path) -> Result<()> {
         carry_out(&lab, &mut machine, &plan).with_context(|| format!("recording {}", plan.name))?;
         let end = write_log::count(&mut open(&log)?)? as usize;
         if end == began {
-            bail!("recording {}: the disk saw no request", plan.name);
+            bail!("recording {}: the disk received no request", plan.name);
         }
         if !plan.leaves.map_or(Ok(true), |image| holds(&disk, image, plan.but))? {
             bail!("recording {}: the disk does not contain the image", plan.name);
@@ -145,7 +144,7 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
         let (url, digest) = (format!("{}/images/{own}", lab.url()), Some(own.parse()?));
         Ok(StreamImage { url, digest, ..StreamImage::default() })
     };
-    // Of SHA-256, the server knows the right one, and would refuse the run.
+    // The server knows the right SHA-256 and would refuse the run, so the wrong digest is a SHA-512.
     let wrong: Digest = format!("sha512:{}", "0".repeat(128)).parse()?;
     let wrong = StreamImage { digest: Some(wrong), ..stream(image)? };
     let read_back = StreamImage { verify: Verify::Readback, ..stream(image)? };
@@ -171,7 +170,7 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
     ])
 }
 
-/// Whether a disk contains everything that the image's tables refer to.
+/// Whether a disk contains everything that the image's tables refer to, except for permitted differences.
 fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     const PIECE: usize = 4096;
     let (disk, image) = (read(disk)?, read(image)?);
@@ -228,7 +227,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
     }
 }
 
-/// A disk with a bootable system whose partition is filled to its end, so that any damage shows.
+/// Writes a disk with a bootable system whose partition is filled to its end, so that any damage shows.
 fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     bootable::make(path, size, Path::new(firmware::IPXE), &noise(seed, (size * FILLER / 100) as usize))?;
     let mut disk = read(path)?;
@@ -240,7 +239,7 @@ fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     write(path, &disk)
 }
 
-/// A disk with a bootable system, and after it a partition with a file system and a file.
+/// Writes a disk with a bootable system, followed by a partition with a file system and a file.
 fn growing_image(path: &Path) -> Result<()> {
     bootable::make(path, GROWING_PARTITION, Path::new(firmware::IPXE), &noise(5, 1 << 20))?;
     let (folder, file_system) = (path.with_extension("folder"), path.with_extension("ext4"));
@@ -271,7 +270,7 @@ fn mbr_image() -> Vec<u8> {
     image
 }
 
-/// Bytes without two equal sectors, from a xorshift generator (Marsaglia, 2003).
+/// Random bytes in which no two sectors are equal, from a xorshift generator (Marsaglia, 2003).
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -9,7 +9,7 @@ use super::{Cut, Found, Run};
 #[derive(Default)]
 pub struct Tally(BTreeMap<Kind, Vec<Cut>>);
 
-/// Equal cuts: same run, same number of flushes before them, same result.
+/// Cuts of the same kind: same run, same number of flushes before them, same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     run: usize,
@@ -30,7 +30,7 @@ impl Tally {
     }
 
     /// The cuts in an order that alternates between the results. For each result, one cut of each kind comes before the
-    /// next of any kind. Cuts late in a run come first, when the disk is about to become bootable.
+    /// second of any kind. Cuts late in a run come first, because then the disk is about to become bootable.
     pub fn in_turn(&self) -> Vec<(Found, &Cut)> {
         let of_kind = |(kind, cuts): (&Kind, &Vec<Cut>)| (0..cuts.len()).map(|nth| (nth, *kind)).collect::<Vec<_>>();
         let mut ranked: Vec<(usize, Kind)> = self.0.iter().flat_map(of_kind).collect();
@@ -46,7 +46,7 @@ impl Tally {
         turns.into_iter().map(|(_, found, cut)| (found, cut)).collect()
     }
 
-    /// Lines for the terminal: each run, and the results for each stretch between two flushes.
+    /// Lines for the terminal: each run, with the results for each period between two flushes.
     pub fn lines(&self, runs: &[Run]) -> Vec<String> {
         let mut lines = Vec::new();
         for (index, run) in runs.iter().enumerate() {

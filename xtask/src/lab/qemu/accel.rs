@@ -1,5 +1,5 @@
-//! Chooses the accelerator. `/dev/kvm` may exist and still hang every guest (a nested, software KVM), so it is tried,
-//! and the result is remembered.
+//! Chooses the accelerator. `/dev/kvm` may exist and still hang every guest (in a nested, emulated KVM), so it is tried
+//! once and the result is cached.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -16,35 +16,35 @@ use super::console::Console;
 use super::firmware::Release;
 use super::{POLL, firmware};
 
-/// What executes a guest's instructions.
+/// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// The processor.
+    /// The host's processor.
     Kvm,
-    /// QEMU's translator.
+    /// QEMU's software translation.
     Tcg,
 }
 
 impl Accel {
-    /// QEMU's arguments.
+    /// QEMU's arguments for this accelerator.
     pub fn arguments(self, arch: Arch) -> [&'static str; 4] {
         match (self, arch) {
             (Accel::Kvm, _) => ["-accel", "kvm", "-cpu", "host"],
-            // Without fast byte strings a kernel clears memory by words, so with fewer writes. QEMU checks a page that
-            // was run as code at each write.
+            // Without these features (fast byte strings) a kernel clears memory word by word, which makes fewer writes.
+            // At each write QEMU must check whether the page held code that was run.
             (Accel::Tcg, Arch::X86_64) => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
             (Accel::Tcg, Arch::Aarch64) => ["-accel", "tcg,thread=multi", "-cpu", "cortex-a72"],
         }
     }
 }
 
-/// How long a guest may take to show that it runs. A working one needs a fifth of it.
+/// Time limit for a guest to show that it runs. A working one needs a fifth of it.
 const PROBE: Duration = Duration::from_secs(10);
-/// What the firmware of a machine without disks prints in the end. A BIOS would prove nothing: it does not use the
+/// What the firmware of a machine without disks finally prints. A BIOS would prove nothing, because it does not use the
 /// instructions that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
-/// KVM if a guest runs under it, or the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`). Another architecture than the host's
+/// KVM if a guest runs under it, unless `SLIPWAY_ACCEL` is set to `kvm` or `tcg`. An architecture other than the host's
 /// is always translated.
 pub fn choose(arch: Arch) -> Result<Accel> {
     if !arch.is_of_host() {
@@ -53,7 +53,7 @@ pub fn choose(arch: Arch) -> Result<Accel> {
     match std::env::var("SLIPWAY_ACCEL").as_deref() {
         Ok("kvm") => return Ok(Accel::Kvm),
         Ok("tcg") => return Ok(Accel::Tcg),
-        Ok(other) => bail!("reading SLIPWAY_ACCEL {other:?}: it is neither kvm nor tcg"),
+        Ok(other) => bail!("reading SLIPWAY_ACCEL {other:?}: must be kvm or tcg"),
         Err(_) if File::options().read(true).write(true).open("/dev/kvm").is_err() => return Ok(Accel::Tcg),
         Err(_) => {}
     }

@@ -10,7 +10,7 @@ use crate::host::packages;
 use super::firmware::Release;
 use super::{Boot, MachineConfig, escape_commas, firmware};
 
-/// QEMU's program.
+/// Name of QEMU's program.
 pub(super) fn program(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "qemu-system-x86_64",
@@ -18,7 +18,7 @@ pub(super) fn program(arch: Arch) -> &'static str {
     }
 }
 
-/// The Debian packages with program and firmware.
+/// The Debian packages with QEMU and the firmware.
 pub(super) fn packages(arch: Arch) -> &'static [&'static str] {
     match arch {
         Arch::X86_64 => packages::QEMU,
@@ -26,7 +26,7 @@ pub(super) fn packages(arch: Arch) -> &'static [&'static str] {
     }
 }
 
-/// The board, in QEMU's words the machine.
+/// The board, which QEMU calls machine.
 pub(super) fn board(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "q35",
@@ -34,7 +34,7 @@ pub(super) fn board(arch: Arch) -> &'static str {
     }
 }
 
-/// The arguments that make a machine.
+/// The arguments for a machine.
 pub(super) fn of(
     config: &MachineConfig,
     accel: [&str; 4],
@@ -44,7 +44,7 @@ pub(super) fn of(
 ) -> Result<Vec<String>> {
     let mut arguments: Vec<String> = accel.map(str::to_owned).to_vec();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-    // One processor: under TCG, firmware and kernel are slower with two.
+    // One processor, because under TCG firmware and kernel are slower with two.
     add(&[
         "-machine",
         &if config.secure_boot { format!("{},smm=on", board(config.arch)) } else { board(config.arch).to_owned() },
@@ -72,10 +72,10 @@ pub(super) fn of(
     ]);
     add(&["-device", "virtio-rng-pci"]);
     if config.secure_boot {
-        // Only the firmware in system management mode writes its variables.
+        // Only firmware in system management mode may write its variables.
         add(&["-global", "driver=cfi.pflash01,property=secure,value=on"]);
     }
-    // AAVMF would wait five seconds for a key before it starts anything. OVMF does not.
+    // AAVMF would wait five seconds for a key before booting. OVMF does not.
     if config.arch == Arch::Aarch64 {
         add(&["-boot", "menu=on,splash-time=0"]);
     }
@@ -111,7 +111,7 @@ pub(super) fn of(
     for (index, nic) in config.nics.iter().enumerate() {
         let bootfile = nic.bootfile.as_ref().map(|url| format!(",bootfile={}", url.replace(',', ",,")));
         add(&["-netdev", &format!("user,id=net{index}{}", bootfile.unwrap_or_default())]);
-        // No option ROM: Debian's QEMU would load one of 2019, and the firmware has its own drivers.
+        // No option ROM: Debian's QEMU would load one from 2019, and the firmware has its own drivers.
         add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={},romfile=", nic.mac)]);
     }
     arguments.extend(config.extra.iter().cloned());

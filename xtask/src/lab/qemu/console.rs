@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The log of a serial port, read from the end of the last search.
+/// The log of a serial port. Each search starts at the end of the last match.
 pub struct Console {
     log: PathBuf,
     /// Characters already passed by searches.
@@ -13,7 +13,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// The console with this log file, which may not exist yet.
+    /// The console with this log file, which need not exist yet.
     pub fn new(log: &Path) -> Self {
         Self { log: log.to_owned(), seen: 0 }
     }
@@ -32,7 +32,7 @@ impl Console {
         }
     }
 
-    /// Whether the text is there, after the last match.
+    /// Whether the text appears after the last match.
     pub fn find(&mut self, wanted: &str) -> Result<bool> {
         let text = self.text()?;
         let found = text.get(self.seen..).and_then(|rest| rest.find(wanted));
@@ -40,7 +40,7 @@ impl Console {
         Ok(found.is_some())
     }
 
-    /// The first complete line with the text after the last match, or none if it is not there yet.
+    /// The first complete line with the text after the last match. `None` if there is none yet.
     pub fn find_line(&mut self, wanted: &str) -> Result<Option<String>> {
         let text = self.text()?;
         let Some(at) = text.get(self.seen..).and_then(|rest| rest.find(wanted)).map(|at| self.seen + at) else {
@@ -54,7 +54,7 @@ impl Console {
 }
 
 /// Removes control sequences (ECMA-48, section 5.4: CSI, parameters, final byte) and carriage returns. An incomplete
-/// sequence is left out, so that the text only grows.
+/// sequence at the end is left out, so that the text only ever grows.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();

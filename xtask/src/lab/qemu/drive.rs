@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{Disk, escape_commas};
 
-/// A disk with a volatile cache whose requests are recorded in a log file, which must exist and be empty. The format is
-/// that of [`crate::lab::write_log`].
+/// A disk with a volatile cache. Its requests are recorded in a log file, which must exist and be empty, in the format
+/// of [`crate::lab::write_log`].
 pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     let (name, log) = (&disk.serial, escape_commas(log));
     let log = format!("driver=file,node-name={name}-log,filename={log}");
@@ -13,8 +13,8 @@ pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     attach(disk, &[&log], &layer, "write-cache=on")
 }
 
-/// A disk that answers requests with EIO by these rules (`inject-error` of blkdebug in QEMU's QAPI reference). Each
-/// rule is a list of options such as `event=none,iotype=write,sector=2048`. The guest sees the errors.
+/// A disk that answers requests with EIO according to these rules (`inject-error` of blkdebug in QEMU's QAPI
+/// reference). Each rule is a list of options such as `event=none,iotype=write,sector=2048`.
 pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
     let rules = rules.iter().enumerate().flat_map(|(index, rule)| {
         rule.split(',').map(move |rule_option| format!(",inject-error.{index}.{rule_option}"))

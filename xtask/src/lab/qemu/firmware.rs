@@ -12,7 +12,7 @@ use crate::host::{debian, python};
 
 use super::escape_commas;
 
-/// A firmware.
+/// Files of a firmware.
 struct Firmware {
     code: PathBuf,
     /// Factory default variables.
@@ -22,16 +22,16 @@ struct Firmware {
 /// A release of the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The host's. Its TLS knows RSA alone, also for the exchange of keys.
+    /// The host's release. Its TLS supports only RSA, also for the key exchange.
     Host,
-    /// The host's with Secure Boot. It begins in Setup Mode: it has no keys.
+    /// The host's release with Secure Boot. It has no keys, so it starts in Setup Mode.
     HostWithSecureBoot,
-    /// A newer one, whose TLS has elliptic curves too.
+    /// A newer release, whose TLS also supports elliptic curves.
     Newer,
 }
 
 impl Release {
-    /// The host's.
+    /// The host's release, with or without Secure Boot.
     pub fn of_host(secure_boot: bool) -> Self {
         if secure_boot { Self::HostWithSecureBoot } else { Self::Host }
     }
@@ -58,12 +58,12 @@ fn of(arch: Arch, release: Release) -> Result<Firmware> {
     Ok(Firmware { code: folder.join(code), factory: folder.join(factory) })
 }
 
-/// A small EFI program: the network boot loader of the host. Without a network, it prints its greeting and gives up.
+/// A small EFI program: the host's network boot loader. Without a network it prints its greeting and gives up.
 pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
 
-/// The network boot loader for an architecture. For x64 it is the variant that uses the firmware's network driver.
+/// The network boot loader for an architecture. For x64 it is the variant that uses the firmware's network driver:
 /// `ipxe.efi` of Debian 12, with its own driver, never returned to this firmware after `exit 1` in its script, so the
-/// machine would not continue to its disk. For arm64 there is no other.
+/// machine did not continue to its disk. For arm64 there is only one variant.
 pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
     let name = match arch {
         Arch::X86_64 => "snponly.efi",
@@ -72,8 +72,8 @@ pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
     Ok(debian::unpacked(&debian::IPXE)?.join("usr/lib/ipxe").join(name))
 }
 
-/// Makes a machine's own variables, unless they exist from an earlier start. With a URI the firmware boots from there
-/// at its next start only, as if an operator had chosen it, and then from disk.
+/// Makes a machine's own variables, unless they exist from an earlier start. With a URI, the firmware boots from there
+/// at its next start only (as with a one-time boot choice), and then from disk.
 pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&str>) -> Result<()> {
     if path.exists() {
         return Ok(());
@@ -88,13 +88,13 @@ pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&st
     fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
 }
 
-/// A variable of the firmware.
+/// A firmware variable.
 pub struct Variable {
-    /// Its name, such as `Boot0001`.
+    /// Name, such as `Boot0001`.
     pub name: &'static str,
     /// GUID of its namespace.
     pub vendor: &'static str,
-    /// Its attributes (UEFI specification 2.10, 8.2.1).
+    /// Attributes (UEFI specification 2.10, 8.2.1).
     pub attributes: u32,
     /// Its content.
     pub content: Vec<u8>,
@@ -104,15 +104,15 @@ pub struct Variable {
 pub const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// Namespace of db and dbx (32.6.1).
 const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
-/// Attributes of a variable that its updates sign.
+/// Attributes of a variable whose updates must be signed.
 const AUTHENTICATED: u32 = 0x27;
 
-/// Keys for Secure Boot in a folder that `slipway-server keys export` has made, as the firmware's variables.
+/// The Secure Boot keys in a folder that `slipway-server keys export` wrote, as firmware variables.
 pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
     let mut variables = Vec::new();
     for (name, vendor) in [("dbx", IMAGE_SECURITY), ("db", IMAGE_SECURITY), ("KEK", GLOBAL), ("PK", GLOBAL)] {
         let lists = folder.join(name).with_extension("esl");
-        // Without anything retired there is no dbx.
+        // If nothing was retired, there is no dbx.
         if lists.exists() {
             let content = fs::read(&lists).with_context(|| format!("reading {}", lists.display()))?;
             variables.push(Variable { name, vendor, attributes: AUTHENTICATED, content });
@@ -121,7 +121,7 @@ pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
     Ok(variables)
 }
 
-/// Sets a machine's variables, and switches Secure Boot on if they have keys.
+/// Sets a machine's variables. If they include keys, Secure Boot is on.
 pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
     let json = |variable: &Variable| {
         let hex = base16ct::lower::encode_string(&variable.content);

@@ -20,7 +20,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects once QEMU has made the socket, and ends capability negotiation.
+    /// Connects as soon as QEMU has made the socket, and completes capability negotiation.
     pub fn connect(socket: &Path) -> Result<Self> {
         let deadline = Instant::now() + ANSWER;
         let stream = loop {
@@ -47,7 +47,7 @@ impl Qmp {
             if let Some(error) = answer.get("error") {
                 bail!("sending {command} to QEMU: {error}");
             }
-            // Neither a result nor an error: an event.
+            // An event has neither a result nor an error.
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }

@@ -2,10 +2,10 @@
 
 use slipway_parts::Arch;
 
-/// Packages that open an encrypted root with the TPM, and dracut, which makes an initramfs with them instead of
+/// Packages that open an encrypted root with the TPM, and dracut, which includes them in the initramfs. It replaces
 /// Debian's usual program.
 const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
-/// That program.
+/// Debian's usual program for making an initramfs.
 pub(super) const USUAL_INITRAMFS: &str = "initramfs-tools";
 /// The recipe that all images share.
 pub(super) const COMMON: &str = "common";
@@ -13,7 +13,7 @@ pub(super) const COMMON: &str = "common";
 const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 const ROOT_TYPE_ARM64: &str = "B921B045-1DF0-41C3-AF44-4C6F280D3FAE";
 
-/// The kinds of image, by how they boot.
+/// The kinds of image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// systemd-boot, with kernels and their entries on the EFI system partition.
@@ -25,21 +25,21 @@ pub enum System {
     Grub,
     /// Like `SystemdBoot`, with an initramfs from dracut that can open an encrypted root.
     Dracut,
-    /// As Fedora CoreOS: a deployment of OSTree that Ignition sets up at the first boot, with GRUB, and /boot in a
-    /// partition of its own.
+    /// Like Fedora CoreOS: an OSTree deployment that Ignition sets up at first boot, with GRUB and a separate /boot
+    /// partition.
     Ostree,
-    /// Like `SystemdBoot`, for arm64. It needs a host that can run its programs ([`crate::translation::ensure`]).
+    /// Like `SystemdBoot`, for arm64. Needs a host that can run its programs ([`crate::host::translation::ensure`]).
     Arm64,
 }
 
-/// A partition for boot loaders.
+/// A boot partition.
 pub(super) struct BootFileSystem {
-    /// Where the system mounts it.
+    /// Mount point without the leading slash.
     pub(super) place: &'static str,
     pub(super) label: &'static str,
-    /// Its type in sgdisk.
+    /// Partition type code of sgdisk.
     pub(super) r#type: &'static str,
-    /// Type of its file system: `vfat` or `ext4`.
+    /// File system: `vfat` or `ext4`.
     pub(super) kind: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl System {
 
     /// Folders of its recipes, in the order in which they set up the system.
     pub(super) fn recipes(self) -> [&'static str; 2] {
-        // The boot loader is set up first, but all of a tree comes before its commit.
+        // Usually the boot loader is set up first. An OSTree commit must come after everything else.
         if self == System::Ostree { [COMMON, self.recipe()] } else { [self.recipe(), COMMON] }
     }
 
@@ -69,12 +69,11 @@ impl System {
         }
     }
 
-    /// Architecture of its programs.
     pub(super) fn arch(self) -> Arch {
         if self == System::Arm64 { Arch::Aarch64 } else { Arch::X86_64 }
     }
 
-    /// The type of its root partition.
+    /// Type of its root partition.
     pub(super) fn root_type(self) -> &'static str {
         if self == System::Arm64 { ROOT_TYPE_ARM64 } else { ROOT_TYPE }
     }
@@ -84,17 +83,17 @@ impl System {
         if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
     }
 
-    /// Whether dracut makes its initramfs, in place of [`USUAL_INITRAMFS`].
+    /// Whether dracut makes its initramfs instead of [`USUAL_INITRAMFS`].
     pub(super) fn has_dracut(self) -> bool {
         matches!(self, System::Dracut | System::Ostree)
     }
 
-    /// The folder of the system that becomes the root file system of the image.
+    /// Which folder of the built system becomes the image's root file system.
     pub(super) fn top(self) -> &'static str {
         if self == System::Ostree { "./sysroot" } else { "." }
     }
 
-    /// The partitions before the root partition, those in folders of others first.
+    /// The partitions before the root partition. A partition mounted inside another comes before it.
     pub(super) fn boot_file_systems(self) -> &'static [BootFileSystem] {
         match self {
             System::SystemdBoot | System::Grub | System::Dracut | System::Arm64 => &[ESP],
