@@ -1,7 +1,7 @@
 //! `slipway report`: an installed system reports its boots until it runs or the server no longer expects reports. The
-//! action `boot-reporter` installs it together with its unit.
+//! action `boot-reporter` installs it together with its systemd unit.
 //!
-//! Nothing in the system depends on it: an error here is only a line in its log.
+//! Nothing in the system depends on it. An error is only logged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +23,9 @@ mod emergency;
 mod files;
 mod requests;
 
-/// Wait before a failed log is sent again. Collecting its content takes time.
+/// Wait before a failed log is sent again, because collecting its content takes time.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
-/// The system to report on. Tests use a folder instead.
+/// The system to report on. In tests, a folder.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// Its root folder.
@@ -43,10 +43,10 @@ impl Default for Surroundings {
     }
 }
 
-/// Intervals and time limit.
+/// Intervals and time limit of the reporter.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Time between two looks at the system, each of which is reported.
+    /// Time between two checks of the system. Each check is reported.
     pub look: Duration,
     /// Time between two logs.
     pub log: Duration,
@@ -55,7 +55,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace a configuration asks for.
+    /// The values of a configuration.
     pub fn of(config: &BootReporterConfig) -> Self {
         Self {
             look: Duration::from_secs(10),
@@ -68,9 +68,9 @@ impl Pace {
 /// Why the reporter ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The system runs, and the server knows.
+    /// The system runs, and the server knows it.
     Healthy,
-    /// The server no longer knows the run, or has a newer one.
+    /// The server no longer knows the run, or there is a newer one.
     NotAwaited,
     /// The time limit was reached.
     TimeIsUp,
@@ -79,28 +79,28 @@ pub enum End {
 /// Why the reporter could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The configuration is missing, or is not in the form that the action writes.
+    /// The configuration is missing, or is not in the format that the action writes.
     #[error("reading {}{}", path.display(), hint(source))]
     Config {
-        /// The file.
+        /// Path of the configuration.
         path: PathBuf,
-        /// The cause.
+        /// Error of reading or parsing it.
         #[source]
         source: std::io::Error,
     },
     /// The server's URL is invalid.
     #[error("reading the server's URL {url:?}")]
     Url {
-        /// The text.
+        /// The URL as configured.
         url: String,
-        /// The cause.
+        /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No request can be prepared.
+    /// The HTTP client could not be set up.
     #[error("preparing to report")]
     Client {
-        /// The cause.
+        /// Error of the client.
         #[from]
         source: ClientError,
     },
@@ -115,7 +115,8 @@ fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Reports until the system runs and the server knows it, the server no longer expects reports, or the time is over.
+/// Reports until the system runs and the server knows it, the server no longer expects reports, or the time limit is
+/// reached.
 pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace: Pace) -> Result<End, ReportError> {
     let wrong = |source| ReportError::Url { url: config.url.clone(), source };
     let server = config.url.parse().map_err(|error| wrong(Box::new(error)))?;
@@ -145,7 +146,7 @@ impl Reporter<'_> {
             if system_state.as_deref().is_some_and(is_up) {
                 stage = BootStage::Running;
             }
-            // The boot goes no further, so the log has what there is to know.
+            // The boot does not get further, so a log sent now is complete.
             let in_shell = is_in_shell(system_state.as_deref());
             if in_shell && !was_in_shell {
                 log_at = Instant::now();
@@ -179,7 +180,8 @@ impl Reporter<'_> {
         }
     }
 
-    /// The state of the service manager. In the emergency or rescue shell, nothing else has the network started.
+    /// The state of the service manager. In the emergency or rescue shell it also starts the network, which nothing
+    /// else would.
     async fn look(&self) -> Option<String> {
         let system_state = collect::system_state(self.surroundings).await;
         if is_in_shell(system_state.as_deref()) && !self.asked_for_network.swap(true, Ordering::Relaxed) {
@@ -188,7 +190,7 @@ impl Reporter<'_> {
         system_state
     }
 
-    /// What the server knows, once it answers. None if it expects no reports.
+    /// Waits for the server's first answer and returns what it knows of this boot. `None` if it expects no reports.
     async fn first_contact(&self) -> Option<BootKnown> {
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
         loop {
@@ -204,7 +206,7 @@ impl Reporter<'_> {
         }
     }
 
-    /// Sends the log of this boot. False if it did not get through.
+    /// Sends the log of this boot. Returns false if that failed.
     async fn send_log(&self, report: &BootReport) -> bool {
         let log = collect::log(self.surroundings, report).await;
         let sent = self.client.boot_log(&self.boot_id, &log).await;
@@ -212,7 +214,7 @@ impl Reporter<'_> {
     }
 }
 
-/// The last failure logged. A repeated failure is logged once.
+/// The last failure that was logged, so that a repeated failure is logged only once.
 #[derive(Default)]
 struct Told(String);
 
@@ -226,7 +228,7 @@ impl Told {
     }
 }
 
-/// The stage of a boot that has just begun, or of one whose reporter was restarted.
+/// The stage of a boot that has just begun, or of the same boot after a restart of the reporter.
 fn first_stage(last: Option<&BootReport>, boot_id: &str) -> BootStage {
     match last {
         None => BootStage::Booting,
@@ -245,7 +247,7 @@ fn is_in_shell(system_state: Option<&str>) -> bool {
     system_state == Some(MAINTENANCE)
 }
 
-/// Whether the server itself says that it expects no reports. An answer from anything else does not count.
+/// Whether the server itself says that it expects no reports. An answer from anything else is ignored.
 fn is_gone(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { status, .. } if matches!(status.as_u16(), 404 | 410))
 }

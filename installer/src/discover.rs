@@ -1,8 +1,8 @@
-//! Which machine this is and what hardware it has, as the kernel reports it.
+//! Identifies the machine and lists its hardware, as the kernel reports them.
 //!
 //! Nothing here fails. What cannot be read is left out and noted, because a machine with a broken SMBIOS table must
-//! still start and report it. All reads are bounded in size. The content may be anything, because firmware writes most
-//! of it.
+//! still start and report it. All reads are limited in size. Values may contain anything, because most come from
+//! firmware.
 
 mod cpu;
 mod devices;
@@ -25,17 +25,17 @@ use slipway_protocol::{Disk, Identity, Inventory, UnservedDevice};
 use files::Notes;
 use links::Link;
 
-/// Where the kernel's file systems are mounted. Netlink is asked on the running kernel, and its interfaces are matched
-/// by name with those found in `sys`.
+/// Mount points of the kernel's file systems. Netlink always asks the running kernel; its interfaces are matched by
+/// name with those in `sys`.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// sysfs, with efivarfs in its usual place below it.
+    /// sysfs, including efivarfs at its usual place.
     pub sys: PathBuf,
     /// procfs.
     pub proc: PathBuf,
     /// devtmpfs, for the kernel log.
     pub dev: PathBuf,
-    /// The folder with the kernel's modules, by release.
+    /// Folder of the kernel's modules, with a subfolder for each release.
     pub modules: PathBuf,
 }
 
@@ -45,14 +45,14 @@ impl Default for Roots {
     }
 }
 
-/// The keys by which an operator registers the machine. A key that is absent, a filler or unreadable is left out. The
-/// notes of [`inventory`] say which could not be read.
+/// The identifiers by which an operator registers the machine. Identifiers that are absent, placeholders or unreadable
+/// are left out. The notes of [`inventory`] say which could not be read.
 pub fn identity(roots: &Roots) -> Identity {
     identify(roots, &ask_links(&mut Vec::new()), &mut Vec::new())
 }
 
-/// The machine's hardware, and a sentence for each thing that could not be read, identity included. The caller gives
-/// the disks, which are listed by the code that also writes to them.
+/// The machine's hardware, and one sentence for each value that could not be read, identity included. The caller passes
+/// the disks, because the code that writes to disks also lists them.
 pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     let mut notes = Notes::new();
     let links = ask_links(&mut notes);
@@ -60,23 +60,23 @@ pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
-/// The network cards and storage controllers that have no driver or whose driver lacks firmware. Drivers must have been
-/// loaded, and a driver may ask for firmware only when its interface is brought up.
+/// The network cards and storage controllers that have no driver or whose driver lacks firmware. Call it after drivers
+/// were loaded; note that a driver may load firmware only when its interface is brought up.
 pub fn unserved(roots: &Roots) -> Vec<UnservedDevice> {
     devices::unserved(roots, &mut Vec::new())
 }
 
-/// The devices of [`unserved`] for which the running system has no driver, each with the modalias that the kernel gives it.
+/// The devices of [`unserved`] for which the running system has no driver, each with the modalias from the kernel.
 pub fn without_driver(roots: &Roots) -> Vec<(UnservedDevice, String)> {
     devices::without_driver(roots, &mut Vec::new())
 }
 
-/// The server that the boot image was loaded from over TLS, as its loader noted, as `https://HOST[:PORT]`.
+/// The server that the boot image was loaded from over TLS, as `https://HOST[:PORT]`, if its loader recorded it.
 pub fn server_of_loader(roots: &Roots) -> Option<String> {
     loader::server(&roots.sys)
 }
 
-/// Whether a disk that is built in has partitions, so that the machine may have a system to start.
+/// Whether a built-in disk has partitions, so that the machine may have a system to boot.
 pub fn has_partitions(roots: &Roots) -> bool {
     partitions::is_there(&roots.sys)
 }
@@ -108,7 +108,7 @@ fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk
         cpu: cpu::cpu(roots, notes),
         memory: memory::total(&roots.proc, notes),
         disks,
-        // Their errors were noted with the identity.
+        // Errors were already noted with the identity.
         nics: nics::nics(&roots.sys, links, &mut Vec::new()),
         firmware: firmware::firmware(&roots.sys, notes),
         loaded_from: loader::loaded_from(&roots.sys, notes),

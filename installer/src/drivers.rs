@@ -1,4 +1,4 @@
-//! Which kernel modules a device or the kernel's command line asks for.
+//! Finds the kernel modules for a device or for the kernel's command line.
 
 pub mod command_line;
 pub mod modalias;

@@ -17,32 +17,32 @@ use crate::server::tls::NodeCertificate;
 use crate::server::told::{HAS_SYSTEM, Told};
 use tracing::{error, info, warn};
 
-/// Wait before a refused machine asks again. An operator may have fixed the cause.
+/// Wait before a refused machine tries again. An operator may have fixed the cause.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
 
 /// Wait before a failed renewal is tried again.
 const AFTER_FAILED_RENEWAL: Duration = Duration::from_secs(30);
-/// How often the server may be out of reach in an interactive run.
+/// Number of failed attempts to reach the server after which an interactive run gives up.
 const IMPATIENT_FAILURES: u32 = 3;
 
-/// What the machine sends about itself when it enrols.
+/// What the machine reports about itself when it enrols.
 #[derive(Clone)]
 pub struct Facts {
-    /// The keys that identify it.
+    /// UUID, serial number and MAC addresses.
     pub identity: Identity,
-    /// Its hardware.
+    /// Hardware inventory.
     pub inventory: Inventory,
-    /// The id of this boot.
+    /// Id of this boot.
     pub boot_id: String,
     /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
     pub kernel_to_init: Option<u64>,
-    /// When the network had its address, in milliseconds since the start of the kernel, in the boot image.
+    /// When the network got its address, in milliseconds since the start of the kernel, in the boot image.
     pub leased_at: Option<u64>,
-    /// Its TPM.
+    /// The machine's TPM, which need not exist.
     pub tpm: MachineTpm,
 }
 
-/// A node's access to its server. Clones share the credentials, which are replaced on renewal.
+/// A node's access to its server. Clones share the credentials, which are replaced at each renewal.
 #[derive(Clone)]
 pub struct Session {
     config: Arc<Config>,
@@ -52,12 +52,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Enrols, however long an operator takes to approve the machine, and then keeps the credentials fresh. With
-    /// `impatient`, a server that refuses or cannot be reached in a few tries is an error.
+    /// Enrols, waiting as long as an operator takes to approve the machine, and then keeps the credentials fresh. With
+    /// `impatient`, fails if the server refuses or cannot be reached in a few attempts.
     pub async fn open(config: Config, facts: Facts, key: MachineKey, impatient: bool) -> Result<Self, ClientError> {
         let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
-        // The token is only for the first enrolment: a machine that an operator decommissioned must not come back by
-        // itself.
+        // The token is used only for the first enrolment: a machine that an operator decommissioned must not come back
+        // by itself.
         let config = Config { token: None, ..config };
         let session = Self {
             config: Arc::new(config),
@@ -69,7 +69,7 @@ impl Session {
         Ok(session)
     }
 
-    /// A client with the newest credentials.
+    /// A client with the current credentials.
     pub fn client(&self) -> Client {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -114,8 +114,8 @@ impl Session {
         }
     }
 
-    /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, so
-    /// the machine enrols again.
+    /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, and
+    /// the machine must enrol again.
     async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
         let anew = || self.enrol();
         let (client, wait) = if Instant::now() >= end {
@@ -133,7 +133,7 @@ impl Session {
     }
 }
 
-/// Asks until the server accepts. Gives up only on errors that a retry cannot fix.
+/// Retries until the server accepts. Fails only on errors that a retry cannot fix.
 async fn enrol(
     config: &Config,
     facts: &Facts,
@@ -158,7 +158,8 @@ async fn enrol(
     let mut answer: Option<Tpm> = None;
     loop {
         let has_answered = answer.is_some();
-        // Its driver may come late. A TPM that does not answer is waited for once, and not before each request.
+        // A TPM's driver may load late, so an absent TPM is looked for again. A TPM that does not answer is waited for
+        // only once, not before each request.
         if claim == Tpm::Absent {
             claim = facts.tpm.claim().await;
         }
@@ -169,7 +170,7 @@ async fn enrol(
                 info!("enrolled as node {}", enrolment.node);
                 return credentials(config, key, enrolment);
             }
-            // A server that asks the same again gets time: the proof came too late, or the server was restarted.
+            // If the server asks again, wait: the proof came too late, or the server was restarted.
             Ok(Enrolled::Prove(challenge)) => {
                 let wait = if has_answered {
                     failures += 1;
@@ -188,7 +189,7 @@ async fn enrol(
                 wait
             }
             Ok(Enrolled::Wait(wait, after)) => {
-                // Logged for the console, where a person at the machine looks for the claim code.
+                // Logged on the console, where a person at the machine looks for the claim code.
                 let sentence = format!("this machine waits for an operator: claim code {}", wait.claim_code);
                 if told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
@@ -197,7 +198,7 @@ async fn enrol(
                     }
                 }
                 backoff.reset();
-                // A TPM whose proof was refused is not worn out by a new one every other second.
+                // Do not wear out a TPM whose proof was refused with a new proof every other second.
                 if has_answered { after.max(AFTER_REFUSAL) } else { after }
             }
             Err(error) if impatient && (!error.is_outage() || failures == IMPATIENT_FAILURES) => return Err(error),
@@ -214,7 +215,7 @@ async fn enrol(
     }
 }
 
-/// How long the machine took, until now.
+/// How long the machine took from power-on until now.
 fn timing(facts: &Facts) -> Option<BootTiming> {
     let kernel_to_init = facts.kernel_to_init?;
     Some(BootTiming {
@@ -230,8 +231,8 @@ fn credentials(config: &Config, key: &MachineKey, enrolment: Enrolment) -> Resul
     Ok((client, renew_in(enrolment.expires_in)))
 }
 
-/// When to renew credentials that expire in so many seconds: after half of that, but at least 10 s so that a server with
-/// a wrong clock is not flooded, and at most 30 days, because any number may come from the network.
+/// When to renew credentials that expire in `expires_in` seconds: after half of that, but at least 10 s, so that a
+/// server with a wrong clock is not flooded, and at most 30 days, because the number comes from the network.
 fn renew_in(expires_in: u64) -> Duration {
     Duration::from_secs((expires_in / 2).clamp(10, 30 * 24 * 60 * 60))
 }
@@ -244,7 +245,7 @@ mod tests {
     fn credentials_are_renewed_in_time_whatever_the_server_says() {
         let seconds = |expires_in| renew_in(expires_in).as_secs();
         assert_eq!((seconds(0), seconds(86_400), seconds(u64::MAX)), (10, 43_200, 2_592_000));
-        // As it is used: when it is due, and when the credentials end.
+        // The same sums as in `keep_fresh`: the time of the renewal, and the end of the credentials.
         let due = Instant::now() + renew_in(u64::MAX);
         assert!(due + renew_in(u64::MAX) > due);
     }

@@ -1,8 +1,8 @@
-//! The machine's side of an installation from power-on to the installed system: identify the machine, enrol, wait for
-//! work, run it, report it.
+//! The machine's side of an installation, from power-on to the installed system: identifies the machine, enrols, waits
+//! for work, runs it, and reports.
 //!
-//! No code here opens a disk (`slipway-actions` does) or restarts the machine ([`run()`] returns that it is to be
-//! restarted).
+//! No code here opens a disk (`slipway-actions` does) or restarts the machine (the result of [`run()`] says whether to
+//! restart).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,26 +43,26 @@ pub const PANIC: &str = "panic";
 pub struct Options {
     /// Identity and hardware of the machine.
     pub facts: Facts,
-    /// Whether to set the clock: only in the boot image, where nothing else sets it.
+    /// Whether to set the clock. True only in the boot image, where nothing else sets it.
     pub set_clock: bool,
     /// A folder that is lost when the machine restarts.
     pub state: PathBuf,
-    /// How the previous installer in this boot ended. If its panic left a message in [`PANIC`], with that message; the
+    /// How the previous installer in this boot ended, with the message that its panic left in [`PANIC`], if any. That
     /// file is removed when a run begins.
     pub previous_exit: Option<String>,
-    /// The log of the machine.
+    /// The machine's log.
     pub log: LogBook,
     /// Makes the machine that actions work on.
     pub machine: MakeMachine,
-    /// Becomes true once the list of disks seems complete. Steps do not start before, unless they name their disks.
+    /// Becomes true once the list of disks seems complete. Before that, only steps that name their disks start.
     pub disks_settled: watch::Receiver<bool>,
-    /// Return after the first run instead of waiting for the next, and give up if the server refuses or cannot be
+    /// Return after the first run instead of waiting for the next one, and fail if the server refuses or cannot be
     /// reached.
     pub once: bool,
 }
 
-/// The whole flow. Returns when the machine is to be left, after the server has stored the last event. Fails only on
-/// errors that waiting cannot fix.
+/// Enrols, then waits for runs and executes them. Returns when the machine is to be restarted, after the server has
+/// stored the last event. Fails only on errors that waiting cannot fix.
 pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     if options.set_clock {
         clock::set(&config, &options.state.join(clock::SEEN)).await?;
@@ -82,10 +82,10 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
         disks_settled: options.disks_settled,
     };
     let mut backoff = Backoff::default();
-    // A run whose reports the server refuses. The server may hand it out again, but it is not started again.
+    // A run whose reports the server refuses. If the server hands it out again, it is not started again.
     let mut abandoned = None;
     info!("waiting for work");
-    // The server knows more, and `status` says it. This is for who stands at the machine.
+    // For the person at the machine. The server knows more, and `status` shows it.
     if discover::has_partitions(&discover::Roots::default()) && !options.once {
         info!("{HAS_SYSTEM}");
     }
@@ -95,8 +95,8 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
             Ok(Some(workflow)) => {
                 backoff.reset();
                 runner.wait_for_disks(&workflow.steps).await;
-                // Not before: an installer that ends while it enrols leaves it for the next one. Not later: it does not
-                // explain how this installer ends.
+                // Removed here: an installer that ends during enrolment leaves the message for the next one, and later
+                // the message would no longer describe how the current installer ends.
                 let _ = std::fs::remove_file(options.state.join(PANIC));
                 let mut end = runner.run(&workflow).await;
                 if let Err(reason) = reporter.flush().await {
@@ -123,7 +123,8 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     }
 }
 
-/// Waits up to `patience` for the first disk, because drivers load while the network comes up. False if none was found.
+/// Waits up to `patience` for the first disk, because drivers load while the network comes up. Returns false if none
+/// was found.
 pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while list() == 0 {

@@ -1,8 +1,9 @@
-//! Drivers that the boot image has no room for. For a network card or storage controller without a driver, the machine fetches
-//! it from the server, with its firmware, before it enrols.
+//! Drivers that do not fit into the boot image. For a network card or storage controller without a driver, the machine
+//! fetches the driver and its firmware from the server before it enrols.
 //!
-//! Nothing is asked of the server unless there is such a device. What it gives is checked against the digest in the boot image,
-//! which the signature of the image covers, before it is used. Nothing here is worth a machine: what fails is a warning.
+//! The server is asked only if there is such a device. Everything it sends is checked against the digest in the boot
+//! image, which the image's signature covers. An error is only a warning, because the machine may work without the
+//! device.
 
 mod fetch;
 
@@ -22,27 +23,27 @@ use crate::discover::{self, Roots};
 use crate::drivers::modalias;
 use crate::server::clock;
 
-/// How long a module may take to find its devices, in the boot image.
+/// How long a module may take to probe its devices, in the boot image.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Loads the module in a file. False if it was loaded before.
+/// Loads the module in a file. Returns false if it was already loaded.
 pub type Insert = Arc<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
 
-/// Where things are on the machine.
+/// Paths on the machine.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The kernel's file systems.
+    /// Mount points of the kernel's file systems.
     pub roots: Roots,
-    /// The digest of the index.
+    /// File with the digest of the index.
     pub digest: PathBuf,
-    /// Where the kernel looks for firmware.
+    /// Folder where the kernel looks for firmware.
     pub firmware: PathBuf,
     /// A folder that is lost when the machine restarts.
     pub state: PathBuf,
 }
 
 impl Places {
-    /// Those of the boot image, with this folder for state.
+    /// The paths in the boot image, with this folder for state.
     pub fn of_boot_image(state: &Path) -> Self {
         Self {
             roots: Roots::default(),
@@ -52,21 +53,23 @@ impl Places {
         }
     }
 
-    /// Whether something may be fetched: there is a device without a driver, and the image knows of a pack.
+    /// Whether drivers may have to be fetched: there is a device without a driver, and the image has the digest of a
+    /// pack.
     pub fn lack_drivers(&self) -> bool {
         self.digest.exists() && !discover::without_driver(&self.roots).is_empty()
     }
 }
 
-/// Fetches and loads the drivers of devices that have none. Waits until the server answers for the first time, as enrolment does.
-/// A module that takes longer than `patience` is left to itself, and no other is loaded. Returns the number of modules that were
-/// loaded.
+/// Fetches and loads drivers for the devices that have none. Waits until the server answers for the first time, as
+/// enrolment does. If a module takes longer than `patience`, it is left alone and no further module is loaded. Returns
+/// the number of modules loaded.
 pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: Duration) -> usize {
     let devices = discover::without_driver(&places.roots);
     if devices.is_empty() || !places.digest.exists() {
         return 0;
     }
-    // Certificates are judged by the clock. An error comes again when the machine enrols.
+    // Checking certificates needs the right time. An error is ignored here, because it comes again when the machine
+    // enrols.
     if clock::set(config, &places.state.join(clock::SEEN)).await.is_err() {
         return 0;
     }
@@ -82,7 +85,7 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
     let mut loaded = 0;
     for (device, alias) in devices {
         let drivers = drivers_of(&index, &alias);
-        // A driver for an earlier device may have brought it.
+        // The driver of an earlier device may have loaded it.
         let is_loaded = |name: &str| places.roots.sys.join("module").join(name).exists();
         for (name, module) in index.in_order(&drivers, is_loaded) {
             let fetched = Fetched { pack: &pack, index: &index, places, device: &device, patience };
@@ -90,7 +93,7 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
                 Ok(new) => loaded += usize::from(new),
                 Err(error) => {
                     warn!("{}: its driver {name} is not loaded: {}", device.name(), Failure::of(&error).in_one_line());
-                    // The next one would wait for it, in the kernel.
+                    // The next module would wait for this one in the kernel.
                     if matches!(error, RareError::Hangs { .. }) {
                         return loaded;
                     }
@@ -102,13 +105,13 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
     loaded
 }
 
-/// The modules of the pack that drive a device with this modalias.
+/// The modules in the pack that match a device's modalias.
 fn drivers_of<'a>(index: &'a RareDrivers, alias: &str) -> Vec<&'a str> {
     let fits = |module: &RareModule| module.aliases.iter().any(|pattern| modalias::fits(pattern, alias));
     index.modules.iter().filter(|(_, module)| fits(module)).map(|(name, _)| name.as_str()).collect()
 }
 
-/// Fetches the index.
+/// Checks the index from the server against the digest in the boot image.
 async fn open(config: &Config, places: &Places) -> Result<(Pack, RareDrivers), RareError> {
     let read = |path: PathBuf| {
         std::fs::read_to_string(&path).map_err(|source| RareError::File { doing: "reading", path, source })
@@ -119,7 +122,7 @@ async fn open(config: &Config, places: &Places) -> Result<(Pack, RareDrivers), R
     Ok((pack, index))
 }
 
-/// What is fetched for a device.
+/// What to fetch for a device.
 struct Fetched<'a> {
     pack: &'a Pack,
     index: &'a RareDrivers,
@@ -129,11 +132,11 @@ struct Fetched<'a> {
 }
 
 impl Fetched<'_> {
-    /// Loads a module, after its firmware is where the kernel looks for it.
+    /// Loads a module, after putting its firmware where the kernel looks for it.
     async fn load(&self, name: &str, module: &RareModule, insert: &Insert) -> Result<bool, RareError> {
         for file in &module.firmware {
             let Some(piece) = self.index.firmware.get(file) else { continue };
-            // Its driver may do without it. If not, the kernel log says so, and the inventory has it from there.
+            // The driver may work without it. If not, the kernel log and the inventory say so.
             if let Err(error) = self.put_firmware(file, piece).await {
                 warn!(
                     "{}: firmware {file} of its driver {name}: {}",
@@ -146,10 +149,10 @@ impl Fetched<'_> {
         write(&path, &self.pack.file(piece_name(name), &module.piece).await?)?;
         let (to_load, load) = (path.clone(), Arc::clone(insert));
         info!("loading {name} from the server for the {}", self.device.name());
-        // A driver looks for its devices while it is loaded, which may take seconds.
+        // A driver probes its devices while it is loaded, which may take seconds.
         let done = timeout(self.patience, tokio::task::spawn_blocking(move || load(&to_load))).await;
         let done = done.map_err(|_| RareError::Hangs { patience: self.patience })?;
-        // The kernel has it now.
+        // The kernel has the module now.
         let _ = std::fs::remove_file(&path);
         let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
         let new = done.map_err(|source| RareError::File { doing: "loading", path, source })?;

@@ -1,4 +1,4 @@
-//! Events on their way to the server, and the machine's log.
+//! Sends events and the machine's log to the server.
 
 pub mod log_book;
 pub mod reporter;

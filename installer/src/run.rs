@@ -1,4 +1,4 @@
-//! A run: the steps of a workflow in order, each with its attempts, each reported.
+//! A run: executes the steps of a workflow in order and reports every attempt.
 
 mod capture;
 
@@ -27,19 +27,19 @@ use tracing::{error, info, warn};
 /// How long a cancelled action may take to release the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
 
-/// How long a run waits for a look at all its steps. A disk or a server that hardly answers must not hold it up.
+/// Time limit for checking all steps before a run. A disk or server that hardly answers must not delay it for long.
 const FORESEE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often disks that steps name are looked for.
+/// Interval at which the disks that steps name are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Makes the machine that actions work on, once per attempt. The handle stops that attempt.
+/// Makes the machine for one attempt of a step. Cancelling the handle stops the attempt.
 pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + Sync>;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Every step succeeded, and none asks to leave the machine.
+    /// Every step succeeded, and the machine stays as it is.
     Done,
     /// A step failed.
     Failed,
@@ -49,7 +49,7 @@ pub enum End {
     Kexec,
 }
 
-/// What runs need besides the workflow.
+/// What every run needs.
 pub struct Runner {
     /// Access to the server, for captured disks and recovery keys.
     pub session: Session,
@@ -57,10 +57,10 @@ pub struct Runner {
     pub reporter: Reporter,
     /// The log, for the last lines in a failure report.
     pub log: LogBook,
-    /// File that names the step in progress, so that a restarted installer knows what was interrupted. Must be lost
-    /// when the machine restarts.
+    /// File with the step in progress, so that a restarted installer knows what was interrupted. Its folder must be
+    /// lost when the machine restarts.
     pub note: PathBuf,
-    /// What follows a run that failed, to be appended to a message.
+    /// What happens after a failed run, appended to log messages.
     pub after_failure: &'static str,
     /// How the previous installer in this boot ended, if there was one.
     pub previous_exit: Option<String>,
@@ -70,7 +70,6 @@ pub struct Runner {
     pub disks_settled: watch::Receiver<bool>,
 }
 
-/// The step in progress.
 #[derive(Debug, Serialize, Deserialize)]
 struct InProgress {
     run: String,
@@ -90,13 +89,13 @@ enum Unsuccessful {
 }
 
 impl Runner {
-    /// Returns once the list of disks is complete, because a rule such as "smallest disk" needs the whole list. Returns
-    /// before that if each step names a disk that is there and no other disk can match.
+    /// Waits until the list of disks is complete, because a rule such as "smallest disk" needs the whole list. Returns
+    /// earlier if each step names a disk that is present and no other disk can match.
     pub async fn wait_for_disks(&self, steps: &[Step]) {
         tokio::select! {
             biased;
             () = self.all_disks() => {}
-            () = self.named_disks(steps) => info!("each step names a disk that is there; not waiting for others"),
+            () = self.named_disks(steps) => info!("each step names a disk that is present; not waiting for others"),
         }
     }
 
@@ -117,8 +116,8 @@ impl Runner {
         }
     }
 
-    /// Runs a workflow to its end. Returns once every event is queued. The caller must flush before it leaves the
-    /// machine.
+    /// Runs a workflow to its end. Returns once every event is queued. The caller must flush the reporter before it
+    /// leaves the machine.
     pub async fn run(&self, workflow: &Workflow) -> End {
         self.reporter.begin(&workflow.run, workflow.next_seq);
         if let Some(interrupted) = self.interrupted(&workflow.run) {
@@ -148,7 +147,7 @@ impl Runner {
         End::Done
     }
 
-    /// Why a later step is known to fail, before the first one destroys anything.
+    /// Checks all steps before the first one destroys anything. Returns why a step is known to fail.
     async fn foresee(&self, workflow: &Workflow) -> Option<Failure> {
         let (make, steps) = (Arc::clone(&self.machine), workflow.steps.clone());
         let cancel = Cancel::default();
@@ -158,7 +157,7 @@ impl Runner {
         });
         info!("checking all steps before the first one");
         let foreseen = tokio::select! {
-            // The run has ended. Its first step stops for the same reason.
+            // The run has ended. Its first step then stops for the same reason.
             _ = self.reporter.over() => {
                 cancel.set();
                 return None;
@@ -173,7 +172,7 @@ impl Runner {
                 }
             },
         };
-        // What this run reported before, it reported of steps.
+        // If the run already reported events, a step has begun before, for example before a power cut.
         let reason = foreseen.reason(&workflow.steps, workflow.next_seq > 1);
         Some(Failure { reason, causes: vec![foreseen.problem], log_tail: self.log.tail() })
     }
@@ -181,7 +180,7 @@ impl Runner {
     /// Runs one step and reports its result.
     async fn run_step(&self, workflow: &Workflow, index: u32, step: &Step) -> Result<Next, ()> {
         let place = format!("step {}/{} {}", index + 1, workflow.steps.len(), step.name);
-        // It removes entries whose disk is gone, and looks for the same partition on other disks.
+        // This action removes boot entries whose disk is gone, and looks for the same partition on other disks.
         if matches!(step.action, Action::EfiBootOrder(_)) {
             self.all_disks().await;
         }
@@ -269,7 +268,7 @@ impl Runner {
                 let failure = Failure { log_tail: self.log.tail(), ..Failure::of(&error) };
                 Err(Unsuccessful::Failed { failure, is_transient: slipway_actions::is_transient(&error) })
             }
-            // A panic ends the process, as everywhere. The next installer reports it.
+            // A panic ends the process, as it does everywhere. The next installer reports it.
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
     }
@@ -319,7 +318,7 @@ impl Runner {
     }
 
     fn forget(&self) {
-        // A remaining note names a finished run and is ignored.
+        // A note that remains names a finished run and is ignored.
         let _ = std::fs::remove_file(&self.note);
     }
 }

@@ -1,4 +1,4 @@
-//! The way to the server: connections, the clock that certificates need, and the machine's key.
+//! Communication with the server: requests, connections, the clock that certificates need, and the machine's key.
 
 pub mod backoff;
 pub mod client;

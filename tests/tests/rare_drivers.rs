@@ -166,7 +166,7 @@ async fn a_driver_that_hangs_does_not_hold_up_the_machine() {
     let pack = Pack { hanging: Some("esp_scsi"), ..Pack::new() };
     let Outcome { loaded, said, .. } = boot(&lab, &pack, CONTROLLER).await;
     assert!(loaded.is_empty(), "{loaded:?}");
-    let expect = format!("{NAME}: its driver esp_scsi is not loaded: it looks for its devices for longer than 0 s");
+    let expect = format!("{NAME}: its driver esp_scsi is not loaded: the module took over 0 s to probe");
     assert!(
         said.contains(&format!("loading esp_scsi from the server for the {NAME}")) && said.contains(&expect),
         "{said}"
@@ -182,7 +182,7 @@ async fn what_is_not_what_the_boot_image_knows_is_never_loaded() {
         (
             |pack| pack.other_index = Some(serde_json::to_vec(&RareDrivers::default()).unwrap()),
             &[],
-            "looking for its driver on the server: the server's rare-drivers.json is not that of this boot image",
+            "looking for its driver on the server: the server's rare-drivers.json does not match this boot image",
         ),
         (|pack| pack.other_index = Some(vec![b' '; (4 << 20) + 1]), &[], "it is larger than 4194304 bytes"),
         (
@@ -196,8 +196,8 @@ async fn what_is_not_what_the_boot_image_knows_is_never_loaded() {
                 pack.damage(&piece);
             },
             &["esp_scsi"],
-            "its driver am53c974 is not loaded: module am53c974 of the server's rare-drivers.pack is not what \
-             rare-drivers.json says: its digest is another",
+            "its driver am53c974 is not loaded: module am53c974 in the server's rare-drivers.pack does not match \
+             rare-drivers.json: its digest differs",
         ),
         (
             |pack| {
@@ -213,10 +213,10 @@ async fn what_is_not_what_the_boot_image_knows_is_never_loaded() {
                 pack.bytes.truncate(usize::try_from(end).unwrap());
             },
             &["esp_scsi"],
-            "its driver am53c974 is not loaded: module am53c974 of the server's rare-drivers.pack is not what \
-             rare-drivers.json says: it is shorter",
+            "its driver am53c974 is not loaded: module am53c974 in the server's rare-drivers.pack does not match \
+             rare-drivers.json: it is too short",
         ),
-        (|pack| pack.module("am53c974").piece.unpacked -= 1, &["esp_scsi"], "it has another size when unpacked"),
+        (|pack| pack.module("am53c974").piece.unpacked -= 1, &["esp_scsi"], "its unpacked size differs"),
         (|pack| pack.bytes.clear(), &[], "its driver esp_scsi is not loaded: fetching a driver at "),
     ];
     for (change, expect, sentence) in cases {
@@ -238,7 +238,7 @@ async fn a_driver_is_loaded_without_firmware_that_is_damaged() {
     let Outcome { loaded, said, firmware } = boot(&lab, &pack, CONTROLLER).await;
     assert_eq!((loaded.len(), firmware), (2, false), "{said}");
     let line = said.lines().find(|line| line.contains(&format!("firmware {FIRMWARE} of its driver am53c974: ")));
-    assert!(line.is_some_and(|line| line.contains(NAME) && line.contains("its digest is another")), "{said}");
+    assert!(line.is_some_and(|line| line.contains(NAME) && line.contains("its digest differs")), "{said}");
 }
 
 #[tokio::test]

@@ -83,8 +83,8 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
     verify(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n").await.unwrap();
     let endless = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'a'; 100_000]].concat();
     let answers: [(&[u8], &str); 7] = [
-        (b"HTTP/1.1 403 Forbidden\r\n\r\n", r#"it says "HTTP/1.1 403 Forbidden"; allow it there"#),
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "without user and password"),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", r#"it says "HTTP/1.1 403 Forbidden"; allow this connection in the proxy"#),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "without a login"),
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", r#"it says "HTTP/1.1 503 Service Unavailable""#),
         (b"HTTP/1.1 204 No Content\r\n\r\n", r#"it says "HTTP/1.1 204 No Content""#),
         (b"SSH-2.0-OpenSSH\r\n\r\n", r#"it says "SSH-2.0-OpenSSH""#),

@@ -1,4 +1,4 @@
-//! Collects the log of a boot. Every part is limited in bytes and time. A part that is missing says why.
+//! Collects the log of a boot. Each part is limited in bytes and time. If a part is missing, the log says why.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,17 +14,17 @@ use tokio::time::timeout;
 
 use super::Surroundings;
 
-/// Largest size of each part, in bytes. The sum is below the server's limit.
+/// Maximum size of each part in bytes. The sum is below the server's limit.
 const JOURNAL: usize = 2 << 20;
 const RUNTIMES: usize = 512 << 10;
 const OTHERS: usize = 128 << 10;
-/// Lines requested from the journal, so that a journal of gigabytes is not read to its beginning.
+/// Maximum number of lines requested from the journal, so that a journal of gigabytes is not read to its beginning.
 const JOURNAL_LINES: &str = "40000";
 const RUNTIME_LINES: &str = "5000";
 /// Time limit for a program.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Prints the units of this boot that the service manager could not start, the causes first (sd-messages.h,
-/// SD_MESSAGE_UNIT_FAILED; systemd.journal-fields(7)).
+/// journalctl arguments that print the units that the service manager could not start in this boot, causes first
+/// (sd-messages.h, SD_MESSAGE_UNIT_FAILED; systemd.journal-fields(7)).
 const UNSTARTED: [&str; 11] = [
     "-b",
     "-q",
@@ -38,18 +38,19 @@ const UNSTARTED: [&str; 11] = [
     "JOB_RESULT=timeout",
     "JOB_RESULT=dependency",
 ];
-/// Longest state of the service manager, in bytes.
+/// Longest accepted state of the service manager, in bytes.
 const MAX_STATE: usize = 64;
 
 /// The id of the current boot.
 pub(super) fn boot_id(root: &Path) -> String {
     let text = file(&root.join("proc/sys/kernel/random/boot_id"), OTHERS).unwrap_or_default();
     let id = String::from_utf8_lossy(&text).trim().to_owned();
-    // Without an id, all boots count as one.
+    // Without an id, all boots have the same one.
     if id.is_empty() { "unknown".to_owned() } else { id }
 }
 
-/// The output of `systemctl is-system-running`, whatever its exit status. None if it cannot be run or prints no state.
+/// The output of `systemctl is-system-running`, whatever its exit status. `None` if it cannot be run or prints no
+/// state.
 pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> {
     let text = output(surroundings, "systemctl", &["is-system-running"], OTHERS).await.ok()?;
     let state = String::from_utf8_lossy(&text).trim().to_owned();
@@ -57,9 +58,8 @@ pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> 
     is_word.then_some(state)
 }
 
-/// The names of the units that failed, at most [`MAX_FAILED_UNITS`]. None of them are told if systemctl cannot be run.
-/// In the emergency or rescue shell, units that could not be started follow: one whose device is missing is not in the
-/// state `failed`.
+/// The names of the failed units, at most [`MAX_FAILED_UNITS`]. Empty if systemctl cannot be run. In the emergency or
+/// rescue shell, also the units that could not be started: a unit whose device is missing is not in the state `failed`.
 pub(super) async fn failed_units(surroundings: &Surroundings, in_shell: bool) -> Vec<String> {
     let arguments = ["list-units", "--failed", "--plain", "--no-legend", "--no-pager", "--full"];
     let mut text = output(surroundings, "systemctl", &arguments, OTHERS).await.unwrap_or_default();
@@ -71,7 +71,7 @@ pub(super) async fn failed_units(surroundings: &Surroundings, in_shell: bool) ->
 }
 
 fn units_of(text: &str) -> Vec<String> {
-    // Some versions put a dot before each name.
+    // Some versions of systemctl print a dot before each name.
     let names = text.lines().filter_map(|line| line.split_whitespace().find(|word| is_unit_name(word)));
     let mut units: Vec<String> = Vec::new();
     for name in names {
@@ -87,8 +87,8 @@ pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec
     let mut log = Log(Vec::new());
     let state = report.system_state.as_deref().unwrap_or("unknown");
     let stage = match report.stage {
-        BootStage::Booting => "the first boot of the system, which starts up",
-        BootStage::Restarted => "a later boot of the system, which starts up",
+        BootStage::Booting => "first boot of the system, still starting",
+        BootStage::Restarted => "later boot of the system, still starting",
         BootStage::Running => "the system runs",
     };
     let head = format!("boot {}: {stage}; the service manager is {state}\n", report.boot_id);
@@ -96,7 +96,7 @@ pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec
     let program = |name, arguments, limit| output(surroundings, name, arguments, limit);
     log.part("failed units", program("systemctl", &["--failed", "--no-pager"], OTHERS).await);
     log.part("jobs", program("systemctl", &["list-jobs", "--no-pager"], OTHERS).await);
-    // This process has its own mount namespace, so PID 1's mounts are read.
+    // Reads PID 1's mounts, because this process has its own mount namespace.
     log.part("mounts", file(&surroundings.root.join("proc/1/mountinfo"), OTHERS));
     network(surroundings, &mut log).await;
     let runtimes = ["-u", "containerd", "-u", "docker", "-u", "crio", "-u", "kubelet"];
@@ -142,14 +142,14 @@ impl Log {
     }
 }
 
-/// The beginning of a file.
+/// The first `limit` bytes of a file.
 fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
     read.map(|_| text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The end of a program's output, whatever its exit status.
+/// The last `limit` bytes of a program's output, whatever its exit status.
 pub(super) async fn output(
     surroundings: &Surroundings,
     program: &str,
@@ -196,7 +196,7 @@ impl Tail {
 
     fn add(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
-        // Not after every piece, because that would move all bytes each time.
+        // Only now and then, because each cut moves all bytes.
         if self.bytes.len() > 2 * self.limit {
             self.cut();
         }
@@ -208,7 +208,7 @@ impl Tail {
         self.was_cut |= excess > 0;
     }
 
-    /// The bytes kept. If some were cut, from the beginning of a line.
+    /// The kept bytes. If earlier ones were cut, starts at the beginning of a line.
     fn into_bytes(mut self) -> Vec<u8> {
         self.cut();
         if self.was_cut {

@@ -1,4 +1,4 @@
-//! The network of a system that stopped in the emergency or rescue shell, which starts none.
+//! Starts the network of a system that stopped in the emergency or rescue shell, which does not start one.
 
 use tracing::info;
 
@@ -7,16 +7,16 @@ use super::collect::output;
 
 /// Services that set up the network.
 const NETWORKS: &[&str] = &["systemd-networkd.service", "networking.service", "NetworkManager.service"];
-/// What most services require. It conflicts with the emergency shell, so a service that requires it would end the
-/// shell.
+/// Most services require this target. It conflicts with the emergency shell, so starting a service that requires it
+/// would end the shell.
 const SYSTEM: &str = "sysinit.target";
-/// Longest answer, in bytes.
+/// Maximum size of systemctl's output in bytes.
 const ANSWER: usize = 16 << 10;
 
-/// Has the service manager start the system's own network services, if that does not end the shell. Does not wait for
-/// them.
+/// Asks the service manager to start the system's own network services, unless that would end the shell. Does not wait
+/// for them.
 pub(super) async fn start_network(surroundings: &Surroundings) {
-    // The rescue shell comes after it, the emergency shell instead of it.
+    // The rescue shell runs after this target, the emergency shell instead of it.
     let has_system = ask(surroundings, &["is-active", SYSTEM]).await.trim() == "active";
     for service in NETWORKS {
         let shown = ask(surroundings, &["show", "--property=UnitFileState,ActiveState,Requires", service]).await;
@@ -27,13 +27,13 @@ pub(super) async fn start_network(surroundings: &Surroundings) {
     }
 }
 
-/// What systemctl says; nothing if it cannot be run.
+/// The output of systemctl. Empty if it cannot be run.
 async fn ask(surroundings: &Surroundings, arguments: &[&str]) -> String {
     let text = output(surroundings, "systemctl", arguments, ANSWER).await.unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Whether a service is one that each boot starts, does not run, and can run beside the shell.
+/// Whether a service is enabled, is not running, and can run next to the shell, by the output of `systemctl show`.
 fn may_start(shown: &str, has_system: bool) -> bool {
     let value =
         |key: &str| shown.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();

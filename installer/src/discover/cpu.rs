@@ -1,11 +1,11 @@
-//! Processors.
+//! The machine's processors.
 
 use slipway_protocol::Cpu;
 
 use super::Roots;
 use super::files::{Notes, attribute, head, note};
 
-/// Enough of /proc/cpuinfo for the first processor, in bytes. One processor takes one or two KiB.
+/// Number of bytes to read of /proc/cpuinfo, enough for the first processor, which takes one or two KiB.
 const CPUINFO_BYTES: u64 = 16 << 10;
 
 /// Name, number and architecture of the processors.
@@ -30,7 +30,7 @@ fn model(cpuinfo: &str) -> Option<String> {
     named.or_else(|| Some(format!("implementer {}, part {}", field("CPU implementer")?, field("CPU part")?)))
 }
 
-/// The count of numbers in a list such as `0-3,8` (Linux, Documentation/core-api/cpu_hotplug.rst), or none if it is
+/// How many numbers a list such as `0-3,8` contains (Linux, Documentation/core-api/cpu_hotplug.rst). `None` if it is
 /// not a list.
 fn count(list: &str) -> Option<u32> {
     list.split(',').try_fold(0u32, |sum, range| {

@@ -1,5 +1,5 @@
-//! Network cards and storage controllers on the PCI bus that do not work: no driver took them, or a driver asked for
-//! firmware in vain, which only the kernel log tells.
+//! Network cards and storage controllers on the PCI bus that do not work, because they have no driver or their driver
+//! did not find its firmware. Only the kernel log shows the latter.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -20,11 +20,11 @@ const MOST_DEVICES: usize = 128;
 const MOST_FILES: usize = 8;
 /// Longest name of a firmware file, in bytes.
 const LONGEST_NAME: usize = 128;
-/// Most bytes of the kernel log that are read. Its buffer has 128 KiB by default, and each record gets a prefix.
+/// Maximum number of bytes read from the kernel log. Its buffer has 128 KiB by default, and each record gets a prefix.
 const MOST_LOG: usize = 4 << 20;
 /// Longest record of /dev/kmsg (`CONSOLE_EXT_LOG_MAX`, 8192 in kernel/printk/printk.c).
 const LONGEST_RECORD: usize = 8192;
-/// Most bytes of modules.alias that are read. Debian's has 1.5 MB.
+/// Maximum number of bytes read from modules.alias. Debian's has 1.5 MB.
 const MOST_ALIASES: u64 = 16 << 20;
 
 /// A firmware file that the kernel did not find.
@@ -69,7 +69,7 @@ pub(super) fn unserved(roots: &Roots, notes: &mut Notes) -> Vec<UnservedDevice> 
     devices
 }
 
-/// The devices without any driver, and the modalias of each.
+/// The devices without a driver, each with its modalias.
 pub(super) fn without_driver(roots: &Roots, notes: &mut Notes) -> Vec<(UnservedDevice, String)> {
     let folder = roots.sys.join("bus/pci/devices");
     let devices = unserved(roots, notes).into_iter();
@@ -81,8 +81,8 @@ pub(super) fn without_driver(roots: &Roots, notes: &mut Notes) -> Vec<(UnservedD
     devices.filter_map(with_alias).collect()
 }
 
-/// What a device is for, by the base class of its class code (PCI Code and ID Assignment, section 1). None for the
-/// classes that are not listed, and for the virtual functions of a card, which are there for other machines.
+/// What a device is for, from the base class in its class code (PCI Code and ID Assignment, section 1). `None` for
+/// other classes, and for the virtual functions of a card, which are for virtual machines.
 fn kind(folder: &Path, notes: &mut Notes) -> Option<DeviceKind> {
     let class = attribute(&folder.join("class"), notes)?;
     match class.strip_prefix("0x")?.get(..2)? {
@@ -118,8 +118,8 @@ fn device(
     Some(UnservedDevice { kind, address, vendor, device, driver, missing_firmware })
 }
 
-/// The first module of the running kernel that has this device in its table. depmod writes the table of a PCI driver as
-/// `alias pci:v0000VVVVd0000DDDDsv...` with capital digits (`do_pci_entry` in scripts/mod/file2alias.c).
+/// The first module of the running kernel that lists this device. depmod writes a PCI driver's table as `alias
+/// pci:v0000VVVVd0000DDDDsv...` with upper-case digits (`do_pci_entry` in scripts/mod/file2alias.c).
 fn module(roots: &Roots, vendor: &str, device: &str, notes: &mut Notes) -> Option<String> {
     let release = attribute(&roots.proc.join("sys/kernel/osrelease"), notes)?;
     let file = fs::File::open(roots.modules.join(release).join("modules.alias")).ok()?;
@@ -129,7 +129,7 @@ fn module(roots: &Roots, vendor: &str, device: &str, notes: &mut Notes) -> Optio
     line.rsplit(' ').next().map(str::to_owned)
 }
 
-/// All records of the kernel log, without waiting for more.
+/// All records in the kernel log now. Does not wait for more.
 fn kernel_log(path: &Path, notes: &mut Notes) -> String {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let mut file = match file {
@@ -158,9 +158,9 @@ fn kernel_log(path: &Path, notes: &mut Notes) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// The file that a line of /dev/kmsg says is missing (-2 is ENOENT). Linux prints `DRIVER ADDRESS: Direct firmware load
-/// for FILE failed with error -2` (drivers/base/firmware_loader/main.c), Debian `DRIVER ADDRESS: firmware: failed to
-/// load FILE (-2)`.
+/// The firmware file that a line of /dev/kmsg reports missing (-2 is ENOENT). Linux prints `DRIVER ADDRESS: Direct
+/// firmware load for FILE failed with error -2` (drivers/base/firmware_loader/main.c), Debian `DRIVER ADDRESS:
+/// firmware: failed to load FILE (-2)`.
 fn missing(record: &str) -> Option<Missing<'_>> {
     let (_, text) = record.split_once(';')?;
     let (from, said) = text.split_once(": ")?;

@@ -1,4 +1,4 @@
-//! How the machine booted.
+//! Firmware interface, Secure Boot and TPM version of this boot.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::files::{Notes, attribute, bytes, note};
 const VARIABLES: &str = "firmware/efi/efivars";
 /// Vendor GUID of the variables that the UEFI specification defines (2.10, 3.3).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
-/// Bytes of attributes that efivarfs puts before the value (Linux, Documentation/filesystems/efivarfs.rst).
+/// Number of bytes of attributes that efivarfs puts before the value (Linux, Documentation/filesystems/efivarfs.rst).
 const ATTRIBUTES: usize = 4;
 
 /// Firmware interface, Secure Boot and TPM.
@@ -24,7 +24,7 @@ pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     if uefi {
         found.secure_boot = boolean(&variable("SecureBoot"), notes);
     }
-    // Firmware that lacks this variable lacks the others too.
+    // If firmware lacks this variable, it lacks the others too.
     if found.secure_boot.is_some() {
         found.setup_mode = boolean(&variable("SetupMode"), notes);
     }
@@ -41,13 +41,13 @@ fn boolean(path: &Path, notes: &mut Notes) -> Option<bool> {
         [_, _, _, _, 0] => Some(false),
         [_, _, _, _, 1] => Some(true),
         other => {
-            note(path, &format!("{} bytes that are not a boolean variable", other.len()), notes);
+            note(path, &format!("not a boolean variable, but {} bytes", other.len()), notes);
             None
         }
     }
 }
 
-/// The SHA-256 of the certificate of the platform key, in hexadecimal.
+/// SHA-256 of the platform key's certificate, in hexadecimal.
 fn platform_key(path: &Path, notes: &mut Notes) -> Option<String> {
     let content = bytes(path, notes)?;
     let list = content.get(ATTRIBUTES..).unwrap_or_default();

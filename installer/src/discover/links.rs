@@ -1,5 +1,5 @@
-//! What only netlink shows of a network interface (rtnetlink(7)): its addresses, and its permanent MAC address even if
-//! another one is set, as on the members of a bond.
+//! Properties of a network interface that only netlink shows (rtnetlink(7)): its addresses, and its permanent MAC
+//! address even if another one is set, as on the members of a bond.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,16 +16,16 @@ use super::files::Notes;
 /// Maximum number of addresses kept per interface.
 const MAX_ADDRESSES: usize = 64;
 
-/// What netlink adds to sysfs's values.
+/// What netlink adds to the values in sysfs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
-    /// Bytes in hexadecimal with colons.
+    /// Permanent MAC address in hexadecimal with colons.
     pub(super) permanent_mac: Option<String>,
     /// Addresses with prefix length, sorted.
     pub(super) addresses: Vec<String>,
 }
 
-/// Every interface of the running kernel by name. One that cannot be decoded is noted and left out.
+/// All interfaces of the running kernel, by name. An interface that cannot be decoded is noted and left out.
 pub(super) fn links(notes: &mut Notes) -> io::Result<BTreeMap<String, Link>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -63,7 +63,7 @@ pub(super) fn links(notes: &mut Notes) -> io::Result<BTreeMap<String, Link>> {
     Ok(links.into_values().collect())
 }
 
-/// The interface's own address. On point-to-point links `Address` is the peer's and `Local` its own. IPv6 has only
+/// The interface's own address. On point-to-point links, `Address` is the peer's and `Local` is its own. IPv6 has only
 /// `Address`.
 fn address(message: &AddressMessage) -> Option<String> {
     let find = |want_local: bool| {
@@ -77,7 +77,7 @@ fn address(message: &AddressMessage) -> Option<String> {
     Some(format!("{ip}/{}", message.header.prefix_len))
 }
 
-/// All of the kernel's answers to a dump request.
+/// The kernel's whole answer to a dump request.
 fn dump(socket: &Socket, request: RouteNetlinkMessage, notes: &mut Notes) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut request = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
     request.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
@@ -97,7 +97,7 @@ fn dump(socket: &Socket, request: RouteNetlinkMessage, notes: &mut Notes) -> io:
                 Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
                 Ok(NetlinkPayload::InnerMessage(answer)) => answers.push(answer),
                 Ok(_) => {}
-                // A message from a kernel newer than the decoder must not hide the other interfaces.
+                // A message of a newer kernel that cannot be decoded must not hide the other interfaces.
                 Err(error) => notes.push(format!("decoding a netlink message: {error}")),
             }
             // Messages start at multiples of four bytes (netlink(7), NLMSG_ALIGN).

@@ -1,4 +1,4 @@
-//! Where the boot image was loaded from, as its loader noted.
+//! The URL that the boot image was loaded from, as its loader recorded it.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use slipway_protocol::node::boot_settings;
 
 use super::files::{Notes, bytes, note};
 
-/// The variable in which systemd's stub, from version 258, notes the URL of the image that it is a part of
-/// (systemd-stub(7)), with the vendor GUID of systemd's boot loader interface.
+/// The variable in which systemd's stub, since version 258, records the URL of its own image (systemd-stub(7)), with
+/// the vendor GUID of systemd's boot loader interface.
 const LOADER_DEVICE_URL: &str = "firmware/efi/efivars/LoaderDeviceURL-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
-/// Where the server has its boot files.
+/// Path of a server's boot files.
 const BOOT_FILES: &str = "/boot/";
 
-/// The URL that the boot image was loaded from. None if it was loaded in another way, or by an older stub.
+/// The URL that the boot image was loaded from. `None` if it was not loaded from a URL, or its stub is older.
 pub(super) fn loaded_from(sys: &Path, notes: &mut Notes) -> Option<String> {
     let path = sys.join(LOADER_DEVICE_URL);
     if !path.exists() {
@@ -25,14 +25,14 @@ pub(super) fn loaded_from(sys: &Path, notes: &mut Notes) -> Option<String> {
     url
 }
 
-/// The server that has the boot image, if it was loaded from a server's boot files over TLS. Who has changed the variable
-/// gains nothing: the server must show a certificate of the configured CA.
+/// The server whose boot files include the boot image, if it was loaded over TLS. Changing the variable gains an
+/// attacker nothing, because the server must show a certificate of the configured CA.
 pub(super) fn server(sys: &Path) -> Option<String> {
     server_of(&loaded_from(sys, &mut Notes::new())?)
 }
 
-/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst). The value is
-/// a text in UTF-16, little-endian, with a zero at its end.
+/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst). The value
+/// is zero-terminated UTF-16, little-endian.
 fn url(variable: &[u8]) -> Option<String> {
     let (_attributes, value) = variable.split_at_checked(4)?;
     let (pairs, []) = value.as_chunks() else { return None };
@@ -45,7 +45,7 @@ fn url(variable: &[u8]) -> Option<String> {
 fn server_of(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (host, path) = rest.split_at(rest.find('/')?);
-    // Scheme and host are the same in any case of letters (RFC 3986, section 6.2.2.1).
+    // Scheme and host are case-insensitive (RFC 3986, section 6.2.2.1).
     let server = format!("{}://{host}", scheme.to_ascii_lowercase());
     (path.starts_with(BOOT_FILES) && boot_settings::check_server(&server).is_ok()).then_some(server)
 }

@@ -1,10 +1,10 @@
-//! Memory.
+//! Usable memory, from /proc/meminfo.
 
 use std::path::Path;
 
 use super::files::{Notes, head, note};
 
-/// Enough of /proc/meminfo for its first line, in bytes.
+/// Number of bytes to read of /proc/meminfo, enough for its first line.
 const MEMINFO_BYTES: u64 = 4096;
 
 /// Usable memory in bytes, 0 if unknown.
@@ -17,7 +17,7 @@ pub(super) fn total(proc: &Path, notes: &mut Notes) -> u64 {
     })
 }
 
-/// The value of `MemTotal`, which /proc/meminfo gives in KiB and calls kB (proc_meminfo(5)).
+/// The value of `MemTotal`. /proc/meminfo gives it in KiB but calls them kB (proc_meminfo(5)).
 fn parse(meminfo: &str) -> Option<u64> {
     let value = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;

@@ -1,4 +1,4 @@
-//! Network interfaces.
+//! The machine's network interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,14 +13,14 @@ use super::links::Link;
 /// Maximum number of interfaces listed: a request must stay below [`slipway_protocol::MAX_REQUEST_BYTES`].
 const MAX_NICS: usize = 1024;
 
-/// Drivers of the USB link between a host and its management controller. Its MAC address belongs to the controller and
-/// is often the same in every machine of a model.
+/// Drivers of the USB network link between a host and its management controller. The link's MAC address belongs to the
+/// controller and is often the same in every machine of a model.
 const CONTROLLER_DRIVERS: &[&str] = &["cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host"];
 
 /// `NET_ADDR_PERM` in Linux's netdevice.h: the current address is the permanent one.
 const ADDRESS_IS_PERMANENT: &str = "0";
 
-/// The interfaces with a device behind them, sorted by name: no loopback, bridge, bond, VLAN or virtual pair.
+/// The interfaces that are devices, sorted by name. Loopback, bridges, bonds, VLANs and virtual pairs are left out.
 pub(super) fn nics(sys: &Path, links: &BTreeMap<String, Link>, notes: &mut Notes) -> Vec<Nic> {
     let folder = sys.join("class/net");
     let entries = match fs::read_dir(&folder) {
@@ -43,7 +43,7 @@ pub(super) fn nics(sys: &Path, links: &BTreeMap<String, Link>, notes: &mut Notes
     names.into_iter().map(|name| nic(&folder.join(&name), links.get(&name), name, notes)).collect()
 }
 
-/// The permanent MAC addresses that identify this machine, sorted: not those that many cards have.
+/// The permanent MAC addresses that identify this machine, sorted. Addresses that many cards share are left out.
 pub(super) fn identifying_macs(nics: &[Nic]) -> Vec<String> {
     let macs: BTreeSet<&String> = nics
         .iter()
@@ -68,7 +68,7 @@ fn nic(folder: &Path, link: Option<&Link>, name: String, notes: &mut Notes) -> N
     }
 }
 
-/// Mbit/s. Drivers that do not know report -1, some without the sign (ethtool's `SPEED_UNKNOWN`).
+/// Speed in Mbit/s. Drivers that do not know it report -1, some without the sign (ethtool's `SPEED_UNKNOWN`).
 fn speed(text: &str) -> Option<u32> {
     text.parse().ok().filter(|speed| !matches!(*speed, 0 | u32::MAX))
 }

@@ -1,12 +1,11 @@
-//! SMBIOS OEM strings (DSP0134, 7.12, type 11), by which a BMC or a hypervisor can pass settings to the machine.
+//! SMBIOS OEM strings (DSP0134, 7.12, type 11). A BMC or hypervisor can pass settings to the machine in them.
 
-/// A structure's header: type, length of the formatted part, handle (DSP0134, 6.1.2).
+/// Size of a structure's header in bytes: type, length of the formatted part, handle (DSP0134, 6.1.2).
 const HEADER: usize = 4;
 const OEM_STRINGS: u8 = 11;
 const END_OF_TABLE: u8 = 127;
 
-/// The strings of all type 11 structures, in order. Invalid data gives no strings, because the bytes come from
-/// firmware.
+/// The strings of all type 11 structures, in order. Invalid data from the firmware gives no strings.
 pub fn parse(table: &[u8]) -> Vec<String> {
     let mut strings = Vec::new();
     let mut rest = table;
@@ -21,7 +20,7 @@ pub fn parse(table: &[u8]) -> Vec<String> {
     strings
 }
 
-/// Type and strings of the first structure, and the rest of the table. Two NULs end the strings, even if there are
+/// Type and strings of the first structure, and the rest of the table. The strings end with two NULs, even if there are
 /// none.
 fn next_structure(table: &[u8]) -> Option<(u8, Vec<String>, &[u8])> {
     let (kind, length) = (*table.first()?, usize::from(*table.get(1)?));

@@ -1,16 +1,16 @@
-//! Whether a disk of the machine may have a system on it, as far as the kernel shows it without opening a disk.
+//! Whether a disk of the machine may have a system on it. Uses only what sysfs shows, without opening a disk.
 
 use std::fs;
 use std::path::Path;
 
-/// Whether the kernel found a partition on a disk that is built in: not on a stick or a card, which the machine may
-/// have started slipway from.
+/// Whether the kernel found a partition on a built-in disk. USB sticks and cards are ignored, because slipway may have
+/// booted from them.
 pub(super) fn is_there(sys: &Path) -> bool {
     let entries = fs::read_dir(sys.join("class/block")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|device| is_built_in(&device))
 }
 
-/// A partition's folder is in that of its disk (Linux, block/partitions/core.c).
+/// A partition's folder is inside its disk's folder (Linux, block/partitions/core.c).
 fn is_built_in(partition: &Path) -> bool {
     let Ok(place) = fs::canonicalize(partition) else { return false };
     let disk = place.parent().unwrap_or(&place);

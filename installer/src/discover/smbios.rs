@@ -1,9 +1,9 @@
-//! Vendor, model, serial numbers and UUID.
+//! The machine's vendor, model, serial numbers and UUID.
 //!
 //! Read from the kernel's own parse of the SMBIOS tables, `/sys/class/dmi/id` (Linux, drivers/firmware/dmi-id.c). The
-//! kernel checked their bounds at boot and knows the two byte orders of the UUID (DSP0134, 7.2.1: little endian fields
-//! since version 2.6). The tables are hostile input, and any decoder here would have to never panic on them (dmidecode
-//! 1.0 does, on a structure shorter than its header). Boards without SMBIOS, mostly arm64, have a device tree instead.
+//! kernel checked their bounds at boot and knows the UUID's two byte orders (DSP0134, 7.2.1: little-endian fields since
+//! version 2.6). The tables are untrusted input on which a decoder here must not panic (dmidecode 1.0 does, on a
+//! structure shorter than its header). Boards without SMBIOS, mostly arm64, have a device tree instead.
 
 use std::path::Path;
 
@@ -13,15 +13,14 @@ use slipway_protocol::shared::identity::{meaningful, serial_number, system_uuid}
 use super::Roots;
 use super::files::{Notes, attribute};
 
-/// The system UUID of SMBIOS type 1, unless many machines have it. Only root can read it.
+/// The system UUID (SMBIOS type 1), unless it is one that many machines share. Only root can read it.
 pub(super) fn uuid(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let text = attribute(&roots.sys.join("class/dmi/id/product_uuid"), notes)?;
     system_uuid(&text).ok()
 }
 
-/// The system serial number from SMBIOS type 1, else from the device tree. Board and chassis serial numbers are not
-/// used: blades share a chassis, and a board may be replaced in repair. Nor is one that many machines have. Only root
-/// can read it.
+/// The system serial number (SMBIOS type 1), else the device tree's, unless many machines share it. Board and chassis
+/// serial numbers are not used: blades share a chassis, and a board may be replaced in repair. Only root can read it.
 pub(super) fn serial(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let mut serial = |path: &Path| serial_number(&attribute(path, notes)?).ok();
     let smbios = serial(&roots.sys.join("class/dmi/id/product_serial"));
@@ -40,7 +39,7 @@ pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     }
 }
 
-/// The attribute, or none if it stands in the place of a value.
+/// The attribute. `None` if it is a placeholder instead of a value.
 fn value(path: &Path, notes: &mut Notes) -> Option<String> {
     let text = attribute(path, notes)?;
     meaningful(&text).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Made-up machines, as folders that look like sysfs and procfs.
+//! Simulated machines: folders that look like sysfs and procfs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -384,7 +384,7 @@ fn devices_without_driver_or_firmware_are_named() {
     pci(&machine, "0000:04:00.0", "010400", "1000", "00e6", None);
     pci(&machine, "0000:05:00.0", "020000", "19ee", "4000", None);
     pci(&machine, "0000:06:00.0", "020000", "1077", "1656", None);
-    // The virtual function of a card.
+    // A virtual function of a card.
     pci(&machine, "0000:05:08.0", "020000", "19ee", "6003", None);
     machine.file("sys/bus/pci/devices/0000:05:08.0/physfn/vendor", b"0x19ee\n");
     machine.file(

@@ -1,4 +1,4 @@
-//! The TPM of this machine, and what the server is told of it.
+//! This machine's TPM, and its part of an enrolment.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,46 +8,46 @@ use slipway_protocol::{Failure, Tpm, TpmChallenge};
 use slipway_tpm::device::{Attester, TpmError};
 use tracing::{debug, warn};
 
-/// Exists once the TPM that the boot medium requires has made its keys. `slipway network` waits for it.
+/// This file exists once the TPM that the boot medium requires has made its keys. `slipway network` waits for it.
 pub const READY: &str = "/run/slipway/tpm-ready";
-/// How long to wait for the driver of a TPM.
+/// How long to wait for the TPM's driver.
 const DRIVER: Duration = Duration::from_secs(30);
-/// How long a TPM may take for a command. An RSA key takes a slow one half a minute.
+/// How long a TPM may take for a command. A slow one needs half a minute for an RSA key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the machine has its TPM.
+/// Paths of the TPM and its event log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The device, if the machine has one.
+    /// Device node, which need not exist.
     pub device: PathBuf,
-    /// What the firmware says that it measured. A system that goes on measuring by itself has none that explains the
-    /// registers.
+    /// The firmware's log of its measurements. `None` in an operating system that measures too, because the log then
+    /// does not explain the registers.
     pub event_log: Option<PathBuf>,
 }
 
 impl Place {
-    /// In the boot image.
+    /// The paths in the boot image.
     pub fn of_boot_image() -> Self {
         Self { device: slipway_tpm::device::DEVICE.into(), event_log: Some(slipway_tpm::device::EVENT_LOG.into()) }
     }
 
-    /// In an operating system.
+    /// The paths in an operating system.
     pub fn of_operating_system() -> Self {
         Self { device: slipway_tpm::device::DEVICE.into(), event_log: None }
     }
 }
 
-/// The boot medium requires a TPM, and there is none that can be used.
+/// The boot medium requires a TPM, but the machine has none that works.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the boot medium requires that this machine proves its TPM (require: attested), and {reason}; nothing is sent to the \
-     server. Switch the TPM (2.0, also called PTT or fTPM) on in the firmware's setup, or start from another medium"
+    "the boot medium requires a TPM (require: attested), but {reason}; nothing is sent to the \
+     server. Enable the TPM (2.0, also called PTT or fTPM) in the firmware's setup, or boot from another medium"
 )]
 pub struct NoTpm {
     reason: String,
 }
 
-/// The TPM. It is opened when it is first asked for, and keeps its keys while the machine runs, because a slow one takes
+/// The machine's TPM. It is opened at the first use and keeps its keys while the machine runs, because a slow TPM takes
 /// seconds to make them. Clones share it.
 #[derive(Clone)]
 pub struct MachineTpm {
@@ -56,37 +56,37 @@ pub struct MachineTpm {
 }
 
 impl MachineTpm {
-    /// The TPM that is there, if there is one.
+    /// The TPM at this place, which need not exist.
     pub fn at(place: Place) -> Self {
         Self { place: Arc::new(place), open: Arc::default() }
     }
 
-    /// Has the TPM make its keys, which are then there when they are needed.
+    /// Makes the TPM's keys, so that they are ready when needed.
     pub async fn prepare(&self) {
         self.claim().await;
     }
 
-    /// Fails unless the TPM makes its keys. One that is missing is waited for until all drivers are loaded.
+    /// Fails unless the TPM makes its keys. Waits for a missing TPM until all drivers are loaded.
     pub async fn require(&self, all_drivers_loaded: impl Fn() -> bool) -> Result<(), NoTpm> {
         let began = Instant::now();
         loop {
-            // Asked first: a driver that loads in between counts.
+            // Evaluated before the TPM is tried, so that a driver that loads in between is not missed.
             let is_last = all_drivers_loaded() || began.elapsed() > DRIVER;
             match self.claim().await {
                 Tpm::Present { .. } => return Ok(()),
                 Tpm::Broken { reason } => return Err(NoTpm { reason: format!("its TPM cannot be used: {reason}") }),
-                Tpm::Absent if is_last => return Err(NoTpm { reason: "it has none".to_owned() }),
+                Tpm::Absent if is_last => return Err(NoTpm { reason: "this machine has none".to_owned() }),
                 Tpm::Absent => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }
 
-    /// What the machine says before it was asked for a proof.
+    /// What the machine sends before the server asks for a proof.
     pub(crate) async fn claim(&self) -> Tpm {
         self.ask(|attester, _| Ok(Tpm::Present { keys: attester.keys()?, proof: None })).await
     }
 
-    /// The answer to a challenge.
+    /// The proof for a challenge.
     pub(crate) async fn prove(&self, challenge: TpmChallenge) -> Tpm {
         self.ask(move |attester, place| {
             let event_log = place.event_log.as_deref().and_then(|path| {
@@ -100,7 +100,7 @@ impl MachineTpm {
         .await
     }
 
-    /// Asks the TPM in a thread that may wait for it.
+    /// Runs a TPM request in a thread, because it blocks.
     async fn ask(&self, question: impl FnOnce(&mut Attester, &Place) -> Result<Tpm, TpmError> + Send + 'static) -> Tpm {
         let this = self.clone();
         let asking = tokio::task::spawn_blocking(move || {
@@ -140,7 +140,7 @@ mod tests {
             let said = tpm.require(|| true).await.unwrap_err().to_string();
             assert!(said.contains(expect) && said.contains("nothing is sent to the server"), "{said}");
         };
-        check(folder.path().join("none"), "(require: attested), and it has none;").await;
+        check(folder.path().join("none"), "(require: attested), but this machine has none;").await;
         let file = folder.path().join("file");
         std::fs::write(&file, "this is no TPM").unwrap();
         check(file, "its TPM cannot be used: ").await;

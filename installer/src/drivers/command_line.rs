@@ -1,13 +1,13 @@
-//! The kernel's command line: its words, and what it says of kernel modules. The kernel applies that only to drivers which
-//! it has built in (Linux, admin-guide/kernel-parameters); for the others, this is modprobe(8)'s part.
+//! The words of the kernel's command line, and its options for kernel modules. The kernel applies them only to built-in
+//! drivers (Linux, admin-guide/kernel-parameters); for modules, that is modprobe(8)'s task.
 
 use crate::drivers::module_tables::canonical;
 
-/// Words that say which modules no device gets by itself (modprobe.d(5), "blacklist").
+/// Prefix of words with modules that are not loaded for any device (modprobe.d(5), "blacklist").
 const REFUSED: &str = "modprobe.blacklist=";
 
-/// The words, with their quotes. A part in double quotes may contain blanks, as in the kernel's own parser
-/// (lib/cmdline.c, `next_arg`).
+/// Splits a command line into words and keeps their quotes. Double quotes may enclose blanks, as in the kernel's own
+/// parser (lib/cmdline.c, `next_arg`).
 pub fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     let is_between = move |c: char| {
@@ -17,12 +17,12 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_between).filter(|word| !word.is_empty())
 }
 
-/// The words for the kernel. What follows `--` is for PID 1.
+/// The words for the kernel. Words after `--` are for PID 1.
 fn of_kernel(text: &str) -> impl Iterator<Item = &str> {
     words(text).take_while(|word| *word != "--")
 }
 
-/// The options of a module, from words `MODULE.OPTION=VALUE`, as finit_module(2) takes them.
+/// The options of a module as finit_module(2) takes them, from words `MODULE.OPTION=VALUE`.
 pub fn options(text: &str, module: &str) -> String {
     let module = canonical(module);
     let option = |word| {
@@ -32,7 +32,7 @@ pub fn options(text: &str, module: &str) -> String {
     of_kernel(text).filter_map(option).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a module is not to be loaded for any device: `modprobe.blacklist=MODULE,MODULE`.
+/// Whether the command line forbids to load a module for devices: `modprobe.blacklist=MODULE,MODULE`.
 pub fn is_refused(text: &str, module: &str) -> bool {
     let lists = of_kernel(text).filter_map(|word| word.strip_prefix(REFUSED));
     lists.flat_map(|list| list.split(',')).any(|name| canonical(name) == canonical(module))

@@ -1,11 +1,11 @@
-//! Patterns of devices, as modules have them in their tables (modules.alias of depmod(8)).
+//! Matches device patterns from modules' tables (modules.alias of depmod(8)).
 
-/// Whether a shell pattern of `*`, `?`, `[...]` matches the whole text, as fnmatch(3) without flags. Takes time in
-/// proportion to text length times pattern length at most.
+/// Whether a shell pattern of `*`, `?`, `[...]` matches the whole text, as fnmatch(3) without flags does. Takes at most
+/// time proportional to the product of both lengths.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
-    // Where to continue after the last `*` has taken one byte more.
+    // Where to continue if the last `*` must match one byte more.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         let step = match (pattern.get(p), text.get(t)) {
@@ -30,7 +30,7 @@ pub fn fits(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// The position after a bracket that contains the byte, or none.
+/// The position after a bracket expression that contains the byte. `None` if it does not contain it.
 fn bracket(pattern: &[u8], open: usize, byte: u8) -> Option<usize> {
     let close = open + pattern.get(open..)?.iter().position(|b| *b == b']')?;
     let inside = pattern.get(open + 1..close)?;

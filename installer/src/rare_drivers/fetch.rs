@@ -1,4 +1,4 @@
-//! Pieces of the pack, from the server to checked bytes in memory.
+//! Fetches pieces of the pack from the server, checks them, and decompresses them in memory.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -13,58 +13,45 @@ use crate::config::Config;
 use crate::server::backoff::Backoff;
 use crate::server::client::{Ask, Client, ClientError};
 
-/// How often a file is asked for while the server is away or overloaded.
+/// Number of attempts for a file while the server is away or overloaded.
 const TRIES: usize = 4;
 
-/// Why a driver is not there.
+/// Why a rare driver cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum RareError {
-    /// The server did not give it.
+    /// The request to the server failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server has another index than the boot image was made with.
+    /// The server's index differs from the one that the boot image was made with.
     #[error(
-        "the server's {INDEX} is not that of this boot image: its boot files are older or newer; make boot files and start the \
-         machine with them again"
+        "the server's {INDEX} does not match this boot image: its boot files are older or newer; make boot files again \
+         and boot the machine from them"
     )]
     OtherIndex,
-    /// The index does not fit.
+    /// The index is not for this kernel, or inconsistent.
     #[error("reading {INDEX} of the server")]
     Index(#[source] RareDriversError),
-    /// The index is no JSON of this form.
+    /// The index is not JSON in the expected form.
     #[error("reading {INDEX} of the server")]
     Json(#[source] serde_json::Error),
-    /// A piece is not what the index says.
-    #[error("{name} of the server's {PACK} is not what {INDEX} says: {why}")]
-    Piece {
-        /// The module or firmware file.
-        name: String,
-        /// What differs.
-        why: &'static str,
-    },
+    /// A piece does not match the index.
+    #[error("{name} in the server's {PACK} does not match {INDEX}: {why}")]
+    Piece { name: String, why: &'static str },
     /// A piece cannot be decompressed.
     #[error("decompressing {name}")]
     Unpack {
-        /// The module or firmware file.
         name: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The kernel does not come back from loading it.
-    #[error("it looks for its devices for longer than {} s; the machine goes on without it", patience.as_secs())]
-    Hangs {
-        /// How long it was waited for.
-        patience: Duration,
-    },
-    /// A file of the machine cannot be read or written, or a module in it cannot be loaded.
+    /// Loading the module takes too long.
+    #[error("the module took over {} s to probe; continuing without it", patience.as_secs())]
+    Hangs { patience: Duration },
+    /// A local file could not be read or written, or the module in it could not be loaded.
     #[error("{doing} {}", path.display())]
     File {
-        /// What was done.
         doing: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -80,7 +67,7 @@ impl Pack {
         Ok(Self { client: Client::new(config)? })
     }
 
-    /// The index with this SHA-256, for this kernel.
+    /// Fetches the index. It must have this SHA-256 and be for this kernel.
     pub(super) async fn index(&self, sha256: &str, release: &str) -> Result<RareDrivers, RareError> {
         let bytes = self.fetch(INDEX, None).await?;
         if !is(&bytes, sha256) {
@@ -91,23 +78,23 @@ impl Pack {
         Ok(index)
     }
 
-    /// A file of the pack, decompressed.
+    /// Fetches a file of the pack and decompresses it.
     pub(super) async fn file(&self, name: String, piece: &Piece) -> Result<Vec<u8>, RareError> {
         let packed = self.fetch(PACK, Some(piece)).await?;
         let differs = |why| RareError::Piece { name: name.clone(), why };
         if packed.len() as u64 != piece.size {
-            return Err(differs("it is shorter"));
+            return Err(differs("it is too short"));
         }
         if !is(&packed, &piece.sha256) {
-            return Err(differs("its digest is another"));
+            return Err(differs("its digest differs"));
         }
         let mut file = Vec::new();
         let decoder = zstd::stream::read::Decoder::new(&packed[..]);
-        // One byte more, to notice what is longer.
+        // Reads one byte more than expected, to notice a longer file.
         let read = decoder.and_then(|decoder| decoder.take(piece.unpacked + 1).read_to_end(&mut file));
         read.map_err(|source| RareError::Unpack { name: name.clone(), source })?;
         if file.len() as u64 != piece.unpacked {
-            return Err(differs("it has another size when unpacked"));
+            return Err(differs("its unpacked size differs"));
         }
         Ok(file)
     }
@@ -129,7 +116,8 @@ fn is(bytes: &[u8], sha256: &str) -> bool {
 }
 
 impl Client {
-    /// `GET /boot/ARCH/NAME`: a boot file, or a piece of it. No more is read than an index or the piece may have.
+    /// `GET /boot/ARCH/NAME`: a boot file, or a piece of one. Reads no more than the limit for an index or the size of
+    /// the piece.
     async fn boot_file(&self, name: &str, piece: Option<&Piece>) -> Result<Vec<u8>, ClientError> {
         let (what, path) = ("fetching a driver", format!("boot/{}/{name}", std::env::consts::ARCH));
         let (limit, expected) = match piece {
@@ -146,7 +134,7 @@ impl Client {
         let (status, url) = (answer.status(), answer.url().clone());
         let wrong = |why: String| ClientError::Answer { what, url: url.to_string(), status, source: why.into() };
         if status != expected {
-            return Err(wrong("it is not the part of the file that was asked for".to_owned()));
+            return Err(wrong("it is not the requested part of the file".to_owned()));
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|e| ClientError::transport(what, &url, e))? {

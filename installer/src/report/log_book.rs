@@ -1,7 +1,7 @@
 //! The machine's log: the last lines for a failure report, and all lines for the server.
 //!
-//! In the boot image this is the kernel's log, which has everything: drivers, disk errors, PID 1 and its children. It
-//! survives the installer, so a restarted installer continues after the last acknowledged line.
+//! In the boot image this is the kernel's log, which includes drivers, disk errors, PID 1 and its children. It survives
+//! the installer, so a restarted installer continues after the last acknowledged line.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Lines kept for a failure report.
+/// Number of lines kept for a failure report.
 const TAIL: usize = 20;
-/// Bytes kept while the server is away. The oldest lines are dropped.
+/// Maximum number of bytes kept while the server is away. The oldest lines are dropped.
 const KEPT: usize = 1 << 20;
-/// Bytes of one chunk.
+/// Maximum size of a chunk in bytes.
 const CHUNK: usize = 128 << 10;
 /// Longest record of /dev/kmsg (`CONSOLE_EXT_LOG_MAX`, 8192 in kernel/printk/printk.c).
 const LONGEST_RECORD: usize = 8192;
@@ -28,25 +28,25 @@ pub struct LogBook {
 #[derive(Debug, Default)]
 struct Inner {
     tail: VecDeque<String>,
-    /// Number in the kernel's log, and the line with its line break.
+    /// The record number in the kernel's log, and the line with its line break.
     unsent: VecDeque<(u64, String)>,
     unsent_bytes: usize,
-    /// Position at which `unsent` begins.
+    /// The position where `unsent` begins.
     sent: Sent,
     /// File that keeps `sent` for the next installer.
     kept_in: Option<PathBuf>,
 }
 
-/// How much the server has stored.
+/// How much of the log the server has stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Sent {
     /// Bytes since the first line of this boot.
     bytes: u64,
-    /// The kernel's number of the first unsent line.
+    /// The kernel's record number of the first unsent line.
     next: u64,
 }
 
-/// A piece of the log on its way to the server.
+/// A piece of the log to send to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Start position, in bytes since the first line of this boot.
@@ -56,7 +56,7 @@ pub struct Chunk {
     lines: usize,
 }
 
-/// Removes a bootstrap token from a line: the kernel logs its command line, which may contain one.
+/// Removes a bootstrap token from a line. The kernel logs its command line, which may contain one.
 fn without_token(line: String) -> String {
     const KEY: &str = "slipway.token=";
     let Some((before, rest)) = line.split_once(KEY) else { return line };
@@ -68,7 +68,7 @@ fn without_token(line: String) -> String {
 }
 
 impl LogBook {
-    /// Follows the kernel's log in its own thread, from the first line that the server does not have.
+    /// Follows the kernel's log in a separate thread, starting at the first line that the server does not have.
     pub fn of_kernel(state: &Path) -> std::io::Result<Self> {
         let book = Self::default();
         let sent = std::fs::read(state).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
@@ -146,10 +146,10 @@ impl LogBook {
         (chunk.lines > 0).then_some(chunk)
     }
 
-    /// Drops what the server has stored.
+    /// Drops the lines that the server has stored.
     pub fn acknowledge(&self, chunk: &Chunk) {
         let mut inner = self.lock();
-        // Lines dropped meanwhile have moved the beginning.
+        // If lines were dropped meanwhile, `unsent` begins later.
         let end = chunk.offset + chunk.text.len() as u64;
         while inner.sent.bytes < end && !inner.unsent.is_empty() {
             inner.drop_front();
@@ -157,7 +157,7 @@ impl LogBook {
         let kept = inner.kept_in.clone().zip(serde_json::to_vec(&inner.sent).ok());
         drop(inner);
         if let Some((path, text)) = kept {
-            // Without the file a restarted installer sends lines again, which the server skips.
+            // Without the file, a restarted installer sends some lines again, and the server skips them.
             let _ = crate::files::write_whole(&path, &text);
         }
     }

@@ -1,7 +1,7 @@
-//! Reports to the server: step events in order until they are stored, the log, heartbeats.
+//! Sends reports to the server: step events, in order, until they are stored; the log; heartbeats.
 //!
-//! The queue is bounded by the events of a run: only the newest progress is kept, and every other event ends something.
-//! Requests are repeated for as long as the server is away; the node continues its work meanwhile.
+//! The queue is bounded by the number of events in a run: of progress events only the newest is kept, and any other
+//! event ends something. Requests are repeated as long as the server is away; meanwhile the node continues its work.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,13 @@ use crate::server::client::ClientError;
 use crate::server::clock::now_ms;
 use tracing::{error, warn};
 
-/// How often the log is sent.
+/// Interval at which the log is sent.
 const LOG_EVERY: Duration = Duration::from_secs(2);
-/// Maximum number of notes of one run. An action that sends more is faulty.
+/// Maximum number of notes in one run. An action that sends more is faulty.
 const MOST_NOTES: usize = 1000;
-/// Largest number with which a run may go on, so that counting never overflows.
+/// Largest accepted start value of the sequence number, so that counting never overflows.
 const LARGEST_SEQ: u64 = 1 << 62;
-/// How long sending the log may delay a reboot. Events may delay it for ever.
+/// How long sending the log may delay a reboot. Events may delay it without limit.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes events from a run and sends them. Clones share the queue.
@@ -34,9 +34,9 @@ pub struct Reporter {
     log: LogBook,
     queue: Arc<Mutex<Queue>>,
     more: Arc<Notify>,
-    /// Number of waiting events. A watch, so that the last acknowledgement is never missed.
+    /// Number of waiting events. A watch channel, so that the last acknowledgement is never missed.
     waiting: Arc<watch::Sender<usize>>,
-    /// Why the server accepts no more reports for this run, if so.
+    /// Why the server accepts no more reports for this run. `None` while it does.
     over: Arc<watch::Sender<Option<String>>>,
 }
 
@@ -44,10 +44,10 @@ pub struct Reporter {
 struct Queue {
     run: String,
     next_seq: u64,
-    /// Sequence number up to which events are being sent and must not change.
+    /// Sequence number of the last event being sent. Events up to it must not change.
     sending: u64,
     notes: usize,
-    /// Number of events to send one by one, because the server refused a batch with them.
+    /// Number of events to send one by one, because the server refused a batch that contained them.
     suspects: usize,
     events: VecDeque<Event>,
 }
@@ -77,8 +77,8 @@ impl Reporter {
         self.over.send_replace(None);
     }
 
-    /// Queues an event of a step. An event of another run comes from an action that did not stop when asked, and is
-    /// ignored.
+    /// Queues an event of a step. Events of another run are ignored: they come from an action that did not stop when
+    /// asked.
     pub fn event(&self, run: &str, step: u32, attempt: u32, mut kind: EventKind) {
         let mut queue = self.lock();
         if queue.run != run || self.over.borrow().is_some() {
@@ -99,8 +99,8 @@ impl Reporter {
         reason.ok().and_then(|reason| reason.clone()).unwrap_or_default()
     }
 
-    /// Waits until the server has stored every event, and has the log or had time to take it. Fails with the reason if
-    /// the server accepts no more reports for this run, because then it has not stored all events.
+    /// Waits until the server has stored every event and the log, or until the time limit for the log. Fails with the
+    /// reason if the server accepts no more reports for this run, because then some events are not stored.
     pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -171,8 +171,8 @@ impl Reporter {
         }
     }
 
-    /// Handles events that the server will never accept. One event of a batch may be the cause, so each is sent by
-    /// itself. A note or progress can be dropped. If the server lacks a step event, the run is over.
+    /// Handles a batch that the server will never accept. One event may be the cause, so each event is sent separately.
+    /// A refused note or progress event is dropped. If any other event is refused, the run is over.
     fn refused(&self, batch: &EventBatch, error: &ClientError) {
         let reason = Failure::of(error).in_one_line();
         match batch.events.as_slice() {
@@ -189,7 +189,7 @@ impl Reporter {
         let mut queue = self.lock();
         if queue.run == run {
             queue.events.clear();
-            // Set the reason before the count, so that `flush` does not take this for success.
+            // The reason is set before the count, so that `flush` does not report success.
             self.over.send_replace(Some(reason));
             self.waiting.send_replace(0);
         }
@@ -202,7 +202,7 @@ impl Reporter {
             while let Some(chunk) = self.log.chunk() {
                 match self.send_chunk(&chunk).await {
                     Ok(()) => backoff.reset(),
-                    // Not logged: that would add a line to send.
+                    // Not logged, because the log line would have to be sent too.
                     Err(_) => sleep(backoff.next_wait()).await,
                 }
             }
@@ -213,7 +213,7 @@ impl Reporter {
         let run = Some(self.lock().run.clone()).filter(|run| !run.is_empty());
         let session = &self.session;
         match session.client().logs(session.boot_id(), chunk.offset, run.as_deref(), &chunk.text).await {
-            // A chunk that the server will never accept must not block the next.
+            // A chunk that the server will never accept must not block the next one.
             Err(error)
                 if error.code().is_none_or(|code| code == ErrorCode::Unauthenticated) || error.is_transient() =>
             {
@@ -229,7 +229,7 @@ impl Reporter {
     async fn send_heartbeats(self) {
         loop {
             sleep(Duration::from_secs(HEARTBEAT_SECONDS)).await;
-            // The server notices a missed heartbeat, and the other tasks log the failure.
+            // The server notices a missing heartbeat, and the other tasks log the failure.
             let _ = self.session.client().heartbeat().await;
         }
     }

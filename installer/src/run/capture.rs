@@ -13,12 +13,12 @@ use tokio::time::sleep;
 use crate::enrol::Session;
 use crate::server::client::ClientError;
 
-/// How often a waiting request checks whether to stop.
+/// Interval at which a waiting request checks whether it must stop.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Wait before asking the server again whether it has verified an image.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A machine in a run, whose captured disks and recovery keys go to the run's server.
+/// A machine in a run. Captured disks and recovery keys go to the run's server.
 pub(crate) struct ServerMachine {
     machine: Box<dyn Machine + Send>,
     session: Session,
@@ -31,7 +31,7 @@ impl ServerMachine {
         Self { machine, session, run, runtime }
     }
 
-    /// Waits for an answer of the server, or until the action is to stop. Only for action threads, which may block.
+    /// Waits for the server's answer or until the action must stop. Only for action threads, which may block.
     fn wait<T>(&self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, UploadError> {
         let stopped = async {
             while !self.cancel().is_set() {
@@ -41,7 +41,7 @@ impl ServerMachine {
         self.runtime.block_on(async {
             tokio::select! {
                 answer = request => answer.map_err(failed),
-                // The cause is reported by another part of the action, which also ends.
+                // The part of the action that stopped this one reports the cause.
                 () = stopped => Err(UploadError { source: "stopping on request".into(), is_transient: true }),
             }
         })
@@ -89,7 +89,7 @@ impl Machine for ServerMachine {
     }
 }
 
-/// An image being stored on the server. The server forgets it if the run ends before the image is committed.
+/// An image being uploaded. If the run ends before the image is committed, the server discards it.
 struct ServerUpload<'a> {
     machine: &'a ServerMachine,
     name: String,

@@ -1,4 +1,4 @@
-//! Waiting time between requests.
+//! Waiting times between repeated requests.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Backoff {
         back_off(self.failures, FIRST, LONGEST)
     }
 
-    /// Starts over after a success.
+    /// Starts again with the shortest wait after a success.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

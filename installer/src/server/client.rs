@@ -18,11 +18,11 @@ use slipway_protocol::{
 use crate::config::Config;
 use crate::server::tls::{self, NodeCertificate, TlsError};
 
-/// Time limit for a connection, and for the next byte.
+/// Time limit for connecting, and for the next byte of an answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
-/// Time to send a piece of an image over a slow line and for the server to store it. The server allows a request the
-/// same time.
+/// Time limit for sending a piece of an image over a slow line and for the server to store it. The server has the same
+/// limit for a request.
 const PIECE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a request got no usable answer.
@@ -31,28 +31,28 @@ pub enum ClientError {
     /// The connection failed or broke.
     #[error("{what} at {url}")]
     Transport {
-        /// What was requested.
+        /// The operation, such as "enrolling".
         what: &'static str,
         /// URL of the request.
         url: String,
-        /// The cause.
+        /// Error of the HTTP client.
         #[source]
         source: reqwest::Error,
     },
     /// The server's certificate failed the check against the boot medium's CA.
     #[error("{what} at {url}: the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted {
-        /// What was to be requested.
+        /// The operation, such as "enrolling".
         what: &'static str,
         /// URL of the request.
         url: String,
         /// Result of the certificate check.
         verdict: String,
     },
-    /// The server refused.
+    /// The server refused the request.
     #[error("{what} at {url}: refused with status {status}")]
     Refused {
-        /// What was requested.
+        /// The operation, such as "enrolling".
         what: &'static str,
         /// URL of the request.
         url: String,
@@ -65,23 +65,23 @@ pub enum ClientError {
     /// The answer does not follow the protocol.
     #[error("{what} at {url}: the answer with status {status} cannot be read")]
     Answer {
-        /// What was requested.
+        /// The operation, such as "enrolling".
         what: &'static str,
         /// URL of the request.
         url: String,
         /// HTTP status.
         status: StatusCode,
-        /// The cause.
+        /// Error of reading or parsing the answer.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The server asks for the proof of the TPM again and again.
-    #[error("enrolling: the server asks again for the proof that this machine has its TPM; its log says why")]
+    /// The server repeatedly rejects the proof of the TPM.
+    #[error("enrolling: the server does not accept this machine's TPM proof; its log says why")]
     Unproved,
-    /// No request could be made.
+    /// The TLS client could not be set up.
     #[error("setting up TLS")]
     Tls {
-        /// The cause.
+        /// Error of the TLS set-up.
         #[from]
         source: TlsError,
     },
@@ -92,12 +92,12 @@ impl ClientError {
         let url = url.to_string();
         match tls::certificate_verdict(&source) {
             Some(verdict) => Self::Untrusted { what, url, verdict },
-            // Our own message contains the URL.
+            // The URL is already in our message.
             None => Self::Transport { what, url, source: source.without_url() },
         }
     }
 
-    /// Whether the node's credentials are useless: unknown to the server, or the node was decommissioned.
+    /// Whether the node's credentials no longer work: the server does not know them, or the node was decommissioned.
     pub(crate) fn is_shut_out(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::Unauthenticated | ErrorCode::Decommissioned))
     }
@@ -110,12 +110,12 @@ impl ClientError {
         }
     }
 
-    /// True if the server was not reached or cannot serve now.
+    /// Whether the server could not be reached or cannot serve now.
     pub fn is_outage(&self) -> bool {
         self.is_transient() && !matches!(self, Self::Untrusted { .. })
     }
 
-    /// True if the same request may succeed later: the server is away, overloaded or faulty.
+    /// Whether the same request may succeed later: the server is away, overloaded or faulty.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Transport { .. } | Self::Untrusted { .. } => true,
@@ -127,14 +127,14 @@ impl ClientError {
     }
 }
 
-/// The answer to an enrolment.
+/// The server's answer to an enrolment request.
 #[derive(Debug)]
 pub enum Enrolled {
-    /// Credentials.
+    /// Admitted: the node's credentials.
     Yes(Enrolment),
     /// An operator must act. Ask again after this time.
     Wait(Wait, Duration),
-    /// The TPM must answer this.
+    /// The TPM must prove itself with this challenge.
     Prove(TpmChallenge),
 }
 
@@ -146,7 +146,7 @@ pub struct Client {
     bearer: Option<slipway_protocol::Secret>,
 }
 
-/// Makes an HTTP client. `what` and `url` are what it is for.
+/// Makes an HTTP client. `what` and `url` describe its purpose in errors.
 pub(crate) fn http(
     tls: rustls::ClientConfig,
     config: &Config,
@@ -184,7 +184,7 @@ impl Client {
         Self::build(config, Some(node), Some(jwt.into()))
     }
 
-    /// A client with a token of a run.
+    /// A client with a run's token.
     pub fn of_run(config: &Config, token: slipway_protocol::Secret) -> Result<Self, ClientError> {
         Self::build(config, None, Some(token))
     }
@@ -222,7 +222,7 @@ impl Client {
         self.read(&ask, answer).await
     }
 
-    /// `GET /v1/node/workflow`: a long poll. None if there is no work.
+    /// `GET /v1/node/workflow`: a long poll. `None` if there is no work.
     pub async fn workflow(&self) -> Result<Option<Workflow>, ClientError> {
         let patience = Duration::from_secs(POLL_SECONDS) + SILENCE;
         let ask = Ask { patience, ..Ask::new("asking for work", Method::GET, "v1/node/workflow") };
@@ -289,7 +289,7 @@ impl Client {
         Err(ClientError::Answer { what, url, status, source: format!("it has no header {UPLOAD_OFFSET}").into() })
     }
 
-    /// `POST /v1/node/runs/{run}/captures`. False if the server has not verified the image yet: ask again.
+    /// `POST /v1/node/runs/{run}/captures`. Returns false if the server has not verified the image yet: ask again.
     pub async fn commit_capture(&self, run: &str, image: &CapturedImage) -> Result<bool, ClientError> {
         let path = format!("v1/node/runs/{run}/captures");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing the upload of an image", Method::POST, path) };

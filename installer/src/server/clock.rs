@@ -1,4 +1,5 @@
-//! The clock, which certificates are checked against: at least the build time, then the time of the verified server.
+//! Sets the clock, because certificates are checked against it: to the build time at least, then to the time of the
+//! verified server.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,13 +15,13 @@ use crate::server::client::ClientError;
 use crate::server::tls;
 use crate::server::told::Told;
 
-/// A clock that differs from the server's by no more than this is not changed.
+/// Difference to the server's time up to which the clock is not changed.
 const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
 
 /// Time limit for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Name of the file in [`crate::Options::state`] that keeps the server's latest time for the next installer.
+/// Name of the file in [`crate::Options::state`] with the latest accepted time of the server, for the next installer.
 pub const SEEN: &str = "clock";
 
 /// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
@@ -53,22 +54,22 @@ pub(crate) async fn set(config: &Config, seen: &Path) -> Result<(), ClientError>
     }
 }
 
-/// What became of the server's time.
+/// What was done with the server's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The clock is set to it, or could not be set.
+    /// The clock was set to it, or setting it failed.
     Set,
-    /// The clock was right.
+    /// The clock was already right.
     Right,
-    /// It is earlier than the build, or than a time that was accepted in this boot. The clock is as it was.
+    /// The time is earlier than the build or a time accepted earlier in this boot. The clock was not changed.
     Refused,
-    /// The server sent none.
+    /// The server sent no time.
     Missing,
 }
 
-/// Reads the time from the server's `Date` header and sets the clock. The clock never goes back behind the build time,
-/// nor behind a time of the server's that was accepted earlier in this boot and is kept in the file `seen`: certificates
-/// that have expired since then stay expired.
+/// Reads the time from the server's `Date` header and sets the clock. The clock is never set before the build time, nor
+/// before a time accepted earlier in this boot, which the file `seen` keeps: certificates that have expired since then
+/// stay expired.
 pub async fn set_from_server(config: &Config, seen: &Path) -> Result<Verdict, ClientError> {
     let url = crate::server::client::join(&config.server, "v1/time");
     let what = "asking for the time";
@@ -91,10 +92,11 @@ pub async fn set_from_server(config: &Config, seen: &Path) -> Result<Verdict, Cl
         warn!(
             "the server's time is {} s before {}; the clock was not changed",
             earliest - seconds,
-            if earliest == build_time() { "the build of this program" } else { "a time that it gave earlier" }
+            if earliest == build_time() { "the build of this program" } else { "a time that it sent earlier" }
         );
         return Ok(Verdict::Refused);
     }
+    // Kept even if the clock is already right, so that a later server time cannot go back behind this one.
     if let Err(error) = crate::files::write_whole(seen, seconds.to_string().as_bytes()) {
         warn!("keeping the server's time in {}: {error}", seen.display());
     }
@@ -110,7 +112,7 @@ pub async fn set_from_server(config: &Config, seen: &Path) -> Result<Verdict, Cl
     Ok(Verdict::Set)
 }
 
-/// The latest time that was accepted in this boot, in seconds since 1970; 0 if there is none.
+/// The latest time accepted in this boot, in seconds since 1970; 0 if there is none.
 fn latest_seen(file: &Path) -> i64 {
     std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }

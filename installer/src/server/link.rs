@@ -1,4 +1,4 @@
-//! How `slipway network` tells `slipway installer` which interface reaches the server.
+//! Passes the interface that reaches the server from `slipway network` to `slipway installer`.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// File with the [`Link`]. Its folder is the network process's own, which may write nowhere else.
+/// File with the [`Link`]. Its folder is the only one where the network process may write.
 pub const PATH: &str = "/run/slipway/network/link.json";
 
 /// How often to look for the file.
@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The interface that reached the server first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Kernel name.
+    /// The kernel's name of the interface.
     pub interface: String,
     /// When it got its address, in milliseconds since the start of the kernel ([`uptime`]).
     pub leased_at: u64,
@@ -30,18 +30,18 @@ pub struct Link {
     pub name_servers: Vec<String>,
 }
 
-/// Milliseconds since the start of the kernel, by a clock that nobody sets.
+/// Milliseconds since the start of the kernel, from a clock that cannot be set.
 pub fn uptime() -> u64 {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(since.tv_sec).unwrap_or(0) * 1000 + u64::try_from(since.tv_nsec / 1_000_000).unwrap_or(0)
 }
 
-/// Writes the link's file, as a whole or not at all.
+/// Writes the link's file atomically.
 pub fn announce(link: &Link) -> io::Result<()> {
     crate::files::write_whole(Path::new(PATH), &serde_json::to_vec(link)?)
 }
 
-/// Removes the file.
+/// Removes the link's file.
 pub fn withdraw() -> io::Result<()> {
     match std::fs::remove_file(PATH) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -49,7 +49,7 @@ pub fn withdraw() -> io::Result<()> {
     }
 }
 
-/// Waits for the file.
+/// Waits for the link's file and returns its content.
 pub async fn wait() -> Link {
     let mut waited = 0u32;
     loop {

@@ -1,4 +1,4 @@
-//! The key of the machine. The server knows the machine by it, so all installers of one boot use the same.
+//! The machine's key, by which the server recognises the machine. All installers of one boot use the same key.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,15 +14,15 @@ use crate::server::tls::TlsError;
 /// Name of the file with the key, in PEM, in [`crate::Options::state`].
 const FILE: &str = "machine.key";
 
-/// A P-256 key that never leaves the machine, and is lost when the machine restarts.
+/// A P-256 key that never leaves the machine and is lost when the machine restarts.
 #[derive(Debug)]
 pub struct MachineKey(KeyPair);
 
 impl MachineKey {
-    /// The key that an installer of this boot has left in the folder, else a new one, which is left there.
+    /// Reads the key that an earlier installer of this boot left in the folder, or makes one and leaves it there.
     ///
-    /// A folder that cannot be read or written costs a warning: the machine can be installed, but a restarted installer
-    /// must wait until the server takes it for the same machine.
+    /// If the folder cannot be read or written, only a warning is logged: the machine can be installed, but a restarted
+    /// installer must wait until the server accepts it as the same machine.
     pub fn of_this_boot(folder: &Path) -> Result<Self, TlsError> {
         let path = folder.join(FILE);
         match fs::read_to_string(&path) {

@@ -1,5 +1,5 @@
-//! Whether the host at the other end of a connection is the server. Anybody on a network can accept a connection; only
-//! the server can finish a TLS handshake that the CA of the boot medium vouches for.
+//! Checks whether the host at the other end of a connection is the server. Any host on a network can accept a
+//! connection; only the server can complete a TLS handshake with a certificate of the boot medium's CA.
 
 use std::fmt;
 use std::io;
@@ -17,66 +17,66 @@ use tokio_rustls::TlsConnector;
 use crate::config::Config;
 use crate::server::tls::{self, TlsError};
 
-/// Most bytes that a handshake may take. A chain of certificates is a few kilobytes.
+/// Maximum number of bytes in a handshake. A certificate chain has a few kilobytes.
 const MOST: u64 = 64 << 10;
-/// Most bytes of a proxy's answer.
+/// Maximum number of bytes in a proxy's answer.
 const MOST_OF_PROXY: usize = 8 << 10;
 /// How long a proxy may take to connect to the server.
 const TUNNEL: Duration = Duration::from_secs(10);
 
-/// Where the server is, and how it is recognised.
+/// The server's address, its proxy if any, and the TLS settings that verify it.
 #[derive(Clone)]
 pub struct Server {
     url: Url,
-    /// The URL of the proxy before it.
+    /// URL of the proxy, if there is one.
     proxy: Option<Url>,
     name: ServerName<'static>,
     connector: TlsConnector,
 }
 
-/// Why there is no way to recognise the server.
+/// Why the server's address or CA cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// No certificate can be for this name.
+    /// The host is not a name that a certificate can have.
     #[error("{host:?} in the server's URL is neither a host name nor an IP address")]
     Name {
-        /// The host of the URL.
+        /// Host of the URL.
         host: String,
     },
     /// The URL of the server or of its proxy cannot be used.
     #[error("reading {url}, the URL of the server or of its proxy")]
     Url {
-        /// The URL.
+        /// The URL as configured.
         url: String,
-        /// The cause.
+        /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The CA cannot be used.
     #[error("setting up TLS")]
     Tls {
-        /// The cause.
+        /// Error of the TLS set-up.
         #[from]
         source: TlsError,
     },
 }
 
-/// Why a host that accepted a connection is not the server.
+/// Why a host that accepted a connection is not accepted as the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Stranger {
-    /// It did not finish the handshake in time.
+    /// It did not complete the handshake in time.
     #[error("it accepts connections, but does not finish a TLS handshake in {} s", patience.as_secs())]
     Slow {
-        /// How long it had.
+        /// The time limit.
         patience: Duration,
     },
-    /// Its certificate is not the server's.
+    /// Its certificate failed the check.
     #[error("the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted {
         /// Result of the certificate check.
         verdict: String,
     },
-    /// The proxy did not connect to the server.
+    /// The proxy refused to connect to the server.
     #[error("the proxy does not connect to {to}: it says {answer:?}{}", advice(answer))]
     Proxy {
         /// Host and port of the server.
@@ -84,44 +84,45 @@ pub enum Stranger {
         /// The first line of its answer, shortened.
         answer: String,
     },
-    /// The connection to the proxy broke, or its answer cannot be read.
+    /// The connection to the proxy broke, or its answer could not be parsed.
     #[error("asking the proxy to connect to {to}")]
     NoAnswer {
         /// Host and port of the server.
         to: String,
-        /// The cause.
+        /// Error of the connection.
         #[source]
         source: io::Error,
     },
     /// It does not speak TLS, or the connection broke.
     #[error("it accepts connections, but the TLS handshake fails")]
     Handshake {
-        /// The cause.
+        /// Error of the connection.
         #[source]
         source: io::Error,
     },
 }
 
 impl Server {
-    /// The server of this configuration.
+    /// The server in this configuration.
     pub fn new(config: &Config) -> Result<Self, ServerError> {
         let url = config.server.clone();
         let host = url.host_str().unwrap_or_default();
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
         let name = name.map_err(|_| ServerError::Name { host: host.to_owned() })?;
         let proxy = proxy_to(config)?;
-        // The clock is set by the server's, once there is a network. Chain and name are verified.
+        // The clock is set only once there is a network, so validity dates are not compared with it. Chain and name are
+        // verified.
         let connector = TlsConnector::from(Arc::new(tls::client_for_clock(&config.ca)?));
         Ok(Self { url, proxy, name, connector })
     }
 
-    /// Host and port to connect to: those of the proxy, if one is before the server.
+    /// Host and port to connect to: the proxy's if there is one, else the server's.
     pub fn first_hop(&self) -> (&str, u16) {
         host_and_port(self.proxy.as_ref().unwrap_or(&self.url))
     }
 
-    /// Whether the server is at the other end, or behind the proxy there. Sends nothing but the handshake, which may take as long
-    /// as `patience`.
+    /// Whether the server is at the other end, or behind the proxy there. Sends only the handshake, which may take
+    /// `patience`.
     pub async fn verify(&self, mut stream: TcpStream, patience: Duration) -> Result<(), Stranger> {
         if self.proxy.is_some() {
             let (host, port) = host_and_port(&self.url);
@@ -156,12 +157,12 @@ impl fmt::Display for Server {
     }
 }
 
-/// Both schemes have a usual port.
+/// http and https have default ports.
 fn host_and_port(url: &Url) -> (&str, u16) {
     (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or(443))
 }
 
-/// The proxy before the server, as the HTTP client of all other requests decides it.
+/// The proxy for the server, chosen by the same rules as in the HTTP client for all other requests.
 fn proxy_to(config: &Config) -> Result<Option<Url>, ServerError> {
     let Some(proxy) = &config.proxy else { return Ok(None) };
     let matcher = Matcher::builder().all(proxy.url.as_str()).no(proxy.except.as_str()).build();
@@ -174,13 +175,13 @@ fn wrong_url<E: std::error::Error + Send + Sync + 'static>(url: &str) -> impl Fn
     |source| ServerError::Url { url, source: Box::new(source) }
 }
 
-/// Asks an HTTP proxy for a connection to a host and port (RFC 9110, section 9.3.6).
+/// Asks an HTTP proxy to connect to a host and port (RFC 9110, section 9.3.6).
 async fn open_tunnel(stream: &mut TcpStream, to: &str) -> Result<(), Stranger> {
     let broken = |source| Stranger::NoAnswer { to: to.to_owned(), source };
     let request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(broken)?;
     let mut answer = Vec::new();
-    // Byte by byte, because what follows is not the proxy's.
+    // Read byte by byte, because the server's bytes follow the proxy's answer.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() == MOST_OF_PROXY {
             return Err(broken(io::Error::other(format!("its answer has more than {MOST_OF_PROXY} bytes"))));
@@ -189,22 +190,24 @@ async fn open_tunnel(stream: &mut TcpStream, to: &str) -> Result<(), Stranger> {
     }
     let line = String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default());
     match status(&line) {
-        // As the client of all other requests has it.
+        // The HTTP client for all other requests also accepts only 200.
         Some("200") => Ok(()),
         _ => Err(Stranger::Proxy { to: to.to_owned(), answer: line.chars().take(100).collect() }),
     }
 }
 
-/// The status code of an answer by its first line (RFC 9112, section 4).
+/// The status code in an answer's first line (RFC 9112, section 4).
 fn status(line: &str) -> Option<&str> {
     line.strip_prefix("HTTP/1.")?.split(' ').nth(1)
 }
 
-/// What to do about a proxy's answer.
+/// What an operator can do about a proxy's answer.
 fn advice(answer: &str) -> &'static str {
     match status(answer) {
-        Some("403") => "; allow it there (with squid: in SSL_ports, and for the machines' addresses)",
-        Some("407") => "; let machines use it without user and password, because slipway has none",
+        Some("403") => {
+            "; allow this connection in the proxy (with squid: in SSL_ports, and for the machines' addresses)"
+        }
+        Some("407") => "; let machines use the proxy without a login, because slipway has none",
         _ => "",
     }
 }

@@ -1,4 +1,4 @@
-//! TLS in slipway: always verified, and only against the CA of the boot medium.
+//! TLS in slipway. Connections are always verified, and only against the CA of the boot medium.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ pub enum TlsError {
     /// The configured CA is not PEM, contains no certificate, or contains one that cannot sign others.
     #[error("reading the CA certificate in the configuration")]
     Ca {
-        /// The cause.
+        /// Error of parsing the certificates.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The node's own certificate or key is unusable.
     #[error("using the node's certificate")]
     Identity {
-        /// The cause.
+        /// Error of parsing the certificate or key.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// A node's certificate chain and key, both in PEM.
+/// A node's certificate chain and private key, both in PEM.
 #[derive(Clone, Debug)]
 pub struct NodeCertificate {
-    /// Leaf first.
+    /// Certificates, leaf first.
     pub chain: String,
-    /// PKCS #8.
+    /// Private key as PKCS #8.
     pub key: slipway_protocol::Secret,
 }
 
-/// Makes ring the process's cryptography provider. Call it once, before any other use of TLS.
+/// Makes ring the process's cryptography provider. Call this once, before any other use of TLS.
 pub fn install_provider() {
-    // An error means that it was installed before.
+    // Fails if it was already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -55,7 +55,7 @@ pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// A client that trusts these roots and has this certificate, if any.
+/// A TLS client that trusts these roots and uses this certificate, if any.
 pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder().with_root_certificates(roots(ca)?);
     let Some(node) = node else { return Ok(builder.with_no_client_auth()) };
@@ -67,9 +67,9 @@ pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, 
         .map_err(|e| wrong(Box::new(e)))
 }
 
-/// A client only for asking the time. Chain and name are verified as usual, but a certificate that is not valid *now*
-/// is checked at the nearest time it was valid. The machine's clock may be wrong by years, and the time of the verified
-/// server is better.
+/// A TLS client that only asks for the time. Chain and name are verified as usual, but validity dates are not: a
+/// certificate is checked at the nearest time at which it was valid. The machine's clock may be wrong by years, and the
+/// verified server's time is better.
 pub fn client_for_clock(ca: &str) -> Result<ClientConfig, TlsError> {
     let strict = WebPkiServerVerifier::builder(Arc::new(roots(ca)?))
         .build()
@@ -125,7 +125,7 @@ impl ServerCertVerifier for IgnoreExpiry {
     }
 }
 
-/// The result of the certificate check, if that is why a request failed.
+/// The result of the certificate check, if it is why a request failed.
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     slipway_actions::certificate_verdict(error, || {
         "its certificate is not signed by the CA that this machine trusts; build the boot image again with this \

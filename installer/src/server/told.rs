@@ -1,19 +1,19 @@
-//! Logs a lasting state when it begins, and once a minute while it lasts.
+//! Logs a lasting state when it begins, and then once a minute.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Interval between repeats. A console opened later shows the state then, and a machine that waits for days does not
+/// Interval between repeats: a console opened later shows the state soon, and a machine that waits for days does not
 /// fill its log.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What a person at a machine that waits may want to know, if it has a system on its disk.
-pub const HAS_SYSTEM: &str = "a disk of this machine has partitions: if it is to start an installed system instead of \
+/// Hint on the console of a waiting machine that has partitions on its disk.
+pub const HAS_SYSTEM: &str = "a disk of this machine has partitions: to boot an installed system instead of \
                               slipway, remove the boot medium, or put the disk first in the firmware's boot order (in \
                               QEMU, give the disk the first bootindex)";
 
-/// The last sentence and its time.
+/// The last logged sentence and its time.
 #[derive(Debug, Default)]
 pub struct Told(Option<(String, Instant)>);
 
