@@ -1,5 +1,5 @@
-//! When the list of disks is complete: before that, no disk is chosen, because the one that is missing could be the one
-//! that is meant, or make the choice ambiguous.
+//! Decides when the list of disks is complete. Before that no disk is chosen: a missing disk could be the intended one,
+//! or make the choice ambiguous.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::pid1::{DRIVERS_LOADED, UEVENTS_HANDLED};
 
 /// Polling interval.
 const POLL: Duration = Duration::from_millis(50);
-/// How long to wait for devices that are known to come. A disk that spins up takes up to 30 s.
+/// Time limit for devices that are expected. A disk takes up to 30 s to spin up.
 const DEVICE_LIMIT: Duration = Duration::from_secs(45);
-/// The longest wait of all.
+/// Time limit for the complete list, whatever is expected.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Tells when the list of disks is complete. `rare` gets the number of drivers that were fetched, before which no run
-/// begins.
+/// Sets `settled` when the list of disks is complete. `rare` gets the number of drivers that were fetched; no run
+/// begins before that is known.
 pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
     settle().await;
     name_unserved();
@@ -32,13 +32,13 @@ pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option
     settled.send_replace(true);
 }
 
-/// Returns when drivers are loaded, no device is known to come, and the list has not changed for as long as the
+/// Returns when drivers are loaded, no more devices are expected, and the list has not changed for as long as the
 /// machine's buses need.
 async fn settle() {
     let began = Instant::now();
     let (mut known, mut since) = ((Vec::new(), Vec::new()), began);
     let mut told = Vec::new();
-    // Whoever loaded the drivers waited for the scans of these controllers.
+    // The thread that loaded the drivers also waited until these controllers had scanned their buses.
     let mut first: Option<Vec<String>> = None;
     loop {
         let expected = expected().await;
@@ -55,7 +55,7 @@ async fn settle() {
         }
         if since.elapsed() >= settle || began.elapsed() >= LIMIT {
             for device in devices {
-                warn!("{device} did not appear in {} s; it does not count", began.elapsed().as_secs());
+                warn!("{device} did not appear in {} s; continuing without it", began.elapsed().as_secs());
             }
             return;
         }
@@ -69,7 +69,7 @@ async fn settle() {
     }
 }
 
-/// What may still bring disks. A device that does not answer holds up its own thread alone.
+/// The buses and devices that may still bring disks. Runs in a separate thread, because a device may not answer.
 async fn expected() -> Expected {
     let roots = discover::Roots::default();
     // The closure does not panic, so there is a result.
@@ -80,14 +80,15 @@ fn paths() -> Vec<String> {
     list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect()
 }
 
-/// Whether PID 1 has loaded the drivers of all devices that the kernel has announced.
+/// Whether PID 1 has loaded drivers for all devices that the kernel has announced.
 fn drivers_are_loaded() -> bool {
     let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let last = number(&discover::Roots::default().sys.join("kernel/uevent_seqnum"));
     Path::new(DRIVERS_LOADED).exists() && number(Path::new(UEVENTS_HANDLED)) >= last
 }
 
-/// The console is the only place where a machine whose only network card is dead can say so.
+/// Logs network cards and storage controllers that do not work. If the only network card is one of them, only the
+/// console can show it.
 fn name_unserved() {
     for device in discover::unserved(&discover::Roots::default()) {
         warn!("{device}");

@@ -1,4 +1,4 @@
-//! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
+//! The command line: the two children of PID 1, an installation from a running system, and each action by hand.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -35,20 +35,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bring up the network; the child of PID 1
+    /// Bring up the network; run by PID 1
     #[command(hide = true)]
     Network(Supervised),
-    /// Enrol and work; the child of PID 1
+    /// Enrol and run workflows; run by PID 1
     #[command(hide = true)]
     Installer(install::InstallerArguments),
-    /// Run a command in an installed system; the child of run-in-target
+    /// Run a command in an installed system; run by run-in-target
     #[command(hide = true)]
     InTarget,
     /// Write man pages and completions into an empty folder
     #[cfg(feature = "manual")]
     #[command(hide = true)]
     Manual {
-        /// The folder
+        /// Folder for the files
         folder: PathBuf,
     },
     /// Enrol this running system with a server and run its workflow
@@ -63,7 +63,7 @@ enum Command {
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
     Probe(probe::ProbeArguments),
-    /// Report how this system boots; started by the unit that the action boot-reporter installs
+    /// Report how this system boots; started by the systemd unit that the action boot-reporter installs
     Report,
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
@@ -78,7 +78,7 @@ struct Supervised {
     previous_exit: Option<String>,
 }
 
-/// Runs the command. Prints an error once, with its causes.
+/// Runs the command. Prints an error, with its causes, once.
 pub fn run() -> ExitCode {
     let arguments: Arguments = options::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     if matches!(arguments.command, Command::Network(_) | Command::Installer(_) | Command::InTarget) {
@@ -106,15 +106,15 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// Has the children of slipway receive every signal. They start with the signals blocked that slipway waits for, and
-/// would pass that on to each program that they start.
+/// Unblocks all signals in this process. Children of slipway start with the signals blocked that slipway waits for, and
+/// programs that they start would inherit that.
 fn receive_signals() {
     if let Err(error) = SigSet::empty().thread_set_mask() {
         print_stderr(&format!("receiving signals: {error}"));
     }
 }
 
-/// A runtime for waiting on the network. Blocking work has threads of its own.
+/// An async runtime for network requests. Blocking work uses other threads.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")
 }
@@ -122,7 +122,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn network(child: Supervised) -> Result<ExitCode> {
     log::start(None, None);
     if let Some(how) = child.previous_exit {
-        tracing::warn!("started again, because the network process before it ended: {how}");
+        tracing::warn!("restarted, because the previous network process ended: {how}");
     }
     let (config, _) = config::load()?;
     crate::network::prepare(&config)?;
@@ -142,18 +142,19 @@ fn identity() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to standard output what is safe for a terminal: of control characters, only line breaks and tabs. A reader that
-/// closes the pipe early, as in `| head`, is no error.
+/// Prints text to standard output without control characters, except line breaks and tabs, which are safe on a
+/// terminal. A reader that closes the pipe early, such as `| head`, is not an error.
 fn print(text: &str) -> Result<()> {
     print_bytes(printable::lines(text).as_bytes())
 }
 
-/// Prints JSON, which means the same and is safe for a terminal.
+/// Prints JSON to standard output. Control characters are escaped, which is safe on a terminal and does not change its
+/// meaning.
 fn print_json(json: &str) -> Result<()> {
     print(&format!("{}\n", printable::json(json)))
 }
 
-/// Prints to standard output as it is.
+/// Prints bytes to standard output unchanged.
 fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout();
     // Flushed here, because a failure at exit could not be reported.
@@ -165,7 +166,7 @@ fn print_bytes(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Prints a line on standard error. A failure must not stop an action that is writing to a disk.
+/// Prints a line to standard error. Ignores failures, because they must not stop an action that is writing to a disk.
 fn print_stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable::line(line));
 }
@@ -174,13 +175,13 @@ fn print_stderr(line: &str) {
 fn read_file(path: &PathBuf) -> Result<String> {
     let reading = || format!("reading {}", path.display());
     let bytes = if is_stdin(path) { read_stdin() } else { std::fs::read(path) }.with_context(reading)?;
-    let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8", path.display());
+    let no_text = |_| anyhow!("reading {}: it is not UTF-8 text", path.display());
     let text = String::from_utf8(bytes).map_err(no_text)?;
     ensure!(!is_blank(&text), "reading {}: it is empty", path.display());
     Ok(text)
 }
 
-/// Whether an argument is the usual name of standard input.
+/// Whether the path is `-`, the usual name of standard input.
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -191,10 +192,10 @@ fn read_stdin() -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A value of an option: its name, the value, and its help.
+/// A choice for an option: its name, value and help.
 type Choice<T> = (&'static str, T, &'static str);
 
-/// Returns a parser that accepts one of these values.
+/// A parser that accepts one of these choices.
 fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static [Choice<T>]) -> impl TypedValueParser<Value = T> {
     let names = choices.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
     PossibleValuesParser::new(names).try_map(|given| {

@@ -1,8 +1,8 @@
-//! What `slipway network` may do: it parses what anybody on a network sends, so it keeps no right but those it needs.
+//! Drops rights of `slipway network`. It parses data from anybody on the network, so it keeps only the rights it needs.
 //!
-//! It runs as nobody, without supplementary groups, and keeps three capabilities (capabilities(7)). The files it writes
-//! are its own. Nothing gives it rights back (`no_new_privs`), and the kernel does as if it lacked the system calls that
-//! lead elsewhere (seccomp(2)). So a fault in the code that parses DHCP opens no disk and no other process.
+//! It runs as nobody, without supplementary groups, with three capabilities (capabilities(7)). It owns the files it
+//! writes. It cannot regain rights (`no_new_privs`), and system calls that it does not need fail as if the kernel
+//! lacked them (seccomp(2)). So a fault in the DHCP parser cannot open a disk or another process.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -18,16 +18,16 @@ use seccompiler::{
 };
 use slipway_installer::server::link;
 
-/// User and group without files of their own, by convention.
+/// User and group that by convention own no files.
 const NOBODY: u32 = 65534;
-/// Addresses and routes; packet sockets and sockets of one interface; DHCP's port 68.
+/// Capabilities for addresses and routes, for packet sockets and sockets bound to an interface, and for DHCP's port 68.
 const KEPT: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::NET_BIND_SERVICE);
 /// Where the C library looks for name servers.
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// System calls that no network needs: other programs, other processes, mounts, kernels and their modules, clocks, and
-/// interfaces that had many faults.
+/// System calls that the network does not need: they start programs, affect other processes, mounts, kernels and
+/// modules or clocks, or have had many vulnerabilities.
 const DENIED: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -70,20 +70,20 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Its flags cannot be looked at. C libraries use clone instead.
+    // seccomp cannot check the flags of clone3, because they are in memory. C libraries then use clone.
     libc::SYS_clone3,
 ];
 
-/// Gives away every right that the network does not need. Call it before there are other threads.
+/// Drops every right that the network does not need. Call it before other threads exist.
 pub fn confine() -> Result<()> {
     own_files()?;
     let filter = filter().context("setting up the filter of system calls")?;
-    drop_rights().context("giving away root's rights")?;
-    rustix::thread::set_no_new_privs(true).context("giving away the way back to rights")?;
+    drop_rights().context("dropping root's rights")?;
+    rustix::thread::set_no_new_privs(true).context("setting no_new_privs")?;
     seccompiler::apply_filter(&filter).context("filtering system calls")
 }
 
-/// Makes the files that are written later, as nobody's.
+/// Creates the files that are written later, owned by nobody.
 fn own_files() -> Result<()> {
     let nobody = Some(NOBODY);
     let resolv_conf = Path::new(RESOLV_CONF);
@@ -97,7 +97,7 @@ fn own_files() -> Result<()> {
 }
 
 fn drop_rights() -> rustix::io::Result<()> {
-    // The kernel says which is the last it knows.
+    // The kernel returns an error after the last capability it knows.
     for bit in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if !KEPT.contains(capability) && rustix::thread::capability_is_in_bounding_set(capability).unwrap_or(false) {
@@ -113,14 +113,14 @@ fn drop_rights() -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-/// Answers what is denied like a kernel that does not have it.
+/// Denied system calls fail with ENOSYS, as in a kernel that lacks them.
 fn filter() -> Result<BpfProgram> {
     let condition = |argument, compare, value| SeccompCondition::new(argument, Width::Dword, compare, value);
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
-    // A namespace of users would have all rights again, over parts of the kernel that few people use.
+    // A new user namespace would grant all capabilities in it, over rarely used parts of the kernel.
     let user = u64::try_from(libc::CLONE_NEWUSER)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![condition(0, Compare::MaskedEq(user), user)?])?]);
-    // Of netlink, addresses and routes are enough: no packet filters.
+    // Of netlink, only addresses and routes are needed, not packet filters.
     let netlink = condition(0, Compare::Eq, u64::try_from(libc::AF_NETLINK)?)?;
     let other = condition(2, Compare::Ne, u64::try_from(libc::NETLINK_ROUTE)?)?;
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![netlink, other])?]);

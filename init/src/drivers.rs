@@ -1,4 +1,4 @@
-//! Kernel modules by modalias, from depmod(8)'s tables modules.alias and modules.dep.
+//! Loads kernel modules by modalias, using depmod(8)'s tables modules.alias and modules.dep.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use slipway_installer::drivers::{command_line, modalias};
 /// The modules of one kernel.
 pub struct Drivers {
     folder: PathBuf,
-    /// Pattern and module, in the order of modules.alias.
+    /// Pattern and module name, in the order of modules.alias.
     aliases: Vec<(String, String)>,
     modules: Modules,
     command_line: String,
@@ -39,8 +39,9 @@ impl Drivers {
         })
     }
 
-    /// Loads every module whose pattern matches, unless the kernel's command line refuses it, and the module of that name,
-    /// each after its dependencies. A result is true if the module was loaded now, false if it was loaded before.
+    /// Loads every module whose pattern matches the alias, unless the kernel's command line refuses it, and the module
+    /// with that name. Dependencies are loaded first. Each result is true if the module was loaded now, false if it
+    /// already was.
     pub fn load(&self, alias: &str) -> Vec<(String, io::Result<bool>)> {
         let name = module_tables::canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
@@ -51,8 +52,8 @@ impl Drivers {
         wanted.into_iter().map(|module| (module.clone(), self.load_module(&module))).collect()
     }
 
-    /// Removes the files of modules below a folder, given as in modules.dep, that are not loaded (`loaded` is
-    /// /sys/module). Returns the freed bytes.
+    /// Removes the files of unloaded modules below a folder, given as in modules.dep. `loaded` is /sys/module. Returns
+    /// the number of bytes freed.
     pub fn remove_unused(&self, below: &str, loaded: &Path) -> u64 {
         let mut freed = 0;
         for (name, (path, _)) in &self.modules {
@@ -80,15 +81,15 @@ impl Drivers {
     }
 }
 
-/// Loads the module in a file, which nobody has open for writing, with the options on the kernel's command line. False if
-/// it was loaded before.
+/// Loads the module in a file with its options from the kernel's command line. The file must not be open for writing.
+/// Returns false if the module was already loaded.
 pub fn insert(path: &Path) -> io::Result<bool> {
     insert_with(path, &kernel_command_line())
 }
 
 fn insert_with(path: &Path, command_line: &str) -> io::Result<bool> {
     let options = command_line::options(command_line, &module_tables::module_of(&path.to_string_lossy()));
-    // The command line has no NUL.
+    // A command line cannot contain NUL.
     match rustix::system::finit_module(File::open(path)?, &CString::new(&*options).unwrap_or_default(), 0) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::EXIST) => Ok(false),
@@ -107,7 +108,7 @@ fn kernel_command_line() -> String {
     std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
 }
 
-/// `/sbin/modprobe` as the kernel calls it for a file system or a cipher: `modprobe -q -- NAME`.
+/// `/sbin/modprobe`, which the kernel calls for a file system or a cipher: `modprobe -q -- NAME`.
 pub fn modprobe(arguments: impl Iterator<Item = String>) -> ExitCode {
     let wanted: Vec<String> = arguments.filter(|a| !a.starts_with('-')).collect();
     let Ok(drivers) = Drivers::of_running_kernel() else { return ExitCode::FAILURE };

@@ -1,10 +1,12 @@
-//! `slipway network`: every way to an address on every interface at once; the first that reaches the server wins.
+//! `slipway network`: tries every way to get an address on every interface at once. The first that reaches the server
+//! wins.
 //!
-//! Each interface of a device, present or plugged in later, has its own tasks: one for each [`Way`] to an address, which are
-//! DHCP, what routers advertise, and addresses from the settings of the medium. A task keeps its addresses as long as it
-//! lives, with routes of low preference, and connects to the server through this interface only. The first with a TLS
-//! handshake that the CA of the boot medium vouches for gets the preferred routes and the name servers: anybody can accept a
-//! connection. It is written to [`slipway_installer::server::link::PATH`], which the installer waits for.
+//! Each hardware interface, present or plugged in later, has a task for each [`Way`] to get an address: DHCP, router
+//! advertisements, and addresses in the medium's settings. A task keeps its addresses as long as it lives, with routes
+//! of low preference, and connects to the server only through its interface. Any host can accept a connection, so the
+//! winner is the first way with a completed TLS handshake whose certificate the boot medium's CA signed. It gets the
+//! preferred routes and the name servers, and is written to [`slipway_installer::server::link::PATH`], which the
+//! installer waits for.
 
 mod dhcp4;
 mod dhcp6;
@@ -41,27 +43,27 @@ use self::links::Interface;
 use self::plan::Setup;
 use self::rdnss::NameServers;
 
-/// How often to look for new interfaces and cables.
+/// Interval at which new interfaces and cables are looked for.
 const LOOK: Duration = Duration::from_millis(200);
 /// Wait after a failed lease or connection.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Route metric of the interfaces that did not win (plus the interface's index). [`Source::metric`] is that of the winner.
+/// Route metric of interfaces that did not win, plus the interface's index. The winner has [`Source::metric`].
 const METRIC_OTHERS: u32 = 1000;
 
 /// State shared by the tasks.
 struct Network {
     netlink: Handle,
     server: Server,
-    /// Name servers of IPv6, by interface.
+    /// IPv6 name servers, by interface.
     advertised: NameServers,
-    /// Held during name lookups, because name servers and the route to them belong to the whole machine, and while the
-    /// winner is decided.
+    /// Held during name lookups, because name servers and the routes to them are shared by the whole machine, and while
+    /// the winner is decided.
     turn: Mutex<()>,
-    /// The way that reached the server first, for as long as it has its addresses.
+    /// The way that reached the server first, as long as it has its addresses.
     winner: watch::Sender<Option<Way>>,
 }
 
-/// One way to an address on one interface.
+/// One way to get an address on one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Way {
     interface: String,
@@ -78,7 +80,7 @@ enum Source {
 }
 
 impl Source {
-    /// Metric of the routes that the winner has. They differ, so that a way removes its own only.
+    /// Metric of the winner's routes. It differs for each source, so that a way removes only its own routes.
     fn metric(self) -> u32 {
         match self {
             Self::Given => 10,
@@ -109,7 +111,7 @@ fn wait_for_tpm() {
     }
 }
 
-/// Runs until it is killed. Without settings every interface asks for addresses.
+/// Runs until it is killed. Without network settings, every interface asks for addresses.
 pub async fn run(config: Config) -> Result<()> {
     info!("looking for interfaces");
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
@@ -125,7 +127,7 @@ pub async fn run(config: Config) -> Result<()> {
             if known.insert(name.clone()) {
                 let setups = plan::setups(config.network.as_ref(), &mac);
                 if setups.is_empty() {
-                    info!("{name}: it is not used, because the network settings do not name {mac}");
+                    info!("{name}: not used, because the network settings do not name {mac}");
                 }
                 for setup in setups {
                     tokio::spawn(serve(Arc::clone(&network), name.clone(), setup));
@@ -136,7 +138,7 @@ pub async fn run(config: Config) -> Result<()> {
     }
 }
 
-/// Waits until an interface has a cable, and then follows all its ways.
+/// Waits until an interface has a cable, then follows all its ways.
 async fn serve(network: Arc<Network>, hardware: String, setup: Setup) {
     while let Err(error) = network.ready(&hardware, &setup, true).await {
         warn!("{hardware}: {error:#}; trying again in {} s", PAUSE.as_secs());
@@ -149,7 +151,7 @@ async fn serve(network: Arc<Network>, hardware: String, setup: Setup) {
     }
 }
 
-/// Follows one way to an address.
+/// Gets addresses from one source. Starts over whenever that fails.
 async fn follow(network: Arc<Network>, hardware: String, setup: Setup, source: Source) {
     loop {
         match network.ready(&hardware, &setup, false).await {
@@ -172,7 +174,7 @@ async fn follow(network: Arc<Network>, hardware: String, setup: Setup, source: S
 }
 
 impl Network {
-    /// Lets another way win after this one lost its addresses.
+    /// Lets another way win after this one has lost its addresses.
     async fn give_up(&self, way: &Way) {
         let _turn = self.turn.lock().await;
         // If the interface is gone, so are its routes.

@@ -1,7 +1,7 @@
-//! PID 1 of the boot image: mounts, drivers, two supervised children, an orderly shutdown.
+//! PID 1 of the boot image: mounts file systems, loads drivers, supervises two children, and shuts down cleanly.
 //!
-//! It does no TLS and parses no network input. A child does that, so that its crash cannot end PID 1. The only log is
-//! the kernel's: /dev/kmsg reaches every console of the kernel, and the installer uploads it.
+//! It does no TLS and parses no network input. Its children do, so that their crash cannot end PID 1. The only log is
+//! the kernel's: /dev/kmsg reaches every kernel console, and the installer uploads it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -22,21 +22,21 @@ mod mounts;
 mod shutdown;
 mod supervise;
 
-/// Exit status by which the installer asks PID 1 to restart the machine. Outside the ranges of sysexits.h and of
-/// shells.
+/// Exit status by which the installer asks PID 1 to restart the machine. It is outside the ranges that sysexits.h and
+/// shells use.
 pub const EXIT_REBOOT: u8 = 100;
-/// Exit status that asks PID 1 to start the loaded kernel without the firmware. It is not 101, with which Rust ends a
-/// program that panicked.
+/// Exit status that asks PID 1 to boot the loaded kernel without the firmware. Not 101, because Rust ends a program
+/// that panicked with it.
 pub const EXIT_KEXEC: u8 = 102;
-/// Exists once the drivers of every device present at the start have been loaded.
+/// This file exists once the drivers of all devices present at the start are loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
-/// The number of the last uevent for whose device drivers have been loaded. `/sys/kernel/uevent_seqnum` has that of the
-/// last one there was.
+/// File with the number of the last uevent for whose device drivers were loaded. `/sys/kernel/uevent_seqnum` has the
+/// number of the newest uevent.
 pub const UEVENTS_HANDLED: &str = "/run/slipway/uevents-handled";
-/// How often a machine that goes no further says why.
+/// Interval at which a machine that does not continue repeats the reason.
 const REPEAT: Duration = Duration::from_secs(60);
 
-/// Runs as PID 1 of the boot image, until the machine is restarted or switched off.
+/// Runs as PID 1 of the boot image until the machine restarts or powers off.
 pub fn run() -> ! {
     std::panic::set_hook(Box::new(|info| {
         shutdown::last_resort(&format!("pid 1 panicked: {info}"));
@@ -48,7 +48,7 @@ pub fn run() -> ! {
     shutdown::last_resort(&format!("pid 1 cannot continue: {reason}"))
 }
 
-/// Runs until the machine is to be restarted or switched off. The error is a whole sentence for the console.
+/// Runs until the machine is to be restarted or powered off. The error is a whole sentence for the console.
 fn boot() -> Result<shutdown::End, String> {
     let mount_errors = mounts::mount_all();
     console::open();
@@ -69,8 +69,8 @@ fn boot() -> Result<shutdown::End, String> {
     clock::never_before_build(&log);
     shutdown::catch_ctrl_alt_del(&log);
 
-    // Blocked before any thread or child exists, so that no other thread receives them. The children start with them
-    // blocked, and receive them again first of all (see `cli`).
+    // Blocked before any thread or child exists, so that no other thread receives the signals. Children start with them
+    // blocked and unblock them first (see `cli`).
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGPWR] {
         signals.add(signal);
@@ -79,7 +79,7 @@ fn boot() -> Result<shutdown::End, String> {
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|e| format!("opening a signalfd: {e}"))?;
 
-    // Before anything that finds a network card.
+    // Checked before any driver can find a network card.
     if let Err(mismatch) = medium::check() {
         return hold(&mismatch, &signals, &log);
     }
@@ -107,12 +107,13 @@ fn boot() -> Result<shutdown::End, String> {
     }
 }
 
-/// Repeats a sentence, for whoever connects to the console later, until somebody restarts the machine or switches it off.
+/// Repeats a sentence for people who connect to the console later, until somebody restarts the machine or powers it
+/// off.
 fn hold(sentence: &str, signals: &SignalFd, log: &Kmsg) -> Result<shutdown::End, String> {
     let nobody = Children::new(log.clone());
     loop {
         log.write(Level::Error, sentence);
-        log.write(Level::Error, "this machine does not use its network; it waits until somebody restarts it");
+        log.write(Level::Error, "this machine does not use its network; restart it to continue");
         wait_for_news(signals, &nobody, Some(REPEAT))?;
         if let Some(end) = asked_to_end(signals, log) {
             return Ok(end);
@@ -120,7 +121,7 @@ fn hold(sentence: &str, signals: &SignalFd, log: &Kmsg) -> Result<shutdown::End,
     }
 }
 
-/// What the signals that arrived ask for.
+/// What the received signals ask for.
 fn asked_to_end(signals: &SignalFd, log: &Kmsg) -> Option<shutdown::End> {
     while let Ok(Some(signal)) = signals.read_signal() {
         match Signal::try_from(signal.ssi_signo as i32) {
@@ -129,7 +130,7 @@ fn asked_to_end(signals: &SignalFd, log: &Kmsg) -> Option<shutdown::End> {
                 return Some(shutdown::End::Reboot);
             }
             Ok(Signal::SIGPWR) => {
-                log.write(Level::Notice, "asked to switch the machine off");
+                log.write(Level::Notice, "asked to power the machine off");
                 return Some(shutdown::End::PowerOff);
             }
             _ => {}
@@ -138,7 +139,7 @@ fn asked_to_end(signals: &SignalFd, log: &Kmsg) -> Option<shutdown::End> {
     None
 }
 
-/// Sleeps until a signal arrives, a child prints, or a child is due to start; at most so long.
+/// Sleeps until a signal arrives, a child prints something, or a child is due to start, but no longer than `longest`.
 fn wait_for_news(signals: &SignalFd, children: &Children, longest: Option<Duration>) -> Result<(), String> {
     let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
     fds.extend(children.outputs().map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)));

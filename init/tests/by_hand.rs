@@ -176,7 +176,7 @@ fn options_and_files_have_values() {
         assert!(!is_ok && said.contains("reading empty: it is empty"), "{line}: {said}");
     }
     let (is_ok, said) = run("action partition --disk disk --new esp:1MiB: --yes", "");
-    assert!(!is_ok && said.contains("the label has no value"), "{said}");
+    assert!(!is_ok && said.contains("the label is empty"), "{said}");
     // What is written to a file may be nothing.
     let (_, said) = run("action write-file --disk disk --path /x --content BLANK", "");
     assert!(!said.contains("has no value"), "{said}");
@@ -197,7 +197,7 @@ fn a_file_that_is_not_text_is_named() {
     fs::write(folder.path().join("ca.der"), [0x30, 0x82, 0xFF]).unwrap();
     let line = "action write-file --disk disk --path /x --url https://localhost/x --ca ca.der";
     let (is_ok, _, err) = slipway(folder.path(), line);
-    assert!(!is_ok && err.contains("reading ca.der: it is not text; give text in UTF-8"), "{err}");
+    assert!(!is_ok && err.contains("reading ca.der: it is not UTF-8 text"), "{err}");
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn an_action_ends_when_its_time_is_up() {
                 status=$?; kill $!; exit $status";
     let (status, err) = shell(folder.path(), line);
     assert_eq!(status, Some(124), "{err}");
-    assert!(err.contains("running stream-image: stopped because its time was up (--timeout); "), "{err}");
+    assert!(err.contains("running stream-image: stopped because its time limit was reached (--timeout); "), "{err}");
     for (limit, expect) in [("0", "leave it out"), ("soon", "is not a number of seconds")] {
         let (is_ok, _, err) = slipway(folder.path(), &format!("action erase-disk --disk disk --yes --timeout {limit}"));
         assert!(!is_ok && err.contains(expect), "{err}");

@@ -282,7 +282,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
         let output = bench.answered(answer, &source);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "{answer:?}: {said}");
-        assert_eq!(said, format!("{asked}slipway: {} was left as it is\n", bench.path("disk")));
+        assert_eq!(said, format!("{asked}slipway: {} was not changed\n", bench.path("disk")));
         bench.check_untouched();
     }
     let output = bench.answered("yes\n", &source);
@@ -300,7 +300,7 @@ fn a_disk_that_cannot_be_read_is_asked_about_too() {
     for (answer, status) in [("no\n", 1), ("yes\n", 0)] {
         let output = bench.answered(answer, &source);
         let said = String::from_utf8(output.stderr).unwrap();
-        let expect = "serial unknown\nwhat is on it cannot be told: reading the partition table of ";
+        let expect = "serial unknown\nits content cannot be read: reading the partition table of ";
         assert!(said.contains(expect) && said.contains("everything on "), "{said}");
         assert_eq!((output.status.code(), bench.disk() == bench.before), (Some(status), status == 1), "{said}");
     }

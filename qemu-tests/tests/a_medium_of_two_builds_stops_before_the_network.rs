@@ -46,7 +46,7 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
             Ok((Machine::start(&config, &bench.folder().join(format!("machine-{name}")))?, capture))
         };
         let cases = [
-            (other, "other", "the initramfs is for the kernel 6.1.0-0-other"),
+            (other, "other", "the initramfs is for kernel 6.1.0-0-other"),
             (damaged, "damaged", "/etc/slipway/config.yaml in the initramfs was changed"),
         ];
         for (initramfs, name, wrong) in cases {

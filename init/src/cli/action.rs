@@ -18,7 +18,7 @@ mod confirm;
 mod display;
 mod signals;
 
-/// Runs the action and prints the result. Exit status 0 only if it succeeded.
+/// Runs the action and prints the result. The exit status is 0 only if it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None, None);
     let (json, timeout) = (arguments.json, arguments.timeout);
@@ -39,7 +39,8 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option
     if let Some(Overwritten { disk, what }) = overwritten {
         confirm(&machine, &disk, &what)?;
     }
-    // Only now, because a signal ends the question at once, and nobody has to answer in time.
+    // Set up only now, so that Ctrl-C at the question above ends slipway immediately, and the time limit does not
+    // include the question.
     let stopped = signals::stop_on_signal(cancel.clone());
     if let Some(limit) = timeout {
         stopped.after(limit, cancel);
@@ -66,13 +67,13 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option
     match next {
         Next::Continue => {}
         Next::Reboot => super::print("restart the machine to continue\n")?,
-        Next::Kexec => super::print("start it with systemctl kexec, or with kexec -e after a sync\n")?,
+        Next::Kexec => super::print("start the loaded kernel with systemctl kexec, or with kexec -e after a sync\n")?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells that a signal or the time limit stopped the action, and what that means for the disk. What the action said of
-/// it may be true too: Ctrl-C also reaches a command that runs in the installed system.
+/// Prints that a signal or the time limit stopped the action, and what that means for the disk. The action's own error
+/// is printed too, because it may be the cause: Ctrl-C also reaches a command that runs in the installed system.
 fn report_stop(action: &Action, why: &str, error: slipway_actions::Error, json: bool) {
     let what = format!("running {}: stopped {why}; {}", action.name(), slipway_actions::if_stopped(action));
     let error = match error {

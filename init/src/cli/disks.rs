@@ -1,4 +1,4 @@
-//! `slipway disks`: lists the disks, and shows which of them the given hints select. It only reads.
+//! `slipway disks`: lists the disks, and shows which of them the given hints select. Only reads.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use slipway_protocol::shared::printable::{line, size};
 
 #[derive(Args)]
 pub struct DisksArguments {
-    /// A hint as in a workflow, such as serial=S1 or "size=>= 100"; may be given several times
+    /// Hint as in a workflow, such as serial=S1 or "size=>= 100"; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     hint: Vec<String>,
     /// Print JSON
@@ -20,7 +20,7 @@ pub struct DisksArguments {
     json: bool,
 }
 
-/// Prints the disks. Exit status 0, unless there are hints and an action with them would find no disk.
+/// Prints the disks. The exit status is 0, unless hints are given and an action with them would find no disk.
 pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
     let hints = hints(&arguments.hint)?;
     let machine = Host::new(HostOptions::default());
@@ -36,13 +36,13 @@ pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
     }
 }
 
-/// Hints from `KEY=VALUE`; numbers, booleans and lists as in JSON.
+/// Parses hints from `KEY=VALUE`. Numbers, booleans and lists are written as in JSON.
 fn hints(given: &[String]) -> Result<DiskHints> {
     let read = |hints: Map<String, Value>| given::read::<DiskHints, _>(Rule::Settings, Value::from(hints));
     let mut all = Map::new();
     for text in given {
         let (key, value) =
-            text.split_once('=').with_context(|| format!("reading --hint {text:?}: it is not KEY=VALUE"))?;
+            text.split_once('=').with_context(|| format!("reading --hint {text:?}: expected KEY=VALUE"))?;
         let needed = match key {
             "min_size" => Some("a whole number of bytes"),
             "rotational" => Some("true or false"),
@@ -108,7 +108,7 @@ fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     let matched = match &verdict.objection {
         None if verdict.chosen => "chosen".to_owned(),
         None => "yes".to_owned(),
-        // The state column says why.
+        // The state column already says why.
         objection if *objection == verdict.obstacle => "no".to_owned(),
         Some(objection) => format!("no: {objection}"),
     };
@@ -191,7 +191,7 @@ PATH          SIZE    MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE      
         assert_eq!(found.rotational, Some(false));
         assert_eq!(read(&["skip=[{\"tran\": \"usb\"}]"]).expect("hints").skip.len(), 1);
         for (given, part) in [
-            (&["serial"][..], "it is not KEY=VALUE"),
+            (&["serial"][..], "expected KEY=VALUE"),
             (&["colour=red"], "unknown field `colour`, expected one of `device`"),
             (&["rotational=maybe"], "reading --hint \"rotational=maybe\""),
             (&["size=>> 5"], "\">>\", which is not an operator"),

@@ -1,6 +1,6 @@
-//! Where log lines go: to the journal with their fields, where standard error is connected to it, else to standard error,
-//! for PID 1 marked with their level (sd-daemon(3)); and to the log book that is sent to the server when there is no
-//! kernel log to read.
+//! Where log lines go. With standard error connected to the journal, they go there with their fields. Otherwise they go
+//! to standard error, for PID 1 marked with their level (sd-daemon(3)). Without a kernel log to read, they also go to
+//! the log book that is sent to the server.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -23,18 +23,19 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How log lines are written to standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Level and message, and the fields as KEY=VALUE
+    /// Level and message, then the fields as KEY=VALUE
     Text,
-    /// A JSON object on each line
+    /// One JSON object per line
     Json,
 }
 
-/// Starts logging. PID 1 sets `SLIPWAY_LOG=kmsg` to get marked lines. Any other value is a filter such as
-/// `warn,slipway_actions=debug`. Without a format, the journal gets the log if standard error is connected to it.
+/// Starts logging. PID 1 sets `SLIPWAY_LOG=kmsg` to get marked lines; any other value is a filter such as
+/// `warn,slipway_actions=debug`. If no format is given, the log goes to the journal if standard error is connected to
+/// it.
 pub fn start(book: Option<LogBook>, format: Option<Format>) {
     let wanted = std::env::var("SLIPWAY_LOG").unwrap_or_default();
     let marked = wanted == "kmsg";
-    // Our crates are named slipway and slipway_*. Other crates log only warnings and errors.
+    // Our crates are named slipway and slipway_*. Of other crates only warnings and errors are logged.
     let ours = || Targets::new().with_default(LevelFilter::WARN).with_target("slipway", LevelFilter::INFO);
     let filter = if marked || wanted.is_empty() { ours() } else { wanted.parse().unwrap_or_else(|_| ours()) };
     let format = if marked { Some(Format::Text) } else { format };
@@ -43,7 +44,7 @@ pub fn start(book: Option<LogBook>, format: Option<Format>) {
         let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
         lines.event_format(Lines { marked, is_json: format == Some(Format::Json) })
     });
-    // Fails only if logging was started before.
+    // Fails only if logging was already started.
     let _ = tracing_subscriber::registry().with(book.map(Book)).with(lines).with(journal).with(filter).try_init();
 }
 
@@ -68,13 +69,13 @@ pub fn fatal(error: &anyhow::Error) {
     eprintln!("{prefix}{}{advice}", printable::line(&Failure::of(&**error).in_one_line()));
 }
 
-/// What to do if the user may not do something, and it was not said.
+/// Advice for an error caused by missing rights, unless its message already has it.
 pub fn advice(error: &anyhow::Error) -> Option<&'static str> {
     let is_denied = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::PermissionDenied;
     let is_root = || rustix::process::geteuid().is_root();
     let is_said = || format!("{error:#}").contains("as root");
     let found = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_denied);
-    (found && !is_root() && !is_said()).then_some("run slipway as root, or as a user who may do this")
+    (found && !is_root() && !is_said()).then_some("run slipway as root, or as a user with the needed rights")
 }
 
 /// Whether standard error is a terminal.
@@ -116,12 +117,12 @@ where
             (false, Level::WARN) => write!(writer, "warning: ")?,
             (false, _) => {}
         }
-        // A line break would start a new record without the level.
+        // A line break would start a new record without a level.
         writeln!(writer, "{}", printable::line(&Text::of(event)))
     }
 }
 
-/// The number in syslog(3).
+/// Severity number as in syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -152,7 +153,7 @@ impl Visit for Text {
     }
 }
 
-/// The fields of an event by their names.
+/// The fields of an event, by name.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 

@@ -1,4 +1,4 @@
-//! `slipway manual`: what a package of the program needs besides the program.
+//! `slipway manual`: writes man pages and shell completions for packages.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use super::Arguments;
 
-/// Writes a man page for each command, and the completions of the shells that have a folder for those of packages.
+/// Writes a man page for each command, and the completions for the shells that have a system folder for them.
 pub fn write(folder: &Path) -> Result<ExitCode> {
     let written = || {
         clap_mangen::generate_to(Arguments::command(), folder)?;

@@ -1,4 +1,4 @@
-//! `slipway measure`: how long one stage of `stream-image` takes alone.
+//! `slipway measure`: measures one stage of `stream-image` on its own.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use super::{Choice, one_of};
 
 #[derive(Args)]
 pub struct MeasureArguments {
-    /// The stage
+    /// Stage to measure
     #[arg(value_parser = one_of(STAGES))]
     stage: Stage,
-    /// The source: a URL for fetch, otherwise a file, which should be in the page cache
+    /// Source: a URL for fetch, otherwise a file, which should be in the page cache
     #[arg(long)]
     url: String,
     /// File with CA certificates to trust instead of the system's
@@ -27,7 +27,7 @@ pub struct MeasureArguments {
     /// SHA-256 of the source, for digest
     #[arg(long, hide = true, conflicts_with = "digest")]
     sha256: Option<String>,
-    /// The disk, for write; its content is lost
+    /// Disk, for write; its content is lost
     #[arg(long)]
     disk: Option<String>,
     /// Overwrite the disk without asking
@@ -42,7 +42,7 @@ const STAGES: &[Choice<Stage>] = &[
     ("write", Stage::Write, "Writing to a disk"),
 ];
 
-/// Measures, and prints seconds as JSON.
+/// Measures the stage and prints its duration in seconds as JSON.
 pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
     let stage = arguments.stage;
     let sha256 = arguments.sha256.map(|hex| Digest::new(Algorithm::Sha256, &hex)).transpose();

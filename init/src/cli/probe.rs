@@ -1,4 +1,4 @@
-//! `slipway probe`: what is on a disk, as `KEY="value"` lines like those of blkid, or as JSON.
+//! `slipway probe`: shows what is on a disk, as `KEY="value"` lines like blkid's, or as JSON.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,19 +10,19 @@ use serde_json::json;
 use slipway_actions::Place;
 use slipway_formats::image::{Format, check_raw};
 
-/// Bytes read to recognise a format.
+/// Number of bytes read to recognise a format.
 const HEAD: u64 = 4096;
 
 #[derive(Args)]
 pub struct ProbeArguments {
-    /// A disk, a partition or an image file
+    /// Disk, partition or image file
     path: String,
     /// Print each file system or partition as a line of JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Prints what is found. A place with unknown content has a line too. Only a failure to read is an error.
+/// Prints everything that is found, including partitions with unknown content. Only a failure to read is an error.
 pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     let places = slipway_actions::probe(&arguments.path)?;
     for place in &places {
@@ -44,7 +44,7 @@ pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The first bytes, which show the format.
+/// The first bytes, from which the format is recognised.
 fn head(path: &str) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     let file = File::open(path).with_context(|| format!("opening {path}"))?;
@@ -52,7 +52,7 @@ fn head(path: &str) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Describes content without a partition table or a known file system.
+/// Describes content that is neither a partition table nor a known file system.
 fn instead(head: &[u8]) -> String {
     match Format::of(head) {
         Ok(Format::Raw) => match check_raw(head) {
@@ -93,7 +93,7 @@ fn text_line(path: &str, place: &Place) -> String {
         ("PARTLABEL", place.partlabel.as_deref()),
     ];
     for (key, value) in texts {
-        // Values from a disk may contain terminal escape sequences.
+        // Escaped, because values from a disk may contain terminal escape sequences.
         let value = value.map(|value| format!(" {key}=\"{}\"", value.escape_debug()));
         line.push_str(&value.unwrap_or_default());
     }

@@ -1,4 +1,4 @@
-//! `slipway report`: started by a unit in the installed system.
+//! `slipway report`: run by a systemd unit in the installed system.
 
 use std::process::ExitCode;
 
@@ -6,11 +6,11 @@ use anyhow::Result;
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
 use tracing::info;
 
-/// Reports this boot, then removes the reporter. What cannot be reported is not a failure.
+/// Reports this boot, then removes the reporter. An error of the report is not an error of the command.
 pub fn run() -> Result<ExitCode> {
     super::log::start(None, None);
     let surroundings = Surroundings::default();
-    // Counted before anything that may fail, because the unit is restarted on failure.
+    // Counted before anything that may fail, because systemd restarts the unit on failure.
     if boot_report::may_start(&surroundings)
         && let Some(config) = boot_report::configuration(&surroundings)?
     {
@@ -25,7 +25,7 @@ pub fn run() -> Result<ExitCode> {
 fn sentence(end: End) -> &'static str {
     match end {
         End::Healthy => "the system runs and the server knows it; removing the reporter",
-        End::NotAwaited => "the server does not wait for reports of this system; removing the reporter",
-        End::TimeIsUp => "the time for reports is over; removing the reporter",
+        End::NotAwaited => "the server does not expect reports of this system; removing the reporter",
+        End::TimeIsUp => "the time limit for reports is reached; removing the reporter",
     }
 }

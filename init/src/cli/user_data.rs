@@ -1,4 +1,4 @@
-//! `slipway user-data`: edits of user-data, from standard input to standard output, and the judgement of seeds.
+//! `slipway user-data`: edits user-data from standard input to standard output, and checks seeds.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,27 +13,28 @@ use slipway_user_data::{Block, MAX_BYTES, Post, Refusal, network, seed};
 pub(super) enum UserData {
     /// Insert a phone_home block: standard input to standard output
     Inject {
-        /// URL to which cloud-init reports; $INSTANCE_ID in it is replaced
+        /// URL to which cloud-init reports; cloud-init replaces $INSTANCE_ID in it
         #[arg(long, value_parser = parse_url)]
         phone_home_url: String,
-        /// What it posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname, fqdn
+        /// What cloud-init posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname,
+        /// fqdn
         #[arg(long = "phone-home-post", alias = "post", value_name = "all|KEY,KEY", default_value = "all")]
         post: Post,
-        /// How often cloud-init tries, 3 s apart [cloud-init's own default: 10]
+        /// Number of attempts, 3 s apart [cloud-init's own default: 10]
         #[arg(long = "phone-home-tries", alias = "tries", value_name = "N")]
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         tries: Option<u32>,
     },
     /// Remove every phone_home block with this URL: standard input to standard output
     Remove {
-        /// The URL of the blocks
+        /// URL of the blocks to remove
         #[arg(long)]
         phone_home_url: String,
     },
-    /// Check that cloud-init or Ignition can use what seeds contain
+    /// Check that cloud-init or Ignition can use the content of seeds
     Check {
-        /// Files with user-data, vendor-data or Ignition configs; without any, and without --network-config,
-        /// standard input; - is standard input too
+        /// Files with user-data, vendor-data or Ignition configs; - is standard input, which is also the default
+        /// without --network-config
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
         /// File with a network configuration; may be given several times
@@ -67,18 +68,18 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
     }
 }
 
-/// Standard input after an edit. What is too large is not edited, because it is not read whole.
+/// Edits standard input. Refuses input that is too large, because it is not read completely.
 fn edited(edit: impl FnOnce(&[u8]) -> Result<Vec<u8>, Refusal>) -> Result<Result<Vec<u8>, Refusal>> {
     let user_data = read_whole(&mut std::io::stdin()).context("reading user-data from standard input")?;
     if user_data.len() > MAX_BYTES {
-        // `remove` passes on what it cannot parse, so truncated input must not reach it.
+        // `remove` passes on what it cannot parse, so it must not get truncated input.
         let reason = format!("the user-data has more than {} MiB", MAX_BYTES >> 20);
         return Ok(Err(Refusal { line: 1, column: 1, reason }));
     }
     Ok(edit(&user_data))
 }
 
-/// Judges all files, and prints a line for each that is refused.
+/// Checks all files, and prints a line for each one that is refused.
 fn check(files: &[PathBuf], networks: &[PathBuf]) -> Result<ExitCode> {
     let mut refused = false;
     let mut tell = |file: &Path, judged: Result<(), Refusal>| {
@@ -91,7 +92,7 @@ fn check(files: &[PathBuf], networks: &[PathBuf]) -> Result<ExitCode> {
         tell(file, seed::check_user_data(&read(file)?));
     }
     for file in networks {
-        let not_text = |_| Refusal { line: 1, column: 1, reason: "it is not text in UTF-8".to_owned() };
+        let not_text = |_| Refusal { line: 1, column: 1, reason: "it is not UTF-8 text".to_owned() };
         tell(file, String::from_utf8(read(file)?).map_err(not_text).and_then(|text| network::check(&text)));
     }
     Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -101,7 +102,7 @@ fn line(Refusal { line, column, reason }: &Refusal) -> String {
     format!("{line}:{column}: {reason}")
 }
 
-/// Reads a file, or a little more than is allowed of it.
+/// Reads a file up to a little more than the permitted size.
 pub(super) fn read(file: &Path) -> Result<Vec<u8>> {
     if super::is_stdin(file) {
         return read_whole(&mut std::io::stdin()).context("reading standard input");

@@ -1,4 +1,4 @@
-//! Addresses by DHCP (RFC 2131).
+//! Gets IPv4 addresses by DHCP (RFC 2131).
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::plan::Setup;
 use super::{Network, Way};
 
 impl Network {
-    /// Takes a lease and renews it. Returns only with an error.
+    /// Gets a lease and renews it. Returns only on an error.
     pub(super) async fn keep_dhcp4(self: &Arc<Self>, way: &Way, mac: &[u8], setup: &Setup) -> Result<()> {
         let name = &way.interface;
         let mut config = DhcpV4Config::new(name);
@@ -34,7 +34,7 @@ impl Network {
             if let Some(mtu) = leased.mtu.filter(|mtu| *mtu >= 576 && setup.mtu.is_none()) {
                 let set = LinkUnspec::new_with_index(way.index).mtu(mtu.into()).build();
                 if let Err(error) = self.netlink.link().set(set).execute().await {
-                    warn!("setting the MTU to {mtu} from DHCP: {error}; it is not changed");
+                    warn!("setting the MTU to {mtu} from DHCP: {error}; the MTU stays unchanged");
                 }
             }
             let before = held.replace(leased.yiaddr);

@@ -1,4 +1,4 @@
-//! Addresses by DHCPv6 (RFC 8415). It says nothing of routers and prefixes, which only routers advertise.
+//! Gets IPv6 addresses by DHCPv6 (RFC 8415). Routes and prefixes come only from router advertisements.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,11 +11,11 @@ use tracing::{info, warn};
 
 use super::{LOOK, Network, PAUSE, Way};
 
-/// The option with name servers (RFC 3646, section 3).
+/// Code of the option with name servers (RFC 3646, section 3).
 const NAME_SERVERS: u16 = 23;
 
 impl Network {
-    /// Takes a lease and renews it, for ever.
+    /// Gets a lease and renews it. Starts over whenever that fails.
     pub(super) async fn keep_dhcp6(&self, way: &Way, mac: &[u8]) {
         loop {
             if let Err(error) = self.lease_dhcp6(way, mac).await {
@@ -31,7 +31,7 @@ impl Network {
         config.set_link_local_ip(self.link_local(way).await?);
         config.set_duid_by_iface_mac(mac);
         let mut dhcp = DhcpV6Client::init(config, None).await.map_err(|e| anyhow!("starting DHCPv6: {}", e.msg()))?;
-        info!("{}: asking for an address with DHCPv6, as the router says", way.interface);
+        info!("{}: asking for an address with DHCPv6, because the router says so", way.interface);
         let mut held: Option<Ipv6Addr> = None;
         loop {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCPv6: {}", e.msg()))?;
@@ -49,7 +49,7 @@ impl Network {
         }
     }
 
-    /// The address to ask from, once it is known that nobody else has it.
+    /// The link-local address to send from, once the kernel knows that no other host has it.
     async fn link_local(&self, way: &Way) -> Result<Ipv6Addr> {
         loop {
             let mut addresses = self.netlink.address().get().set_link_index_filter(way.index).execute();
@@ -76,7 +76,7 @@ fn usable_link_local(message: &AddressMessage) -> Option<Ipv6Addr> {
     })
 }
 
-/// mozim gives an option with its code and its length, whatever its documentation says.
+/// mozim returns the option including its code and length, contrary to its documentation.
 fn name_servers(lease: &DhcpV6Lease) -> Vec<Ipv6Addr> {
     let options = lease.get_option_raw(NAME_SERVERS).unwrap_or_default();
     let address = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).ok().map(Ipv6Addr::from);

@@ -1,4 +1,4 @@
-//! Addresses from the settings of the medium.
+//! Sets addresses from the medium's settings.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::plan::Setup;
 use super::{Network, PAUSE, Way};
 
 impl Network {
-    /// Has the addresses for as long as there is a cable. Returns only with an error.
+    /// Keeps the addresses set as long as there is a cable. Returns only on an error.
     pub(super) async fn keep_given(self: &Arc<Self>, way: &Way, setup: &Setup) -> Result<()> {
         self.apply(way.index, &setup.given).await?;
         info!("{}: {} from the settings", way.interface, setup.given.address());

@@ -1,4 +1,4 @@
-//! Addresses of IPv6. The kernel makes them of what routers advertise (RFC 4862); routers may also send machines to DHCPv6.
+//! Follows IPv6 addresses. The kernel makes them from router advertisements (RFC 4862), which may also ask for DHCPv6.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::routes::is_of;
 use super::{LOOK, Network, PAUSE, Way};
 
 impl Network {
-    /// Follows what the kernel has learned. Returns only with an error.
+    /// Follows the addresses and routes that the kernel learns. Returns only on an error.
     pub(super) async fn keep_ipv6(self: &Arc<Self>, way: &Way, mac: &[u8], setup: &Setup) -> Result<()> {
         super::rdnss::solicit(way.index);
         // Both are aborted when this function ends.
@@ -43,15 +43,15 @@ impl Network {
                     reaching.abort_all();
                     reaching.spawn(async move { network.reach_server(&at, &lease).await });
                 }
-                None if held.is_some() => bail!("its IPv6 addresses have ended"),
+                None if held.is_some() => bail!("its IPv6 addresses have expired"),
                 _ => {}
             }
-            // Addresses come once, and end after hours.
+            // The first address may come soon; later changes take hours.
             sleep(if held.is_some() { PAUSE } else { LOOK }).await;
         }
     }
 
-    /// The addresses and routes that the interface has, if it has an address for others than its neighbours.
+    /// The interface's addresses and routes, if it has an address that reaches beyond the link.
     async fn learned(&self, way: &Way) -> Result<Option<Lease>> {
         let mut lease = Lease::default();
         let mut addresses = self.netlink.address().get().set_link_index_filter(way.index).execute();
@@ -73,12 +73,12 @@ impl Network {
     }
 }
 
-/// A link-local address means nothing without its interface (RFC 4007, section 11).
+/// Adds the interface to a link-local address, which is ambiguous without it (RFC 4007, section 11).
 fn zoned(server: std::net::Ipv6Addr, way: &Way) -> String {
     if server.is_unicast_link_local() { format!("{server}%{}", way.interface) } else { server.to_string() }
 }
 
-/// An address that no other machine has and that is not of the link alone.
+/// An address that no other host has and that reaches beyond the link.
 fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let not_yet = AddressFlags::Tentative | AddressFlags::Dadfailed | AddressFlags::Deprecated;
     let is_usable = message.attributes.iter().all(|attribute| match attribute {
@@ -93,7 +93,7 @@ fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     (is_usable && !is_of_link).then_some((address, message.header.prefix_len))
 }
 
-/// A route that a router advertised, or that the kernel made for such an address.
+/// A route from a router advertisement, or one that the kernel made for such an address.
 fn advertised(message: &RouteMessage) -> Option<Route> {
     if !matches!(message.header.protocol, RouteProtocol::Ra | RouteProtocol::Kernel) || message.header.table != MAIN {
         return None;
@@ -112,10 +112,10 @@ fn advertised(message: &RouteMessage) -> Option<Route> {
     (!is_of_link).then_some(route)
 }
 
-/// The main table of routes (include/uapi/linux/rtnetlink.h, RT_TABLE_MAIN).
+/// The main routing table (include/uapi/linux/rtnetlink.h, RT_TABLE_MAIN).
 const MAIN: u8 = 254;
 
-/// Whether routers send machines to DHCPv6 for their addresses (RFC 4861, section 4.2, flag M).
+/// Whether router advertisements ask for DHCPv6 addresses (RFC 4861, section 4.2, flag M).
 fn is_managed(link: &LinkMessage) -> bool {
     let of_link = link.attributes.iter().filter_map(|attribute| match attribute {
         LinkAttribute::AfSpecUnspec(of_families) => Some(of_families),

@@ -1,4 +1,4 @@
-//! What is known of a network: by DHCP, by routers, or from the settings of the medium.
+//! The settings of a network, from DHCP, from router advertisements, or from the medium's settings.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,16 +7,16 @@ use mozim::DhcpV4Lease;
 /// How this machine uses a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lease {
-    /// Addresses of this machine, with their prefix lengths.
+    /// This machine's addresses and their prefix lengths.
     pub(super) addresses: Vec<(IpAddr, u8)>,
     pub(super) routes: Vec<Route>,
-    /// Addresses of name servers. Link-local ones have their zone.
+    /// Addresses of name servers. Link-local addresses include their zone.
     pub(super) name_servers: Vec<String>,
-    /// Domains in which names are looked up.
+    /// Search domains for names.
     pub(super) search: Vec<String>,
 }
 
-/// A destination is a network and its prefix length. Without a gateway it is on the link.
+/// The destination is a network and its prefix length. Without a gateway, the destination is on the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) destination: (IpAddr, u8),
@@ -27,7 +27,8 @@ impl Lease {
     pub(super) fn of_dhcp4(lease: &DhcpV4Lease) -> Self {
         let address = (IpAddr::V4(lease.yiaddr), prefix(lease.subnet_mask));
         let mut routes = vec![Route::to_subnet(address)];
-        // Classless routes replace the gateways (RFC 3442). A router of zeros means that the destination is on the link.
+        // Classless routes replace the router option (RFC 3442). A router of 0.0.0.0 means that the destination is on
+        // the link.
         match &lease.classless_routes {
             Some(classless) => routes.extend(classless.iter().map(|route| Route {
                 destination: network_of((IpAddr::V4(route.destination), route.prefix_length)),
@@ -50,12 +51,12 @@ impl Lease {
         self.addresses.first().map(|(address, length)| format!("{address}/{length}")).unwrap_or_default()
     }
 
-    /// The router for everything.
+    /// The router of the default route.
     pub(super) fn gateway(&self) -> Option<IpAddr> {
         self.routes.iter().filter(|route| route.destination.1 == 0).find_map(|route| route.gateway)
     }
 
-    /// Whether another machine's address is of the same IP version as one of this machine's.
+    /// Whether the other address has the same IP version as one of this machine's addresses.
     pub(super) fn speaks_to(&self, other: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| own.is_ipv4() == other.is_ipv4())
     }
@@ -72,7 +73,7 @@ impl Route {
     }
 }
 
-/// The network of an address: the same with no bit set behind the prefix.
+/// The network of an address: the address with all bits after the prefix cleared.
 fn network_of((address, length): (IpAddr, u8)) -> (IpAddr, u8) {
     let network = match address {
         IpAddr::V4(address) => {
@@ -88,7 +89,7 @@ fn network_of((address, length): (IpAddr, u8)) -> (IpAddr, u8) {
 }
 
 pub(super) fn prefix(mask: Ipv4Addr) -> u8 {
-    // 32 at most, so the conversion cannot fail.
+    // At most 32, so the conversion cannot fail.
     u8::try_from(u32::from(mask).leading_ones()).unwrap_or(32)
 }
 

@@ -1,4 +1,4 @@
-//! Interfaces: which there are, and what brings them up.
+//! Finds the network interfaces and brings them up.
 
 use anyhow::{Context, Result, bail};
 use futures_util::TryStreamExt;
@@ -18,7 +18,7 @@ pub(super) struct Interface {
     pub(super) mac: Vec<u8>,
 }
 
-/// Interfaces of devices, and their MAC addresses. Bridges, tunnels and lo have no device.
+/// Hardware interfaces and their MAC addresses. Bridges, tunnels and lo are not hardware.
 pub(super) fn hardware() -> Vec<(String, String)> {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let of_device = entries.filter(|entry| entry.path().join("device").exists());
@@ -35,7 +35,7 @@ impl Network {
         Ok(())
     }
 
-    /// Brings the hardware up and makes its VLAN. Waits for a cable.
+    /// Brings the hardware interface up and makes its VLAN. Waits for a cable.
     pub(super) async fn ready(&self, hardware: &str, setup: &Setup, says_so: bool) -> Result<Interface> {
         if let Some(mtu) = setup.hardware_mtu {
             self.set_mtu(hardware, mtu).await?;
@@ -46,7 +46,7 @@ impl Network {
         let name = format!("{hardware}.{id}");
         let made = self.netlink.link().add(LinkVlan::new(&name, interface.index, id).build()).execute().await;
         match made {
-            // Another way made it.
+            // Another way has already made it.
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -Errno::EXIST.raw_os_error() => {}
             made => made.with_context(|| format!("making the VLAN {id} of {hardware}"))?,
         }
@@ -82,11 +82,11 @@ impl Network {
         }
     }
 
-    /// The state of an interface that must have a cable.
+    /// The state of an interface. Fails if it has no cable.
     pub(super) async fn connected(&self, name: &str) -> Result<LinkMessage> {
         let link = self.link(name).await?;
         if !has_carrier(&link) {
-            bail!("the cable is out");
+            bail!("the cable is unplugged");
         }
         Ok(link)
     }

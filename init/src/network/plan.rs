@@ -1,4 +1,4 @@
-//! What each hardware interface is to do: by the settings of the medium, or by default.
+//! How each hardware interface is set up, from the medium's settings or by default.
 
 use std::net::IpAddr;
 
@@ -11,19 +11,19 @@ use super::lease::{Lease, Route};
 /// How an interface gets its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Setup {
-    /// The VLAN of the hardware interface that this is about, or the hardware interface itself.
+    /// VLAN id. `None` for the hardware interface itself.
     pub(super) vlan: Option<u16>,
-    /// Size of the largest packet, of the hardware and of the VLAN.
+    /// MTU of the hardware interface and of the VLAN, in bytes.
     pub(super) hardware_mtu: Option<u32>,
     pub(super) mtu: Option<u32>,
     pub(super) dhcp4: bool,
-    /// What routers advertise, and DHCPv6 if they say so.
+    /// Whether to use router advertisements, and DHCPv6 if they ask for it.
     pub(super) ipv6: bool,
-    /// Addresses that are given. Its name servers and domains are for what the others lease too.
+    /// Addresses in the settings. Their name servers and domains are also used with addresses from elsewhere.
     pub(super) given: Lease,
 }
 
-/// What a hardware interface with this MAC address is to do. Empty if the settings have nothing for it.
+/// How to set up the hardware interface with this MAC address. Empty if the settings do not mention it.
 pub(super) fn setups(network: Option<&Network>, mac: &str) -> Vec<Setup> {
     let Some(network) = network else { return vec![Setup { dhcp4: true, ipv6: true, ..Setup::default() }] };
     let mac = normalise_mac(mac);
@@ -42,7 +42,7 @@ pub(super) fn setups(network: Option<&Network>, mac: &str) -> Vec<Setup> {
 }
 
 fn setup(network: &Network, hardware: &Interface, interface: &Interface) -> Setup {
-    // The settings were checked, so nothing of them is left out here.
+    // The settings were checked before, so no address is lost here.
     let addresses: Vec<(IpAddr, u8)> = interface.addresses.iter().filter_map(|text| address(text)).collect();
     let gateways = interface.gateways.iter().filter_map(|text| text.parse().ok());
     let to_subnets = addresses.iter().copied().map(Route::to_subnet);
@@ -64,7 +64,7 @@ fn address(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 impl Setup {
-    /// What was leased, behind the name servers and domains of the settings.
+    /// The lease with the name servers and domains of the settings before its own.
     pub(super) fn with_names(&self, mut lease: Lease) -> Lease {
         lease.name_servers.splice(0..0, self.given.name_servers.iter().cloned());
         lease.search.splice(0..0, self.given.search.iter().cloned());

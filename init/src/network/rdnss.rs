@@ -1,5 +1,5 @@
-//! Name servers that routers advertise (RFC 8106). The kernel checks each advertisement and passes these options on, because
-//! they are nothing to itself (`ndisc_ra_useropt` in net/ipv6/ndisc.c). There are no crates that read these messages.
+//! Name servers in router advertisements (RFC 8106). The kernel checks each advertisement and passes these options on,
+//! because it does not use them itself (`ndisc_ra_useropt` in net/ipv6/ndisc.c). No crate parses these messages.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,34 +15,34 @@ use rustix::net::{
 };
 use tracing::warn;
 
-/// The group that gets the options of advertisements, as a bit (include/uapi/linux/rtnetlink.h, RTNLGRP_ND_USEROPT).
+/// The netlink group that receives these options, as a bit (include/uapi/linux/rtnetlink.h, RTNLGRP_ND_USEROPT).
 const GROUP: u32 = 1 << 19;
-/// Message with such an option (RTM_NEWNDUSEROPT), and the lengths of what is before the option (struct nlmsghdr, struct
-/// nduseroptmsg).
+/// Type of the message with such an option (RTM_NEWNDUSEROPT), and the sizes in bytes of what precedes the option
+/// (struct nlmsghdr, struct nduseroptmsg).
 const MESSAGE: u16 = 68;
 const HEADER: usize = 16;
 const OPTION_HEADER: usize = 16;
-/// The option with name servers (RFC 8106, section 5.1), and what is before the addresses in it.
+/// Code of the option with name servers (RFC 8106, section 5.1), and the size in bytes of what precedes its addresses.
 const RDNSS: u8 = 25;
 const BEFORE_ADDRESSES: usize = 8;
-/// Most name servers that are kept for an interface. The resolver asks three.
+/// Maximum number of name servers kept for an interface. The resolver uses three.
 const MOST: usize = 8;
-/// An option has at most 255 units of 8 bytes.
+/// Maximum size of an option in bytes: 255 units of 8 bytes.
 const LONGEST: usize = 4096;
 
-/// Name servers of each interface.
+/// Name servers, by interface index.
 #[derive(Clone, Default)]
 pub(super) struct NameServers(Arc<Mutex<BTreeMap<u32, Known>>>);
 
 #[derive(Default)]
 struct Known {
-    /// From routers, until when they count.
+    /// From routers, with their expiry.
     advertised: Vec<(Ipv6Addr, Instant)>,
     /// From DHCPv6.
     leased: Vec<Ipv6Addr>,
 }
 
-/// What one advertisement says of an interface's name servers.
+/// The name servers in one advertisement.
 #[derive(Debug, PartialEq, Eq)]
 struct Advertised {
     interface: u32,
@@ -51,7 +51,7 @@ struct Advertised {
 }
 
 impl NameServers {
-    /// Learns them from now on.
+    /// Listens for advertisements from now on.
     pub(super) fn listen() -> io::Result<Self> {
         // NETLINK_ROUTE is protocol 0.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -65,7 +65,7 @@ impl NameServers {
         Ok(known)
     }
 
-    /// Returns only with an error.
+    /// Returns only on an error.
     fn learn(&self, socket: &OwnedFd) -> Errno {
         let mut buffer = vec![0; LONGEST];
         loop {
@@ -75,7 +75,7 @@ impl NameServers {
                         self.set_advertised(advertised, Instant::now());
                     }
                 }
-                // Messages were lost. Routers repeat what they say.
+                // Messages were lost. Routers repeat their advertisements.
                 Err(Errno::NOBUFS | Errno::INTR) => {}
                 Err(error) => return error,
             }
@@ -85,7 +85,7 @@ impl NameServers {
     fn set_advertised(&self, new: Advertised, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut all.entry(new.interface).or_default().advertised;
-        // What ended counts no more, and a lifetime of zero ends it now (section 5.1).
+        // Expired servers are removed. A lifetime of zero expires immediately (section 5.1).
         known.retain(|(server, until)| *until > now && !new.servers.contains(server));
         if let Some(until) = now.checked_add(new.lifetime).filter(|until| *until > now) {
             known.extend(new.servers.into_iter().map(|server| (server, until)));
@@ -98,7 +98,7 @@ impl NameServers {
         all.entry(interface).or_default().leased = servers;
     }
 
-    /// Those of an interface, of routers first.
+    /// The name servers of an interface, those from routers first.
     pub(super) fn of(&self, interface: u32) -> Vec<Ipv6Addr> {
         self.at(interface, Instant::now())
     }
@@ -114,23 +114,24 @@ impl NameServers {
     }
 }
 
-/// Asks the routers of an interface (RFC 4861, section 4.1). The kernel asks when an interface comes up, but what it heard
-/// before this program started is lost. A failure costs only time: routers also speak unasked.
+/// Asks the routers of an interface for an advertisement (RFC 4861, section 4.1). The kernel asks when an interface
+/// comes up, but advertisements from before this program started are lost. A failure only costs time, because routers
+/// also advertise regularly.
 pub(super) fn solicit(interface: u32) {
     let ask = || -> rustix::io::Result<()> {
         let icmp = Some(rustix::net::ipproto::ICMPV6);
         let socket = socket_with(AddressFamily::INET6, SocketType::RAW, SocketFlags::CLOEXEC, icmp)?;
-        // Routers drop what another router could have passed on.
+        // Routers ignore solicitations that may have been forwarded.
         sockopt::set_ipv6_multicast_hops(&socket, 255)?;
         let all_routers = SocketAddrV6::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2), 0, 0, interface);
-        // Type 133; the kernel computes the checksum.
+        // Type 133. The kernel computes the checksum.
         sendto(&socket, &[133, 0, 0, 0, 0, 0, 0, 0], SendFlags::empty(), &all_routers)?;
         Ok(())
     };
     let _ = ask();
 }
 
-/// One message of the kernel. None if it has no name servers.
+/// Parses one message of the kernel. `None` if it has no name servers.
 fn parse(message: &[u8]) -> Option<Advertised> {
     let kind: [u8; 2] = message.get(4..6)?.try_into().ok()?;
     if u16::from_ne_bytes(kind) != MESSAGE {
@@ -180,7 +181,7 @@ mod tests {
             assert_eq!(parse(right.get(..length).unwrap_or_default()), None, "{length} bytes");
         }
         assert_eq!(parse(&message(MESSAGE + 1, &option(600, &[ONE]))), None);
-        // The option with domains, and one that says it has no bytes.
+        // An option with domains, and an option with a length of zero.
         assert_eq!(parse(&message(MESSAGE, &[31, 1, 0, 0, 0, 0, 0, 9])), None);
         assert_eq!(parse(&message(MESSAGE, &[RDNSS, 0, 0, 0, 0, 0, 0, 9])), None);
         let many = parse(&message(MESSAGE, &option(600, &[ONE; 100]))).map(|advertised| advertised.servers.len());

@@ -1,4 +1,4 @@
-//! Which way reaches the server.
+//! Finds the way that reaches the server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,9 +19,9 @@ use super::{Network, PAUSE, Way};
 const CONNECT: Duration = Duration::from_secs(3);
 
 impl Network {
-    /// Tries to reach the server in this way while there is no winner.
+    /// Tries to reach the server in this way as long as there is no winner.
     pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
-        // Another way reaches it, or none.
+        // The proxy or server address is of the other IP version, so only another way can reach it.
         if self.first_hop_address().is_some_and(|address| !lease.speaks_to(address)) {
             return;
         }
@@ -58,7 +58,7 @@ impl Network {
         Ok(())
     }
 
-    /// Makes the winner what the machine uses.
+    /// Makes this way the winner: the machine uses its routes and name servers.
     async fn prefer(&self, way: &Way, lease: &Lease, leased_at: u64) -> Result<()> {
         self.route(way.index, lease, way.source.metric()).await?;
         write_resolv_conf(lease)?;
@@ -72,7 +72,7 @@ impl Network {
         link::announce(&link).context("announcing the network")
     }
 
-    /// What the machine uses follows the winner's lease.
+    /// Applies a new lease of the winner to the machine.
     pub(super) async fn update(&self, way: &Way, lease: &Lease) -> Result<()> {
         let _turn = self.turn.lock().await;
         if self.winner.borrow().as_ref() != Some(way) {
@@ -98,7 +98,7 @@ impl Network {
             self.unroute(way.index, way.source.metric()).await;
         }
         let asked = if lease.name_servers.is_empty() {
-            "without a name server, as none is known".to_owned()
+            "without a name server, because none is known".to_owned()
         } else {
             format!("at {}", lease.name_servers.join(", "))
         };
@@ -106,14 +106,14 @@ impl Network {
         Ok(found.collect())
     }
 
-    /// The address of the server or of its proxy, if the URL has no name.
+    /// The address of the server or its proxy, if the URL has an address instead of a name.
     fn first_hop_address(&self) -> Option<IpAddr> {
         self.server.first_hop().0.trim_matches(['[', ']']).parse().ok()
     }
 
-    /// Connects to the first address at which the server answers, only through this interface.
+    /// Connects, through this interface only, to the first address that answers.
     async fn connect_any(&self, interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
-        let mut last = anyhow!("its name has no address that this interface could reach");
+        let mut last = anyhow!("its name has no address that this interface can reach");
         for address in addresses {
             let socket = match address {
                 SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),

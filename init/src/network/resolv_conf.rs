@@ -1,4 +1,4 @@
-//! The file that names the name servers.
+//! Writes /etc/resolv.conf.
 
 use anyhow::{Context, Result};
 
@@ -19,7 +19,7 @@ fn text(lease: &Lease) -> String {
     for server in lease.name_servers.iter().take(3) {
         text.push_str(&format!("nameserver {server}\n"));
     }
-    // The resolver's default is five seconds a try.
+    // By default the resolver waits five seconds for each attempt.
     text.push_str("options timeout:2 attempts:2\n");
     text
 }

@@ -1,4 +1,4 @@
-//! Addresses and routes of the interfaces.
+//! Sets addresses and routes of the interfaces.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,12 +13,13 @@ use super::lease::{Lease, Route};
 use super::{METRIC_OTHERS, Network};
 
 impl Network {
-    /// Sets a lease's addresses and its routes, with low preference, on the interface.
+    /// Sets a lease's addresses and routes, with low preference, on the interface.
     pub(super) async fn apply(&self, index: u32, lease: &Lease) -> Result<()> {
         for (address, length) in &lease.addresses {
             let mut add = self.netlink.address().add(index, *address, *length);
-            // The kernel's own subnet route has the same preference on every interface, and two networks may use the
-            // same addresses. Interfaces of this machine may be on one network and have the same address for a while.
+            // No subnet routes by the kernel: they have the same preference on every interface, and two networks may
+            // use the same addresses. No duplicate address detection: interfaces of this machine may be on one network
+            // and have the same address for a while.
             let flags = AddressFlags::Noprefixroute | AddressFlags::Nodad;
             add.message_mut().attributes.push(AddressAttribute::Flags(flags));
             add.replace().execute().await.with_context(|| format!("setting address {address}"))?;
@@ -26,19 +27,19 @@ impl Network {
         self.route(index, lease, METRIC_OTHERS + index).await
     }
 
-    /// Removes an address from the interface. Another machine may have been given it.
+    /// Removes an address from the interface, because another machine may get it.
     pub(super) async fn drop_address(&self, index: u32, address: IpAddr) {
         let addresses = self.netlink.address();
         let of_lease = addresses.get().set_link_index_filter(index).set_address_filter(address);
         let mut found = of_lease.execute();
         while let Ok(Some(address)) = found.try_next().await {
-            // It may be gone with its link.
+            // The address may be gone together with its link.
             let _ = self.netlink.address().del(address).execute().await;
         }
     }
 
-    /// Adds a lease's routes with this metric. If one with a gateway cannot be set, that is only a warning: the server may
-    /// be reachable without it.
+    /// Adds a lease's routes with this metric. If a route with a gateway cannot be set, that is only a warning, because
+    /// the server may be reachable without it.
     pub(super) async fn route(&self, index: u32, lease: &Lease, metric: u32) -> Result<()> {
         for route in &lease.routes {
             let (network, length) = route.destination;
@@ -59,7 +60,7 @@ impl Network {
         let message = match (network, route.gateway) {
             (IpAddr::V4(network), gateway) => {
                 let message = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(network, length);
-                // Gateways are looked up on the link.
+                // The kernel looks for gateways on the link.
                 match gateway {
                     Some(IpAddr::V4(gateway)) => message.gateway(gateway),
                     _ => message.scope(RouteScope::Link),
@@ -88,7 +89,7 @@ impl Network {
             let mut routes = self.netlink.route().get(all).execute();
             while let Ok(Some(route)) = routes.try_next().await {
                 if is_of(&route, index) && route.attributes.contains(&RouteAttribute::Priority(metric)) {
-                    // It may be gone with its link.
+                    // The route may be gone together with its link.
                     let _ = self.netlink.route().del(route).execute().await;
                 }
             }

@@ -1,10 +1,10 @@
-//! The clock before the server can be asked: never earlier than the build of this program.
+//! Sets the clock before the server can be asked: never earlier than the build of this program.
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
 use super::kmsg::{Kmsg, Level};
 
-/// Sets the clock to the build time if it is behind. The kernel has read the RTC by now. A machine with an empty
+/// Sets the clock to the build time if it is behind. The kernel has already read the RTC. A machine with an empty
 /// battery starts in 1970, when no certificate is valid.
 pub fn never_before_build(log: &Kmsg) {
     let built = slipway_installer::server::clock::build_time();

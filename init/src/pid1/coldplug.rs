@@ -1,8 +1,8 @@
-//! Loads drivers for the devices that are present and for those that appear later.
+//! Loads drivers for devices that are present and for devices that appear later.
 //!
 //! The kernel announces each device by a uevent with its modalias (Documentation/driver-api/driver-model). Devices
-//! announced before the socket was open are read from sysfs. Loading a driver may take seconds, so it has its own
-//! thread.
+//! announced before the socket was open are read from sysfs. Loading a driver may take seconds, so it is done in a
+//! separate thread.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -17,20 +17,21 @@ use super::kmsg::{Kmsg, Level};
 use super::{DRIVERS_LOADED, UEVENTS_HANDLED, mounts};
 use crate::drivers::Drivers;
 
-/// Large enough for a burst of a few thousand uevents.
+/// Socket buffer size in bytes, enough for a burst of a few thousand uevents.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// The kernel's `UEVENT_BUFFER_SIZE` and the header before it.
+/// Maximum size of a uevent in bytes: the kernel's `UEVENT_BUFFER_SIZE` and the header before it.
 const LONGEST_UEVENT: usize = 8192;
 /// Multicast group of the kernel's events. Group 2 is udev's.
 const KERNEL_GROUP: u32 = 1;
-/// A machine with less memory, in bytes, needs that of drivers for cards it does not have: they fill 23 MB.
+/// With less memory than this, in bytes, drivers for absent network cards are removed to free 23 MB.
 const LITTLE_MEMORY: u64 = 512 << 20;
-/// Their modules, which no other module in the image needs.
+/// Folder of network card drivers. No other module in the image depends on them.
 const NETWORK_CARDS: &str = "kernel/drivers/net/ethernet/";
 
-/// Handled, where no event can be received.
+/// Value that means "all events handled", if no events can be received.
 const NOTHING_MORE: u64 = u64::MAX;
-/// The number of the last uevent, in decimal (kernel documentation, ABI/testing/sysfs-kernel-uevent_seqnum).
+/// File with the number of the newest uevent, in decimal (kernel documentation,
+/// ABI/testing/sysfs-kernel-uevent_seqnum).
 const LAST_UEVENT: &str = "/sys/kernel/uevent_seqnum";
 
 /// Starts the thread that loads drivers, now and whenever a device appears.
@@ -91,7 +92,7 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
                     tell_handled(&mut handled, number, log);
                 }
             }
-            // The kernel dropped events because they came faster than drivers load: read all of sysfs again.
+            // The kernel dropped events because they came faster than drivers load, so all of sysfs is read again.
             Err(rustix::io::Errno::NOBUFS) => load_present(&drivers, &mut seen, &mut handled, log),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -107,13 +108,13 @@ fn tell_loaded(log: &Kmsg) {
     note(DRIVERS_LOADED, "", log);
 }
 
-/// An event may have an earlier number than those that were handled by reading sysfs.
+/// An event may have an earlier number than the one noted when sysfs was read.
 fn tell_handled(handled: &mut u64, uevent: u64, log: &Kmsg) {
     *handled = uevent.max(*handled);
     note(UEVENTS_HANDLED, &handled.to_string(), log);
 }
 
-/// Leaves word for the installer.
+/// Writes a file for the installer.
 fn note(file: &str, text: &str, log: &Kmsg) {
     let folder = Path::new(file).parent().unwrap_or(Path::new("/run"));
     if let Err(error) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text)) {
@@ -121,7 +122,7 @@ fn note(file: &str, text: &str, log: &Kmsg) {
     }
 }
 
-/// Removes drivers for absent network cards if memory is short. A card that is plugged in later has none then.
+/// Removes drivers for absent network cards if memory is short. A card that is plugged in later then has no driver.
 fn free_memory(drivers: &Drivers, log: &Kmsg) {
     let memory = rustix::system::sysinfo();
     if u64::from(memory.mem_unit) * memory.totalram < LITTLE_MEMORY {
@@ -136,9 +137,9 @@ fn free_memory(drivers: &Drivers, log: &Kmsg) {
     }
 }
 
-/// Loads drivers for the devices now in sysfs.
+/// Loads drivers for the devices that are in sysfs now.
 fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, handled: &mut u64, log: &Kmsg) {
-    // Read before the devices: whatever comes in between has an event of its own.
+    // Read before the devices. A device that appears in between has its own event.
     let last = std::fs::read_to_string(LAST_UEVENT).ok().and_then(|number| number.trim().parse().ok());
     let mut folders = vec![Path::new("/sys/devices").to_owned()];
     while let Some(folder) = folders.pop() {

@@ -2,8 +2,9 @@
 
 use rustix::fs::{Mode, OFlags};
 
-/// Makes sure 0, 1 and 2 are open: on the console if there is one, else on /dev/null. The kernel opens /dev/console
-/// before it starts PID 1 only if the image contains the node. The next file opened would take a free descriptor.
+/// Makes sure that descriptors 0, 1 and 2 are open: on the console if there is one, else on /dev/null. The kernel opens
+/// /dev/console for PID 1 only if the image contains the node. A free descriptor would be taken by the next file
+/// opened.
 pub fn open() {
     open_on("/dev/null");
     open_on("/dev/console");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use slipway_protocol::shared::printable;
 
-/// Longest text of one record. The kernel cuts at 1024 minus its prefix (`PRINTKRB_RECORD_MAX`,
+/// Longest text of a record in bytes. The kernel truncates at 1024 minus its prefix (`PRINTKRB_RECORD_MAX`,
 /// kernel/printk/printk.c).
 const LONGEST: usize = 900;
 
@@ -28,7 +28,8 @@ pub struct Kmsg {
 
 impl Kmsg {
     pub fn open() -> Self {
-        // By default the kernel accepts ten lines in five seconds and would drop the output of a failing child.
+        // By default the kernel accepts ten lines in five seconds and drops others, such as the output of a failing
+        // child.
         let unlimited = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
         let log = Self { file: OpenOptions::new().write(true).open("/dev/kmsg").ok().map(Arc::new) };
         if let Err(error) = unlimited {
@@ -37,15 +38,15 @@ impl Kmsg {
         log
     }
 
-    /// Writes text in PID 1's own name.
+    /// Writes text with PID 1's name.
     pub fn write(&self, level: Level, text: &str) {
         self.write_as("init", level, text);
     }
 
-    /// Writes text in the name of a child. Each line is a record; long lines are split.
+    /// Writes text with a child's name. Each line is a record; long lines are split.
     pub fn write_as(&self, name: &str, level: Level, text: &str) {
         for line in text.lines() {
-            // The kernel writes a record to every console as it is.
+            // Control characters are removed, because the kernel writes a record to every console unchanged.
             let line = printable::line(line);
             let mut rest = &*line;
             loop {
@@ -59,7 +60,7 @@ impl Kmsg {
         }
     }
 
-    /// Writes a line printed by a child, honouring a leading `<6>`.
+    /// Writes a line that a child printed, with the level that a leading `<6>` sets.
     pub fn pass_on(&self, name: &str, line: &str) {
         let (level, text) = split_level(line);
         self.write_as(name, level, text);
@@ -67,7 +68,7 @@ impl Kmsg {
 
     fn record(&self, name: &str, level: Level, text: &str) {
         let record = format!("<{}>slipway {name}: {text}\n", level as u8);
-        // One write is one record. A failure has nowhere to be reported.
+        // One write is one record. A failure cannot be reported anywhere.
         let _ = match &self.file {
             Some(file) => (&**file).write_all(record.as_bytes()),
             None => std::io::stderr().write_all(record.as_bytes()),

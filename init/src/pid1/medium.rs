@@ -1,5 +1,5 @@
-//! Whether kernel, initramfs and configuration are of one build. Mixed or damaged files must not reach the network: nobody
-//! knows what such a machine would do there.
+//! Checks that kernel, initramfs and configuration are of one build. With mixed or damaged files the machine must not
+//! use the network, because its behaviour would be unpredictable.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -11,26 +11,26 @@ use rustix::fs::OFlags;
 use slipway_installer::config::BAKED;
 use slipway_protocol::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 
-/// Largest file with what a medium says about itself, in bytes.
+/// Maximum size of the medium's manifest in bytes.
 const MOST_MEDIUM: u64 = 4 << 10;
-/// Longest record of the kernel log (`PRINTK_MESSAGE_MAX`, kernel/printk/internal.h), rounded up.
+/// Maximum size of a kernel log record in bytes (`PRINTK_MESSAGE_MAX`, kernel/printk/internal.h), rounded up.
 const LONGEST_RECORD: usize = 8 << 10;
-/// What the kernel says of an initramfs that it cannot unpack, with its built-in RAM disk and without (init/initramfs.c).
+/// Kernel messages about an initramfs that cannot be unpacked, with a built-in RAM disk and without (init/initramfs.c).
 const UNPACKING_FAILED: [&str; 2] = ["Initramfs unpacking failed", "rootfs image is not initramfs"];
 
-/// What a machine sees of the medium that it was started from.
+/// What the machine finds out about its boot medium.
 struct Found {
-    /// What the medium says about itself, or why it cannot be read.
+    /// The medium's manifest, or why it cannot be read.
     medium: Result<Vec<u8>, String>,
     /// The configuration, or why it cannot be read.
     config: Result<Vec<u8>, String>,
     /// Release of the running kernel.
     release: String,
-    /// The kernel's complaint about the initramfs.
+    /// The kernel's message about the initramfs, if unpacking failed.
     complaint: Option<String>,
 }
 
-/// Checks the medium that this machine was started from. The error is a whole sentence for the console.
+/// Checks the medium that this machine booted from. The error is a whole sentence for the console.
 pub fn check() -> Result<(), String> {
     judge(&Found {
         medium: read(MEDIUM, MOST_MEDIUM),
@@ -45,11 +45,11 @@ fn judge(found: &Found) -> Result<(), String> {
         let parsed = serde_json::from_slice::<Medium>(&bytes);
         parsed.map_err(|error| format!("{MEDIUM} in the initramfs is damaged: {error}"))
     });
-    let mut wrong: Vec<String> = found.complaint.iter().map(|said| format!("the kernel said \"{said}\"")).collect();
+    let mut wrong: Vec<String> = found.complaint.iter().map(|said| format!("the kernel logged \"{said}\"")).collect();
     let build = match medium {
         Ok(Medium { build, release, config_sha256 }) => {
             if release != found.release {
-                wrong.push(format!("the initramfs is for the kernel {release}, and {} runs", found.release));
+                wrong.push(format!("the initramfs is for kernel {release}, but {} runs", found.release));
             }
             match &found.config {
                 Ok(config) if hex(digest(&SHA256, config).as_ref()) == config_sha256 => {}
@@ -81,7 +81,7 @@ fn read(path: &str, most: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What the kernel logged about an initramfs that it could not unpack.
+/// The kernel's log message about an initramfs that it could not unpack.
 fn complaint() -> Option<String> {
     let options = OFlags::NONBLOCK.bits().cast_signed();
     let mut log: File = OpenOptions::new().read(true).custom_flags(options).open("/dev/kmsg").ok()?;
@@ -94,15 +94,15 @@ fn complaint() -> Option<String> {
                     return found;
                 }
             }
-            // The oldest records were overwritten: the next read gives the oldest that is left.
+            // The oldest records were overwritten. The next read returns the oldest one left.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-            // The end of the log.
+            // No more records.
             Err(_) => return None,
         }
     }
 }
 
-/// The complaint in a record: numbers, `;`, the text, and lines with fields (Documentation/ABI/testing/dev-kmsg).
+/// The message in a record: numbers, `;`, the text, and lines with fields (Documentation/ABI/testing/dev-kmsg).
 fn complaint_of(record: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(record).ok()?.split_once(';')?.1.lines().next()?;
     UNPACKING_FAILED.iter().any(|start| text.starts_with(start)).then(|| text.to_owned())
@@ -145,7 +145,7 @@ mod tests {
         };
         let build = "(build 0123456789abcdef)";
         let other = "6.1.0-1-cloud-amd64";
-        let kernel = "the initramfs is for the kernel 6.1.0-1-amd64, and 6.1.0-1-cloud-amd64 runs";
+        let kernel = "the initramfs is for kernel 6.1.0-1-amd64, but 6.1.0-1-cloud-amd64 runs";
         check(Found { release: other.to_owned(), ..found() }, &[build, kernel]);
 
         for at in 0..CONFIG.len() {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(complaint_of(record.as_bytes()).as_deref(), Some(failed));
         let other = "6,1,2,-;rootfs image is not initramfs (no cpio magic); looks like an initrd\n";
         assert!(complaint_of(other.as_bytes()).is_some());
-        // Its command line is a record too.
+        // The kernel's command line is a record too.
         let quoted = "5,3,4,-;Kernel command line: Initramfs unpacking failed\n";
         for record in [quoted, "6,1,2,-;Unpacking initramfs...\n", "no record", ""] {
             assert_eq!(complaint_of(record.as_bytes()), None, "{record:?}");

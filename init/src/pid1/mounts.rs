@@ -1,4 +1,4 @@
-//! The file systems of the boot image.
+//! Mounts the file systems of the boot image.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ struct Mount {
 
 const NO_PROGRAMS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
-/// The order matters: /dev first for the log, then /proc for its settings.
+/// The order matters: first /dev for the log, then /proc for the log's settings.
 const MOUNTS: &[Mount] = &[
     Mount {
         source: "devtmpfs",
@@ -29,11 +29,12 @@ const MOUNTS: &[Mount] = &[
     Mount { source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=1777,size=16m" },
 ];
 
-/// What the firmware measured, for a machine with a TPM.
+/// For the firmware's measurements, on a machine with a TPM.
 const SECURITYFS: Mount =
     Mount { source: "securityfs", target: "/sys/kernel/security", kind: "securityfs", flags: NO_PROGRAMS, data: "" };
 
-/// The EFI variables. They exist only with UEFI firmware, and are mounted late because efivarfs may be a module.
+/// Mount point of the EFI variables. They exist only with UEFI firmware, and are mounted late because efivarfs may be a
+/// module.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
 
 /// Mounts the file systems and returns a sentence for each that failed.
@@ -55,11 +56,11 @@ pub fn mount_efivars() -> Result<(), String> {
 }
 
 fn mount_one(m: &Mount) -> Result<(), String> {
-    // sysfs has its own mount points. The image should contain all other folders.
+    // sysfs has its own mount points. The image should contain all others.
     let _ = std::fs::create_dir_all(m.target);
     let data = std::ffi::CString::new(m.data).unwrap_or_default();
     match mount(m.source, m.target, m.kind, m.flags, Some(data.as_c_str())) {
-        // Already mounted by a kernel with CONFIG_DEVTMPFS_MOUNT.
+        // EBUSY: a kernel with CONFIG_DEVTMPFS_MOUNT has already mounted it.
         Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
         Err(error) => Err(format!("mounting {} on {}: {error}", m.kind, m.target)),
     }

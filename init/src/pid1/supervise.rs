@@ -1,4 +1,4 @@
-//! The children of PID 1, and its duty to reap orphans.
+//! Supervises the children of PID 1, and reaps orphans.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -12,16 +12,16 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use super::kmsg::{Kmsg, Level};
 use super::shutdown::End;
 
-/// A child that ran this long is restarted after [`FIRST_WAIT`].
+/// A child that ran at least this long is restarted after [`FIRST_WAIT`].
 const STABLE: Duration = Duration::from_secs(60);
 /// Wait before a child is restarted. Doubles up to [`SLOWEST`] while it keeps ending early.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(30);
 /// How long a child may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Bytes of a child's output kept while waiting for the end of the line.
+/// Maximum number of bytes of an unfinished output line that are kept.
 const LONGEST_LINE: usize = 16 << 10;
-/// Reads of a child's output before other work gets its turn.
+/// Maximum number of reads of a child's output before other work gets a turn.
 const READS_AT_ONCE: usize = 16;
 
 /// A supervised child that ended.
@@ -30,7 +30,6 @@ pub struct Ended {
     pub status: WaitStatus,
 }
 
-/// The supervised children.
 pub struct Children {
     log: Kmsg,
     list: Vec<Child>,
@@ -40,7 +39,7 @@ struct Child {
     name: &'static str,
     arguments: Vec<String>,
     state: State,
-    /// How the previous process ended, passed to the next.
+    /// How the previous process ended. Passed to the next one.
     previous_exit: Option<String>,
     wait: Duration,
 }
@@ -110,7 +109,7 @@ impl Children {
     /// Reaps every process that ended, including orphans, and returns the supervised children among them.
     pub fn reap(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        // Nothing else in PID 1 waits for children, so this takes no status from another waiter.
+        // Nothing else in PID 1 waits for children, so this does not take a status from another waiter.
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let Some(child) =
                 self.list.iter_mut().find(|c| matches!(c.state, State::Running { pid: running, .. } if running == pid))
@@ -123,7 +122,7 @@ impl Children {
         ended
     }
 
-    /// Sends SIGTERM to every child, waits, and then sends SIGKILL to those still running.
+    /// Sends SIGTERM to every child, waits, then sends SIGKILL to those still running.
     pub fn stop_all(&mut self) {
         self.signal(Signal::TERM);
         let deadline = Instant::now() + GRACE;
@@ -142,7 +141,7 @@ impl Children {
     fn signal(&self, signal: Signal) {
         for child in &self.list {
             if let State::Running { pid, .. } = child.state {
-                // It may have ended meanwhile.
+                // The child may have ended meanwhile.
                 let _ = kill_process(pid, signal);
             }
         }
@@ -181,7 +180,7 @@ impl Child {
             .stdout(Stdio::from(theirs.try_clone()?))
             .stderr(Stdio::from(theirs))
             .spawn()?;
-        // Dropped without a wait: `reap` waits for all processes.
+        // Dropped without waiting, because `reap` waits for all processes.
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         pid.map(|pid| (pid, ours)).ok_or_else(|| std::io::Error::other("the kernel gave no process id"))
     }
@@ -213,7 +212,7 @@ impl Child {
 impl Output {
     fn pass_on(&mut self, name: &str, log: &Kmsg) {
         let mut buffer = [0u8; 4096];
-        // A child that never stops printing must not block PID 1's other work. poll() reports the rest.
+        // A child that prints without pause must not block PID 1's other work. poll() reports the remaining output.
         for _ in 0..READS_AT_ONCE {
             if self.closed {
                 break;
@@ -234,7 +233,6 @@ impl Output {
         }
     }
 
-    /// Logs an unfinished line.
     fn finish(&mut self, name: &str, log: &Kmsg) {
         if !self.unfinished.is_empty() {
             let line = std::mem::take(&mut self.unfinished);

@@ -22,7 +22,7 @@ pub struct ActionArguments {
     /// Print reports and the result as JSON lines
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// How long the action may take: seconds, or a number with s, m, h or d; then it is stopped as by Ctrl-C
+    /// Time limit: seconds, or a number with s, m, h or d; then the action is stopped as by Ctrl-C
     #[arg(long, global = true, value_name = "DURATION", value_parser = time_limit)]
     pub(super) timeout: Option<Duration>,
 }
@@ -33,11 +33,11 @@ enum ActionCommand {
     EraseDisk(disk::EraseArguments),
     /// Write a verified image to a disk
     StreamImage(Box<disk::StreamArguments>),
-    /// Give a disk a new partition table
+    /// Write a new partition table to a disk
     Partition(disk::PartitionArguments),
     /// Make a file system in a partition
     MakeFilesystem(disk::MakeArguments),
-    /// Give the installed system its user-data
+    /// Write user-data for the installed system
     SeedCloudInit(target::SeedArguments),
     /// Change the kernel arguments of the installed system's boot entries
     KernelArgs(target::KernelArgsArguments),
@@ -53,9 +53,9 @@ enum ActionCommand {
     EncryptRoot(target::EncryptArguments),
     /// Store a disk as an image; the disk is only read
     CaptureDisk(disk::CaptureArguments),
-    /// Make the firmware start the installed system
+    /// Make the firmware boot the installed system
     EfiBootOrder(target::BootOrderArguments),
-    /// Load the installed kernel for a start without the firmware
+    /// Load the installed kernel, to boot it without the firmware
     Kexec(target::KexecArguments),
 }
 
@@ -97,7 +97,7 @@ impl From<Action> for ByHand {
     }
 }
 
-/// What an action overwrites.
+/// What an action overwrites, for the question to the user.
 pub(super) struct Overwritten {
     /// The path of the disk.
     pub(super) disk: String,
@@ -114,7 +114,7 @@ struct Overwriting {
 }
 
 impl Overwriting {
-    /// Returns what is overwritten, the partition or else the whole disk, if the user has to confirm it.
+    /// What is overwritten (the partition, or the whole disk), if the user must confirm it.
     fn of(&self, disk: String, partition: Option<&str>) -> Option<Overwritten> {
         let what = partition.map_or_else(|| disk.clone(), |partition| format!("partition {partition} of {disk}"));
         (!self.yes).then_some(Overwritten { disk, what })
@@ -124,7 +124,7 @@ impl Overwriting {
 /// Argument of actions that need no installed system.
 #[derive(Args)]
 struct AnyDisk {
-    /// The disk, such as /dev/nvme0n1
+    /// Disk, such as /dev/nvme0n1
     #[arg(long)]
     disk: String,
 }
@@ -132,19 +132,19 @@ struct AnyDisk {
 /// Argument of actions that need an installed system.
 #[derive(Args)]
 struct InstalledDisk {
-    /// The disk that carries the image
+    /// Disk with the installed system
     #[arg(long)]
     disk: String,
 }
 
-/// Returns hints that select the disk with this path.
+/// Hints that select the disk with this path.
 fn hints(disk: String) -> DiskHints {
     DiskHints { device: Some(disk), ..DiskHints::default() }
 }
 
 fn time_limit(text: &str) -> Result<Duration, String> {
     match duration::parse(text)? {
-        Duration::ZERO => Err("leave it out for no limit".to_owned()),
+        Duration::ZERO => Err("0 is not a time limit; leave the option out for no limit".to_owned()),
         limit => Ok(limit),
     }
 }

@@ -6,20 +6,20 @@ use anyhow::{Context, Result, bail, ensure};
 use slipway_actions::{Candidate, Host, Place};
 use slipway_protocol::shared::printable::{self, line};
 
-/// Maximum number of places listed. A table may have thousands.
+/// Maximum number of partitions and file systems listed. A table may have thousands.
 const MOST_PLACES: usize = 16;
 /// Characters of a GUID. Only partitions of a GPT have one.
 const GUID_LEN: usize = 36;
 
-/// Shows the disk and its content, and asks whether `what` may be lost. Fails if the answer is no, and without a
-/// terminal, because nobody can answer then.
+/// Shows the disk and its content, and asks whether `what` may be overwritten. Fails if the answer is no, or if
+/// standard input is not a terminal, because nobody can answer then.
 pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
     let found = slipway_actions::named(path, machine)?;
     let content = match slipway_actions::probe(&found.disk.path) {
         Ok(places) => content(&places),
         Err(error) => {
             let reason = format!("{:#}", anyhow::Error::from(error));
-            format!("what is on it cannot be told: {}\n", line(&reason))
+            format!("its content cannot be read: {}\n", line(&reason))
         }
     };
     let mut stderr = std::io::stderr();
@@ -33,7 +33,7 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
         .context("asking for confirmation")?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
-    ensure!(answer.trim() == "yes", "{path} was left as it is");
+    ensure!(answer.trim() == "yes", "{path} was not changed");
     Ok(())
 }
 
@@ -47,12 +47,12 @@ fn description(found: Candidate) -> String {
     format!("{}: {size}, model {model}, serial {serial}{known}", disk.path)
 }
 
-/// What is on a disk, as lines of text.
+/// Describes the content of a disk in lines of text.
 fn content(places: &[Place]) -> String {
     let known: Vec<&Place> = places.iter().filter(|place| place.number > 0 || place.kind.is_some()).collect();
     let partitions: Vec<&&Place> = known.iter().filter(|place| place.number > 0).collect();
     let summary = match partitions.as_slice() {
-        [] if known.is_empty() => "no partitions and no file system known".to_owned(),
+        [] if known.is_empty() => "no partitions and no known file system".to_owned(),
         [] => "no partitions".to_owned(),
         [first, others @ ..] => {
             let is_gpt = first.partuuid.as_ref().is_some_and(|uuid| uuid.len() == GUID_LEN);
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_is_on_a_disk_is_listed_and_nothing_a_terminal_would_obey() {
         let check = |places: &[Place], expect: &str| assert_eq!(content(places), expect);
-        let nothing = "on it: no partitions and no file system known\n";
+        let nothing = "on it: no partitions and no known file system\n";
         check(&[], nothing);
         check(&[place(0, 64, None, None, None)], nothing);
         let whole = place(0, 64, Some("LVM2_member"), None, None);

@@ -1,4 +1,4 @@
-//! Shows what an action run by hand does.
+//! Shows the progress of an action that is run by hand.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use slipway_protocol::shared::printable::size;
 
 use crate::cli;
 
-/// How often progress is printed as a plain line.
+/// Interval of progress as plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// How reports are shown.
@@ -56,7 +56,7 @@ impl Display {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar from the terminal.
     pub(super) fn finish(&self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
@@ -64,7 +64,7 @@ impl Display {
     }
 }
 
-/// Bytes done and bytes in total.
+/// Bytes done and total bytes. `None` if the total is unknown.
 fn fraction(progress: &Progress) -> Option<(u64, u64)> {
     let by_bytes = progress.total.map(|total| (progress.bytes, total));
     by_bytes.or(progress.fetch_total.map(|total| (progress.fetched, total)))
@@ -76,7 +76,7 @@ fn amounts(progress: &Progress) -> String {
         None => size(done),
     };
     let done = bytes(progress.bytes, progress.total);
-    // Nothing is transferred if the source is local.
+    // Nothing was transferred: the source is local.
     if progress.fetched == 0 && progress.fetch_total.is_none() {
         return done;
     }
@@ -95,7 +95,7 @@ fn speed(progress: &Progress) -> String {
 }
 
 pub(super) fn print_json(value: &serde_json::Value) {
-    // As with plain lines: a reader that goes away does not stop the action.
+    // As with plain lines, a reader that goes away does not stop the action.
     let _ = cli::print_json(&value.to_string());
 }
 

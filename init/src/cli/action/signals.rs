@@ -1,5 +1,5 @@
-//! Stops an action that is run by hand: the first signal, or the end of its time, ends it in order; a second signal
-//! ends the program at once.
+//! Stops an action that is run by hand. The first signal, or the time limit, stops it cleanly; a second signal ends
+//! slipway immediately.
 
 use std::fs;
 use std::process::ExitCode;
@@ -14,35 +14,35 @@ use slipway_protocol::shared::duration;
 
 use crate::cli;
 
-/// Ctrl-C, `kill`, and the end of the terminal.
+/// The signals of Ctrl-C, `kill` and a closed terminal.
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-/// The status of a process that a signal ended, as shells show it, is the signal's number and this.
+/// A process ended by a signal has this exit status plus the signal's number, as in shells.
 const BY_SIGNAL: i32 = 128;
 
-/// What stands for the end of the time in the place of a signal's number.
+/// Stored instead of a signal's number when the time limit is reached.
 const TIME_IS_UP: i32 = -1;
-/// The status of a program whose time is up, as timeout(1) has it.
+/// Exit status when the time limit is reached, the same as timeout(1)'s.
 const TIMED_OUT: u8 = 124;
 
-/// The number of the signal that stops the action, once there is one.
+/// The number of the signal that stops the action, or [`TIME_IS_UP`]; 0 at first.
 pub(super) struct Stopped(Arc<AtomicI32>);
 
 /// What stopped the action.
 pub(super) struct Stop {
-    /// In words, after "stopped".
+    /// In words that follow "stopped", such as "by SIGTERM".
     pub(super) why: String,
     /// The exit status.
     pub(super) status: ExitCode,
 }
 
-/// Has signals stop the action. To be called before the action starts threads, which take over the blocked signals.
-/// Programs that it starts take them over too: the signals are for slipway, which ends its programs in order.
+/// Makes signals stop the action. Call it before the action starts threads, because they inherit the blocked signals.
+/// So do programs that the action starts: only slipway receives the signals, and it stops its programs cleanly.
 pub(super) fn stop_on_signal(cancel: Cancel) -> Stopped {
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let wanted: SigSet = STOPPING.into_iter().filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0).collect();
     let number = Arc::new(AtomicI32::new(0));
     let stopped = Stopped(Arc::clone(&number));
-    // Without these, signals end the program as they always do.
+    // If this fails, signals end the program as usual.
     if wanted.iter().next().is_none() || wanted.thread_block().is_err() {
         return stopped;
     }
@@ -59,7 +59,7 @@ pub(super) fn stop_on_signal(cancel: Cancel) -> Stopped {
 }
 
 /// The signals that are ignored, for example because of nohup, from /proc/PID/status (proc_pid_status(5)). They stay
-/// so.
+/// ignored.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
@@ -73,16 +73,19 @@ impl Stopped {
             thread::sleep(limit);
             if number.compare_exchange(0, TIME_IS_UP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 cancel.set();
-                cli::print_stderr(&format!("the time is up ({}): stopping", duration::words(limit)));
+                cli::print_stderr(&format!("the time limit ({}) is reached: stopping", duration::words(limit)));
             }
         });
     }
 
-    /// What stopped the action; none if nothing did.
+    /// What stopped the action. `None` if nothing did.
     pub(super) fn by(&self) -> Option<Stop> {
         let number = self.0.load(Ordering::Acquire);
         if number == TIME_IS_UP {
-            return Some(Stop { why: "because its time was up (--timeout)".to_owned(), status: TIMED_OUT.into() });
+            return Some(Stop {
+                why: "because its time limit was reached (--timeout)".to_owned(),
+                status: TIMED_OUT.into(),
+            });
         }
         let signal = STOPPING.into_iter().find(|signal| *signal as i32 == number)?;
         let status = u8::try_from(BY_SIGNAL + number).unwrap_or(u8::MAX);

@@ -19,10 +19,10 @@ use crate::cli::{Choice, one_of};
 pub(super) struct EraseArguments {
     #[command(flatten)]
     target: AnyDisk,
-    /// How thoroughly
+    /// How thoroughly to erase
     #[arg(long, value_parser = one_of(MODES), default_value = "metadata")]
     mode: EraseMode,
-    /// Modes to try, in order, if the disk does not support that mode
+    /// Modes to try, in order, if the disk does not support the first
     #[arg(long, value_parser = one_of(MODES), value_delimiter = ',')]
     fallback: Vec<EraseMode>,
     #[command(flatten)]
@@ -30,10 +30,10 @@ pub(super) struct EraseArguments {
 }
 
 const MODES: &[Choice<EraseMode>] = &[
-    ("metadata", EraseMode::Metadata, "Head, tail and every signature"),
+    ("metadata", EraseMode::Metadata, "Overwrite start, end and every known signature"),
     ("discard", EraseMode::Discard, "Discard every block"),
-    ("zero", EraseMode::Zero, "Every byte"),
-    ("secure", EraseMode::Secure, "The disk's own erase command for all its media"),
+    ("zero", EraseMode::Zero, "Overwrite every byte with zeros"),
+    ("secure", EraseMode::Secure, "Use the disk's own erase command"),
 ];
 
 pub(super) fn erase(given: EraseArguments) -> Result<ByHand> {
@@ -77,7 +77,7 @@ pub(super) struct StreamArguments {
     /// How to check the disk after writing
     #[arg(long, value_parser = one_of(CHECKS), default_value = "none")]
     verify: Verify,
-    /// Block map of the raw image, as bmaptool makes it: only what it lists is written; https:// or a file
+    /// Block map of the raw image, as bmaptool makes it: only blocks in the map are written; https:// or a file
     #[arg(long, value_name = "URL", value_parser = place)]
     bmap: Option<String>,
     /// Size of the raw image in bytes
@@ -85,7 +85,7 @@ pub(super) struct StreamArguments {
     raw_size: Option<u64>,
     #[command(flatten)]
     target: AnyDisk,
-    /// Leave the last partition as large as it is in the image
+    /// Do not enlarge the last partition to the end of the disk
     #[arg(long)]
     no_grow: bool,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(super) struct StreamArguments {
 
 const CHECKS: &[Choice<Verify>] = &[
     ("none", Verify::None, "Do not read back"),
-    ("readback", Verify::Readback, "Read everything back past the page cache and compare it"),
+    ("readback", Verify::Readback, "Read everything back, bypassing the page cache, and compare it"),
 ];
 
 pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
@@ -118,7 +118,7 @@ pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
     Ok(ByHand { action: Action::StreamImage(image), overwritten, host })
 }
 
-/// Returns the digest, or the one given by one of three options of an older spelling. At most one is set.
+/// The digest, or the one given by one of three options of an older spelling. At most one is set.
 fn digest(digest: Option<Digest>, option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
@@ -152,7 +152,7 @@ fn new_partition(text: &str) -> Result<NewPartition, String> {
     };
     let label = parts.next();
     if label.as_deref().is_some_and(is_blank) {
-        return Err("the label has no value: give TYPE:SIZE without the second colon, or a label".to_owned());
+        return Err("the label is empty: give TYPE:SIZE without the second colon, or a label".to_owned());
     }
     Ok(NewPartition { r#type, size: PartitionSize::Text(size), label, uuid: None })
 }
@@ -161,10 +161,10 @@ fn new_partition(text: &str) -> Result<NewPartition, String> {
 pub(super) struct MakeArguments {
     #[command(flatten)]
     target: AnyDisk,
-    /// Number of the partition, from 1, or its label; without it, the whole of an array or a volume
+    /// Number of the partition, from 1, or its label; without it, the whole array or volume
     #[arg(long)]
     partition: Option<String>,
-    /// What is made
+    /// Type of the file system
     #[arg(long, value_parser = one_of(KINDS))]
     kind: FileSystemKind,
     /// Label of the file system

@@ -1,4 +1,4 @@
-//! Arguments that go with the URL of a source.
+//! Arguments for sources with a URL.
 
 use std::path::PathBuf;
 
@@ -16,16 +16,16 @@ pub(super) struct SourceArguments {
     /// File with USERNAME:PASSWORD for the registry
     #[arg(long, value_name = "FILE")]
     registry_auth: Option<PathBuf>,
-    /// Another URL of the same bytes, tried if the URL fails; may be given several times, in the order to try
+    /// Another URL of the same bytes, tried if earlier ones fail; may be given several times, in the order to try
     #[arg(long, value_name = "URL", value_parser = place)]
     pub(super) mirror: Vec<String>,
-    /// List of sums with the digest of the stream next to the file name of the URL; http:// only with a signature
+    /// List of checksums with a line for the URL's file name and its digest; http:// only with a signature
     #[arg(long, value_name = "URL", group = "delivered", value_parser = place)]
     pub(super) sums: Option<String>,
-    /// Detached signature of the list of sums if there is one, else of the stream
+    /// Detached signature of the list of checksums if there is one, else of the stream
     #[arg(long, value_name = "URL", requires = "public_key", value_parser = place)]
     signature: Option<String>,
-    /// Minisign or Ed25519 public key for the signature, or a file with it
+    /// Minisign or Ed25519 public key that made the signature, or a file with it
     #[arg(long, value_name = "KEY|FILE", requires = "signature")]
     public_key: Option<String>,
     /// File with CA certificates to trust instead of the system's
@@ -34,7 +34,7 @@ pub(super) struct SourceArguments {
 }
 
 impl SourceArguments {
-    /// Reads the login from its file. Arguments would be visible to other users.
+    /// Reads the login from its file. As an argument it would be visible to other users.
     pub(super) fn registry_auth(&self) -> Result<Option<RegistryAuth>> {
         let Some(path) = &self.registry_auth else { return Ok(None) };
         let text = read_file(path)?;
@@ -59,8 +59,8 @@ impl SourceArguments {
     }
 }
 
-/// A place as a URL or an absolute path. Text with a scheme stays as it is. A relative path starts at the current
-/// directory, and `-` is standard input.
+/// Converts a place into a URL or an absolute path. Text with a scheme is unchanged, a relative path starts at the
+/// current directory, and `-` is standard input.
 pub(super) fn place(text: &str) -> Result<String, String> {
     if text == "-" {
         return Ok("/dev/stdin".to_owned());

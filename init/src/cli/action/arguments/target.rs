@@ -19,10 +19,10 @@ use crate::cli::{Choice, one_of, read_file};
 pub(super) struct SeedArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// instance-id of the meta-data; a new one makes cloud-init run again
+    /// instance-id in the meta-data; a new one makes cloud-init run again
     #[arg(long)]
     instance_id: String,
-    /// local-hostname of the meta-data
+    /// local-hostname in the meta-data
     #[arg(long)]
     hostname: Option<String>,
     /// File with user-data or an Ignition config, plain or compressed with gzip
@@ -34,13 +34,13 @@ pub(super) struct SeedArguments {
     /// File with a network configuration, version 1 or 2
     #[arg(long)]
     network_config: Option<PathBuf>,
-    /// Where it is put
+    /// Where to write the seed
     #[arg(long, value_parser = one_of(PLACES), default_value = "auto")]
     seed: SeedPlace,
-    /// Line with an SSH public key that may log in; may be given several times
+    /// SSH public key, as a line of authorized_keys, that may log in; may be given several times
     #[arg(long, value_name = "LINE")]
     ssh_key: Vec<String>,
-    /// URL to which the installed system reports that it is up
+    /// URL to which the installed system reports that it has booted
     #[arg(long)]
     phone_home_url: Option<String>,
     /// File with CA certificates that a system set up by Ignition trusts for this URL
@@ -71,7 +71,7 @@ pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
     Ok(Action::SeedCloudInit(seed).into())
 }
 
-/// User-data or vendor-data in a file, unpacked if it is compressed.
+/// User-data or vendor-data in a file, decompressed if necessary.
 fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
     let read = |file: &PathBuf| {
         let reading = || format!("reading {}", file.display());
@@ -88,7 +88,7 @@ fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
 pub(super) struct WriteArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// Number, name or label of the partition instead of the root file system
+    /// Number, name or label of a partition to use instead of the root file system
     #[arg(long)]
     partition: Option<NumberOrName>,
     /// Path of the file in the file system
@@ -146,7 +146,7 @@ pub(super) fn write(given: WriteArguments) -> Result<ByHand> {
 pub(super) struct UnpackArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// Number, name or label of the partition instead of the root file system
+    /// Number, name or label of a partition to use instead of the root file system
     #[arg(long)]
     partition: Option<NumberOrName>,
     /// Directory in the file system
@@ -207,7 +207,7 @@ pub(super) fn run(given: RunArguments) -> Result<ByHand> {
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("there is no \"=\" in it")?;
+    let (name, value) = text.split_once('=').ok_or("it has no \"=\"")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -215,13 +215,13 @@ fn variable(text: &str) -> Result<(String, String), String> {
 pub(super) struct EncryptArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// File for the recovery key, readable only by root; it must not exist yet
+    /// File for the recovery key, which only root can read; it must not exist yet
     #[arg(long, value_name = "FILE")]
     recovery_key: PathBuf,
     /// PCRs that must have their current values for the TPM to release the key
     #[arg(long, value_delimiter = ',', default_value = "7")]
     pcrs: Vec<u32>,
-    /// Leave the root partition as large as it is
+    /// Do not enlarge the root partition
     #[arg(long)]
     no_grow: bool,
     /// TPM device
@@ -241,16 +241,16 @@ pub(super) fn encrypt(given: EncryptArguments) -> Result<ByHand> {
 pub(super) struct KernelArgsArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// An argument to delete, or a key to delete with any value; may be given several times, like the other options
+    /// Argument to delete, or a key to delete with any value; may be given several times, like the other options
     #[arg(long, value_name = "ARG|KEY", allow_hyphen_values = true)]
     delete: Vec<String>,
-    /// An argument, or a key with any value, and its replacement
+    /// Argument, or key with any value, and its replacement
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], allow_hyphen_values = true)]
     replace: Vec<String>,
-    /// An argument to add at the end of the command line, unless it is there already
+    /// Argument to append to the command line, unless it is already there
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     append_if_missing: Vec<String>,
-    /// An argument to put at the end of the command line; an existing one is moved
+    /// Argument to append to the command line; an existing one is moved to the end
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     append: Vec<String>,
 }
@@ -273,10 +273,10 @@ pub(super) struct ReporterArguments {
     /// File with a token for the boot reporter of a run
     #[arg(long)]
     token_file: PathBuf,
-    /// File with the CA certificate that signed the server's
+    /// File with the CA certificate that signed the server's certificate
     #[arg(long)]
     ca: PathBuf,
-    /// Hours of a boot after which it gives up
+    /// Hours after which the reporter gives up in each boot
     #[arg(long, default_value_t = 1)]
     hours: u32,
     /// Seconds between two logs
@@ -287,7 +287,7 @@ pub(super) struct ReporterArguments {
 pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
     let ReporterArguments { target, url, token_file, ca, hours, every } = given;
     let token = Secret::from(read_file(&token_file)?.trim().to_owned());
-    // By hand nothing goes on after it, so a failure must be one.
+    // Run by hand, nothing else reports a failure, so it must be an error.
     let reporter =
         BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every, optional: false };
     Ok(Action::BootReporter(reporter).into())
@@ -300,10 +300,10 @@ pub(super) struct BootOrderArguments {
     /// Position of the disk in the boot order
     #[arg(long, value_parser = one_of(POSITIONS), default_value = "first")]
     position: BootPosition,
-    /// Path of the boot loader on the EFI system partition; without it, the one of the installed system
+    /// Path of the boot loader on the EFI system partition; without it, the installed system's boot loader
     #[arg(long)]
     loader: Option<String>,
-    /// Name of the boot entry; without it, the name of the installed system
+    /// Name of the boot entry; without it, the installed system's name
     #[arg(long)]
     label: Option<String>,
 }
@@ -323,13 +323,13 @@ pub(super) fn boot_order(given: BootOrderArguments) -> Result<ByHand> {
 pub(super) struct KexecArguments {
     #[command(flatten)]
     target: InstalledDisk,
-    /// Path of the kernel in the installed system; without it, that of the default boot entry
+    /// Path of the kernel in the installed system; without it, the default boot entry's kernel
     #[arg(long, requires = "cmdline")]
     kernel: Option<String>,
-    /// Path of its initramfs in the installed system
+    /// Path of the initramfs in the installed system
     #[arg(long, requires = "kernel")]
     initrd: Option<String>,
-    /// Command line instead of the boot entry's
+    /// Kernel command line to use instead of the boot entry's
     #[arg(long, allow_hyphen_values = true)]
     cmdline: Option<String>,
 }
