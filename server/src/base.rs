@@ -1,4 +1,4 @@
-//! What all other rooms use: the data folder, errors, limits, random numbers and time.
+//! The base of all other modules: the data folder, errors, limits, random numbers and time.
 
 pub mod data;
 pub mod error;

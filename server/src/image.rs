@@ -28,24 +28,24 @@ use crate::store::images::{self, Image};
 
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What the operator knows about an image. The image must match it.
+/// What the operator states about an image. It must be right.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Digest after decompression.
     pub raw_digest: Option<Digest>,
     /// Size after decompression in bytes.
     pub raw_size: Option<u64>,
-    /// The file is not an image but another file that actions fetch, such as an archive or a block map. It is not
-    /// checked.
+    /// Whether the file is not an image but another file for actions, such as an archive or a block map. Its content is
+    /// not checked.
     pub is_other: bool,
 }
 
-/// Progress of the work on an image.
+/// Progress of adding an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done: copying, or checking.
+    /// The current work: "copying" or "checking".
     pub doing: &'static str,
-    /// Bytes of the file that are done.
+    /// Number of bytes done.
     pub done: u64,
     /// Size of the file in bytes.
     pub total: u64,
@@ -54,9 +54,9 @@ pub struct Progress {
 /// An image that was added.
 #[derive(Clone, Debug)]
 pub struct Added {
-    /// Its record.
+    /// The image's record.
     pub image: Image,
-    /// What the operator should know before it is installed.
+    /// Remarks for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -97,8 +97,10 @@ pub async fn add(
     images::save(&mut transaction, &image).await?;
     let mut warnings = Vec::new();
     if let Some(before) = before.filter(|before| before.file_name != image.file_name) {
-        warnings
-            .push(format!("the image was here as {:?}, and has the name {:?} now", before.file_name, image.file_name));
+        warnings.push(format!(
+            "the image already existed as {:?}; its name is now {:?}",
+            before.file_name, image.file_name
+        ));
     }
     if let Some(raw) = raw {
         warnings.extend(raw.warnings);
@@ -110,11 +112,11 @@ pub async fn add(
     Ok(Added { image, warnings })
 }
 
-/// A file that is in the data folder now.
+/// A file that was copied into the data folder.
 struct Taken {
     digest: Digest,
     stamp: Stamp,
-    /// None for a file that is not an image.
+    /// `None` for a file that is not an image.
     raw: Option<Raw>,
 }
 
@@ -134,13 +136,13 @@ fn take_in(data: &DataDir, file: &Path, known: Known, progress: &mut dyn FnMut(P
         Ok(Taken { digest, stamp, raw })
     });
     if result.is_err() {
-        // The file may not exist. Only the first error matters.
+        // The file may not exist, and only the first error matters.
         let _ = std::fs::remove_file(&incoming);
     }
     result
 }
 
-/// Compares the image with what the operator knows about it.
+/// Compares the image with what the operator stated.
 fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     let differs = |what: &str, found: &str, said: &str| {
         let message = format!("the {what} of the raw image of {file:?} is {found}, not {said}; is it the right file?");
@@ -172,8 +174,8 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
-/// A new file for an image. It is locked until it is published or this process ends. An unlocked file was left by a
-/// process that was stopped.
+/// Creates a file for an image. It is locked until it is published or the process ends. An unlocked file is a leftover
+/// of a process that was stopped.
 fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
     loop {
         let path = data.incoming_image();
@@ -183,14 +185,14 @@ fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
         };
         let file = File::create_new(&path).map_err(failed("creating"))?;
         file.lock().map_err(failed("locking"))?;
-        // Before it was locked, it looked left over, and may have been removed.
+        // Before it was locked, another process may have removed it as a leftover.
         if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
             return Ok((path, file));
         }
     }
 }
 
-/// Returns digest and size of the copy, and the copy itself, which is locked until it is dropped.
+/// Returns the copy's digest and size, and the copy itself, which is locked until it is dropped.
 fn copy(
     from: &Path,
     to: &Path,

@@ -1,4 +1,4 @@
-//! Keys and certificates of the site: the CA, tokens, Secure Boot, and what is encrypted to operators.
+//! The site's keys and certificates: the CA, JWTs, Secure Boot, PKCS #11 tokens, and encryption to operators' keys.
 
 pub mod ca;
 pub mod certificate;

@@ -1,4 +1,4 @@
-//! One running server: sockets, connections, and the keys that may use them.
+//! A running server: sockets, connections, and the keys that are valid on them.
 
 mod connections;
 mod listener;

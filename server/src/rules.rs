@@ -1,4 +1,4 @@
-//! Decisions as pure functions, and texts: states of runs, boot scripts, the phone-home block.
+//! Pure functions: states of runs, boot scripts, shell snippets, and settings of the phone-home block.
 
 pub mod ipxe;
 pub mod phone_home_settings;

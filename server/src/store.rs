@@ -1,12 +1,11 @@
-//! The database, in SQLite. Each table has a file of plain functions that take a connection, so that callers decide
-//! what goes into one transaction.
+//! The SQLite database. Each table has a file of plain functions that take a connection, so that callers decide what
+//! belongs to one transaction.
 //!
-//! SQLite has one writer at a time. Those of this process queue for one connection, in the order in which they came, so
-//! that none finds the database busy, however many there are. Only the commands of operators, which are other
-//! processes, compete for the lock.
+//! SQLite has one writer at a time. Writers in this process queue for a single connection, in order of arrival, so that
+//! they never find the database busy. Only operators' commands, which are other processes, compete for the lock.
 //!
-//! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of
-//! either.
+//! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, and no functions
+//! specific to either.
 
 pub mod attestations;
 pub mod boot_builds;
@@ -49,41 +48,40 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions, Connection as _, Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
 use tokio::sync::OwnedMutexGuard;
 
-/// A connection, inside a transaction or not.
+/// A connection, inside or outside of a transaction.
 pub type Connection = sqlx::SqliteConnection;
 
-/// How long a statement waits for another process that writes.
+/// How long a statement waits for another process that is writing.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long readers may keep the log of the database from being emptied.
+/// How long to wait for readers before giving up emptying the write-ahead log.
 const EMPTY_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long a writer waits for its turn. Longer than a request may take.
+/// How long a writer waits for the connection. Longer than a request may take.
 const TURN_TIMEOUT: Duration = Duration::from_secs(90);
 const READERS: u32 = 8;
-/// Size in bytes to which the write-ahead log is cut when it has been copied into the database (SQLite, "PRAGMA
-/// journal_size_limit"). One large transaction would else keep its space for ever.
+/// Size in bytes to which the write-ahead log is truncated after a checkpoint (SQLite, "PRAGMA journal_size_limit").
+/// Otherwise one large transaction would occupy its space forever.
 const MAX_LOG_BYTES: &str = "16777216";
-/// Memory of a connection for pages, in KiB, which SQLite takes as a negative number ("PRAGMA cache_size").
+/// Page cache of a connection in KiB, which SQLite takes as a negative number ("PRAGMA cache_size").
 const CACHE_KIB: &str = "-1024";
 
-/// The database.
+/// The database and the files that belong to it.
 #[derive(Clone, Debug)]
 pub struct Store {
     readers: SqlitePool,
     /// A pool of one connection.
     writer: SqlitePool,
-    /// The data folder, in which the images are too.
+    /// The data folder, which also has the images.
     folder: PathBuf,
-    /// One turn for each image that was examined.
+    /// A lock for each image that was examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
 }
 
 type Turn = tokio::sync::Mutex<()>;
 
 impl Store {
-    /// Opens the database file and brings its schema up to date. Creates it if it is missing, but not where a server
-    /// has run before.
+    /// Opens the database and updates its schema. Creates it if it is missing, but not where a server has already run.
     pub async fn open(file: &Path) -> Result<Self, Error> {
-        // Full synchronisation: what a node was told is stored must survive a power cut.
+        // Full synchronisation, because what a node was told is stored must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -92,30 +90,32 @@ impl Store {
             .foreign_keys(true)
             .pragma("journal_size_limit", MAX_LOG_BYTES)
             .pragma("cache_size", CACHE_KIB)
-            // What is removed must not stay in free space of the file.
+            // Deleted data must not remain in free pages of the file.
             .pragma("secure_delete", "ON")
             .busy_timeout(BUSY_TIMEOUT);
-        // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
-        // while another changes the journal mode.
+        // If several processes find no database, one of them creates it. Without the lock, the others would not wait
+        // while it changes the journal mode.
         let lock = lock(file.with_extension("lock")).await?;
-        // SQLite removes the log beside an empty file, and the log may have what is missing.
+        // SQLite removes the write-ahead log next to an empty file, but the log may contain the missing data.
         match std::fs::metadata(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => check_never_served(file, "missing")?,
             Ok(found) if found.len() == 0 => check_never_served(file, "empty")?,
             _ => {}
         }
-        // SQLite gives its other files the mode of this one.
+        // SQLite gives its other files the same mode.
         let made = File::options().write(true).create(true).truncate(false).mode(0o600).open(file);
         made.map_err(|source| Error::File { doing: "opening", path: file.to_owned(), source })?;
         let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
         let one = one.idle_timeout(None).max_lifetime(None);
-        // SQLite ends a transaction by itself if the disk is full ("Response To Errors Within A Transaction"). The
-        // connection then counts one that it can neither end nor begin again, so it is replaced.
+        // SQLite ends a transaction by itself if the disk is full ("Response To Errors Within A Transaction"). sqlx
+        // then believes that the connection still has one, and can neither end it nor begin another, so the connection
+        // is replaced.
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
         let failed = |source| Error::OpenDatabase { file: file.to_owned(), source };
         let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;
         let tables = sqlx::query("SELECT name FROM sqlite_schema").fetch_optional(&writer).await;
-        // A copy of the file of a server that runs has no tables yet: they are in the log.
+        // A copy of only this file from a running server has no tables yet, because they are still in the write-ahead
+        // log.
         if tables.map_err(|error| failed(error.into()))?.is_none() {
             check_never_served(file, "without content")?;
         }
@@ -126,8 +126,7 @@ impl Store {
         Ok(Self { readers, writer, folder, turns: Arc::default() })
     }
 
-    /// Opens the database file for reading, with the schema that it has, which may be another than that of this
-    /// version.
+    /// Opens the database read-only, with its schema as it is, which may be another version's.
     pub fn open_read_only(file: &Path) -> Self {
         let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
         let pool = |most| SqlitePoolOptions::new().max_connections(most).connect_lazy_with(options.clone());
@@ -135,13 +134,13 @@ impl Store {
         Self { readers: pool(1), writer: pool(1), folder, turns: Arc::default() }
     }
 
-    /// The path of the image with this digest, whether or not it exists.
+    /// Path of the image with this digest. The file need not exist.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.folder, digest)
     }
 
-    /// Waits until nobody of this process examines the image with this digest. It is the caller's turn until the guard
-    /// is dropped.
+    /// Locks the examination of the image with this digest in this process. The lock is held until the guard is
+    /// dropped.
     pub async fn turn_to_examine(&self, digest: &Digest) -> OwnedMutexGuard<()> {
         let turns = || self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = Arc::clone(turns().entry(digest.clone()).or_default());
@@ -153,13 +152,13 @@ impl Store {
         self.readers.acquire().await.map_err(database("connecting to the database"))
     }
 
-    /// A transaction that holds the write lock from its start, so that what it reads cannot change. It waits for those
-    /// of this process that were asked for before.
+    /// A transaction that holds the write lock from its start, so that what it reads cannot change. Waits for earlier
+    /// writers of this process.
     pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }
 
-    /// Copies the database as it is now into an empty file, while others go on, and checks the copy.
+    /// Copies the current database into an empty file, while it stays in use, and checks the copy.
     pub async fn copy_to(&self, file: &Path) -> Result<(), Error> {
         let mut connection = self.read().await?;
         let query = sqlx::query("VACUUM INTO $1").bind(file.to_string_lossy().into_owned());
@@ -174,20 +173,19 @@ impl Store {
         check(&mut *self.read().await?).await
     }
 
-    /// Moves what was written from the log beside the database into the database, and empties the log, so that nothing
-    /// stays there of what was removed. Leaves the log as it is if somebody reads or writes just then; returns whether
-    /// it is empty.
+    /// Moves the content of the write-ahead log into the database and empties the log, so that it contains no deleted
+    /// data. Does nothing while the database is in use; returns whether the log is empty.
     pub async fn empty_log(&self) -> Result<bool, Error> {
         let failed = || database("emptying the log of the database");
         let mut connection = self.read().await?;
-        // It holds off all writers while it waits for readers, one of which may be a backup.
+        // It blocks all writers while it waits for readers, such as a backup.
         set_busy_timeout(&mut connection, EMPTY_TIMEOUT).await?;
         let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *connection).await;
         set_busy_timeout(&mut connection, BUSY_TIMEOUT).await?;
         Ok(row.and_then(|row| row.try_get::<i64, _>(0)).map_err(failed())? == 0)
     }
 
-    /// Closes all connections; waits for those in use.
+    /// Closes all connections, after those in use.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
@@ -211,7 +209,7 @@ async fn check(connection: &mut Connection) -> Result<(), Error> {
     }
 }
 
-/// Waits for an exclusive lock, which is held until the file is closed.
+/// Waits for an exclusive lock, held until the file is closed.
 async fn lock(path: PathBuf) -> Result<File, Error> {
     let locking = tokio::task::spawn_blocking(move || {
         let locked = File::create(&path).and_then(|file| file.lock().map(|()| file));
@@ -225,7 +223,7 @@ pub async fn commit(transaction: Transaction<'static, Sqlite>) -> Result<(), Err
     transaction.commit().await.map_err(database("committing a transaction"))
 }
 
-/// In order. A released migration is never changed.
+/// All migrations, in order. A released migration is never changed.
 fn migrations() -> Migrator {
     let migration = |version, name: &'static str, sql: &'static str| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
@@ -266,7 +264,7 @@ fn undecodable<E: std::error::Error + Send + Sync + 'static>(column: &'static st
     move |source| Error::Record { what: column, source: Box::new(source) }
 }
 
-/// A count or a time. They are never negative.
+/// A count or a time, which is never negative.
 fn number(row: &SqliteRow, column: &'static str) -> Result<u64, Error> {
     get::<i64>(row, column).map(i64::cast_unsigned)
 }
@@ -285,7 +283,7 @@ fn optional_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> 
     text.map(|text| serde_json::from_str(&text)).transpose().map_err(undecodable(column))
 }
 
-/// An enum without data, or another value that is a text in the protocol, stored as this bare text.
+/// An enum without data, or another value that is a text in the protocol, stored as plain text.
 fn enum_from_text<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
     let text: String = get(row, column)?;
     serde_json::from_value(serde_json::Value::String(text)).map_err(undecodable(column))
@@ -300,7 +298,7 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("protocol values have text keys and so are always JSON")
 }
 
-/// The word of a value, as in JSON.
+/// The word for a value, as in JSON.
 pub(crate) fn to_word<T: Serialize>(value: &T) -> String {
     to_json(value).trim_matches('"').to_owned()
 }
@@ -314,14 +312,14 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let store = Store::open(&folder.path().join("slipway.db")).await?;
         let mut transaction = store.write().await?;
-        // As SQLite does where the disk is full.
+        // SQLite does this when the disk is full.
         sqlx::query("ROLLBACK").execute(&mut *transaction).await?;
         assert!(commit(transaction).await.is_err());
         commit(store.write().await?).await?;
         Ok(())
     }
 
-    /// Connections that compete for SQLite's lock poll for it, so that some of them have no luck for seconds.
+    /// Connections that compete for SQLite's lock poll for it, so some of them may wait for seconds.
     #[tokio::test]
     async fn writers_have_their_turn_in_the_order_in_which_they_asked() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
@@ -335,7 +333,7 @@ mod tests {
                 said.send(number).expect("the test listens");
                 drop(turn);
             });
-            // It asks before the next does.
+            // It queues before the next one does.
             tokio::task::yield_now().await;
         }
         drop((first, said));

@@ -3,21 +3,21 @@
 //! ```text
 //! slipway.db            SQLite database
 //! slipway.lock          locked while the database is opened and brought up to date
-//! serve.lock            locked while a server runs; says which
-//! ca.pem  ca.key        root of the certificate authority, which machines trust; its key may be elsewhere
-//! intermediate.pem .key what signs for the server and the nodes
-//! next-*                root and intermediate that a rotation brings
+//! serve.lock            locked while a server runs; has its process id and URL
+//! ca.pem  ca.key        root certificate that machines trust; its key may be kept elsewhere
+//! intermediate.pem .key signs the certificates of the server and the nodes
+//! next-*                next root and intermediate, during a rotation
 //! server.pem server.key the server's own certificate and key
-//! firmware-*            root, certificate of the server and keys for firmware that knows only RSA, if the site has such
-//! jwt.key               key of the nodes' JWTs and of the tokens for metadata
+//! firmware-*            second root and server certificate for firmware that supports only RSA, if needed
+//! jwt.key               signs the nodes' JWTs and the tokens for metadata
 //! operator-token        token of the first operator of the HTTPS API
-//! secure-boot.json      keys of UEFI Secure Boot, if the site has some
-//! images/sha256/HEX     images by the digest of the file as delivered
-//! images/captures/RUN   received parts of the disks that a run captures
+//! secure-boot.json      keys for UEFI Secure Boot, if the site has any
+//! images/sha256/HEX     images, by the digest of the delivered file
+//! images/captures/RUN   disk images that a run is uploading
 //! ```
 //!
-//! One server at a time works on the folder, next to any number of operators' commands. Files that are made on first
-//! use are published complete or not at all, and the first to publish wins.
+//! Only one server at a time uses the folder, together with any number of operators' commands. Files that are made on
+//! first use are published atomically, and the first one published wins.
 
 mod aside;
 mod custody;
@@ -39,28 +39,28 @@ use crate::base::time::{Millis, now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
-/// How long commands that look whether a server runs may hold its lock.
+/// How long a command may hold the server's lock to check whether a server runs.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 const OPERATOR_TOKEN: &str = "operator-token";
-/// Name prefix of images that are still being copied.
+/// Prefix of the names of images that are being copied.
 const INCOMING: &str = "incoming-";
-/// A data folder is recognised by any of these, even if a start failed half-way, or a CA was restored or brought from
-/// elsewhere.
+/// Files that identify a data folder. One is enough, because a first start may have failed, or a CA may have been
+/// restored or copied from elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
-/// The path of the image with this digest in a data folder, whether or not it exists.
+/// Path of the image with this digest in a data folder. The file need not exist.
 pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
     root.join("images").join(digest.algorithm().name()).join(digest.hex())
 }
 
-/// A data folder that exists.
+/// An existing data folder.
 #[derive(Clone, Debug)]
 pub struct DataDir {
     root: PathBuf,
 }
 
 impl DataDir {
-    /// Opens the folder of a server that was started before. Refuses any other folder, and leaves it as it is.
+    /// Opens the folder of a server that was started before. Refuses any other folder without changing it.
     pub fn open(root: &Path) -> Result<Self, Error> {
         let there = root.join(DATABASE).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
@@ -74,8 +74,8 @@ impl DataDir {
         Self::make(root)
     }
 
-    /// Opens the folder. Creates it, for its owner alone, if it is missing. Refuses a folder that has only files of
-    /// others.
+    /// Opens the folder. Creates it, with mode 700, if it is missing. Refuses a folder with other files but no server's
+    /// data.
     pub fn make(root: &Path) -> Result<Self, Error> {
         check_ours(root)?;
         let make = |path: PathBuf| {
@@ -95,32 +95,32 @@ impl DataDir {
         Ok(data)
     }
 
-    /// The folder.
+    /// Path of the data folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Path of a file of the folder, whether or not it exists.
+    /// Path of a file in the folder. The file need not exist.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// Waits until nobody else changes several files of the folder that belong together, and holds others off until
+    /// Locks the folder for a change of several related files. Waits for other holders of the lock. The lock ends when
     /// the returned file is dropped.
     pub fn lock(&self) -> Result<File, Error> {
         let locked = File::open(&self.root).and_then(|folder| folder.lock().map(|()| folder));
         locked.map_err(|source| Error::File { doing: "locking", path: self.root.clone(), source })
     }
 
-    /// Gives a file that root made in the folder to the folder's owner, because the server runs as that user and could
-    /// not read it.
+    /// Makes the folder's owner the owner of a file that root created in it. The server runs as that user and could not
+    /// read the file otherwise.
     pub fn give_to_owner(&self, path: &Path) -> Result<(), Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
         let give = || {
             let (folder, file) = (fs::metadata(&self.root)?, fs::metadata(path)?);
-            // Root of a container may lack the right to give files away, and has no need to here.
+            // In a container, root may lack the right to change owners, but then the owner is already right.
             if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
                 return Ok(());
             }
@@ -133,8 +133,8 @@ impl DataDir {
         })
     }
 
-    /// Locks the folder for a server that runs under `url`. The lock ends when the returned file is dropped, and so
-    /// with the process, however it ends.
+    /// Locks the folder for a server that runs under `url`. The lock ends when the returned file is dropped, also when
+    /// the process is killed.
     pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
         let path = self.root.join(SERVE_LOCK);
         let failed = |doing| {
@@ -155,7 +155,7 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
                 let message = format!(
-                    "another server already runs on {:?} ({holder}): stop it first, or give this one another folder \
+                    "another server already runs on {:?} ({holder}): stop it first, or use another folder \
                      with --data",
                     self.root
                 );
@@ -169,34 +169,34 @@ impl DataDir {
         Ok(file)
     }
 
-    /// When the server on this folder last ran, in milliseconds since 1970, if none runs now. None too if none ever
-    /// did.
+    /// When the last server on this folder stopped, in milliseconds since 1970. `None` if one runs now or none ever
+    /// ran.
     pub fn stopped_at(&self) -> Option<Millis> {
         let file = File::open(self.root.join(SERVE_LOCK)).ok()?;
-        // A server that starts waits until it is dropped.
+        // A starting server waits until this lock is dropped.
         file.try_lock_shared().ok()?;
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok()?;
         let since = modified.duration_since(UNIX_EPOCH).ok()?;
         u64::try_from(since.as_millis()).ok()
     }
 
-    /// The database file.
+    /// Path of the database file.
     pub fn database(&self) -> PathBuf {
         self.root.join(DATABASE)
     }
 
-    /// The path of the image with this digest, whether or not it exists.
+    /// Path of the image with this digest. The file need not exist.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.root, digest)
     }
 
-    /// A new path for an image that is being copied, on the same file system as its final place.
+    /// A new path for an image that is being copied, on the same file system as its final path.
     pub fn incoming_image(&self) -> PathBuf {
         self.root.join("images").join(format!("{INCOMING}{}", random::id()))
     }
 
-    /// Removes what commands and servers left that were killed while they wrote: images and copies of other files that
-    /// nobody has locked. Ignores errors, because nothing depends on it.
+    /// Removes unfinished images and files of commands and servers that were killed, recognised because nobody has them
+    /// locked. Ignores errors, because nothing depends on it.
     pub fn remove_leftovers(&self) {
         let files = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
         let is_copy = |file: &fs::DirEntry| aside::is_temporary(&file.file_name().to_string_lossy());
@@ -207,29 +207,29 @@ impl DataDir {
         }
     }
 
-    /// Folder of received captures, with a folder for each run, on the same file system as the images. Made with the
-    /// first capture.
+    /// Folder of images being captured, with a subfolder for each run, on the same file system as the other images.
+    /// Created with the first capture.
     pub fn captures(&self) -> PathBuf {
         self.root.join("images/captures")
     }
 
-    /// Path of the received part of a run's capture with this name.
+    /// Path of the part received so far of a run's capture.
     pub fn capture(&self, run: &str, name: &str) -> PathBuf {
         self.captures().join(run).join(name)
     }
 
-    /// The first operator's token. An empty file is no token, so that nobody is let in by an empty one.
+    /// The first operator's token. An empty file counts as no token, so that an empty token never gives access.
     pub fn operator_token(&self) -> Result<Option<String>, Error> {
         let token = self.read(OPERATOR_TOKEN)?.map(|token| token.trim().to_owned());
         Ok(token.filter(|token| !token.is_empty()))
     }
 
-    /// Replaces the first operator's token, or makes it.
+    /// Sets or replaces the first operator's token.
     pub fn set_operator_token(&self, token: &str) -> Result<(), Error> {
         self.replace(OPERATOR_TOKEN, token)
     }
 
-    /// Removes the first operator's token, if it is there.
+    /// Removes the first operator's token, if it exists.
     pub fn remove_operator_token(&self) -> Result<(), Error> {
         let path = self.root.join(OPERATOR_TOKEN);
         match fs::remove_file(&path) {
@@ -238,7 +238,7 @@ impl DataDir {
         }
     }
 
-    /// The content of a file of the folder, or `None` if there is no such file.
+    /// The content of a file in the folder. `None` if it does not exist.
     pub fn read(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.root.join(name);
         match fs::read_to_string(&path) {
@@ -248,8 +248,8 @@ impl DataDir {
         }
     }
 
-    /// The content of a file of the folder. Creates the file if there is none. Nobody ever sees a part of it, and if
-    /// several create it at once, all get the content of the first.
+    /// The content of a file in the folder. Creates the file with `make` if it does not exist. It is published
+    /// atomically; if several processes create it at once, all get the content of the first.
     pub fn read_or_create(&self, name: &str, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
         if let Some(content) = self.read(name)? {
             return Ok(content);
@@ -262,12 +262,12 @@ impl DataDir {
         }
     }
 
-    /// Replaces a file of the folder atomically.
+    /// Replaces a file in the folder atomically.
     pub fn replace(&self, name: &str, content: &str) -> Result<(), Error> {
         self.write_aside(name, content)?.publish_over(&self.root.join(name))
     }
 
-    /// Writes a complete copy that has no name yet, readable by its owner alone.
+    /// Writes a complete copy that has no name yet and only its owner can read.
     fn write_aside(&self, name: &str, content: &str) -> Result<Aside, Error> {
         let mut aside = Aside::create(&self.root, &format!(".{name}-"))?;
         aside.write(content.as_bytes())?;
@@ -276,7 +276,7 @@ impl DataDir {
     }
 }
 
-/// Refuses a link to a folder that is not there.
+/// Refuses a symbolic link to a missing folder.
 fn check_not_dangling(link: &Path) -> Result<(), Error> {
     let Ok(to) = fs::read_link(link) else { return Ok(()) };
     let message = format!(
@@ -285,7 +285,7 @@ fn check_not_dangling(link: &Path) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// Refuses a folder that has files, but no data of a server.
+/// Refuses a folder with other files but no server's data.
 fn check_ours(root: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
     let entries = match fs::read_dir(root) {

@@ -1,4 +1,4 @@
-//! Errors of the server, and which of them the caller can correct.
+//! The server's errors. They distinguish what the caller can correct.
 
 use std::path::PathBuf;
 
@@ -16,145 +16,145 @@ pub enum Error {
     /// would be right.
     #[error("{message}")]
     Refused {
-        /// For programs.
+        /// Code for programs.
         code: ErrorCode,
-        /// For people, one sentence.
+        /// Message for people, one sentence.
         message: String,
         /// Causes, outermost first.
         causes: Vec<String>,
     },
-    /// A caller makes more requests of a kind than it may.
+    /// A caller makes more requests of one kind than allowed in a minute.
     #[error("more than {most} {what} within a minute; try again in {retry_after} s")]
     TooOften {
-        /// What there are too many of, and from whom.
+        /// The kind of request and the caller, such as "reports about one run".
         what: &'static str,
-        /// How many a minute there may be.
+        /// Maximum number per minute.
         most: usize,
-        /// Seconds until the next may come.
+        /// Seconds until the next request is accepted.
         retry_after: u64,
     },
-    /// An address makes more requests of a kind than it may.
+    /// An address makes more requests of one kind than allowed in a second.
     #[error("more than {most} {what} in a second from one address; try again in {retry_after} s")]
     TooFast {
-        /// What there are too many of.
+        /// The kind of request.
         what: &'static str,
-        /// How many a second there may be.
+        /// Maximum number per second.
         most: u32,
-        /// Seconds until the next may come.
+        /// Seconds until the next request is accepted.
         retry_after: u64,
     },
     /// A database operation failed.
     #[error("{doing}")]
     Database {
-        /// What was being done.
+        /// The operation, such as "storing a node".
         doing: &'static str,
-        /// Why it failed.
+        /// The database's error.
         source: DatabaseFault,
     },
     /// The database could not be opened, or its schema could not be brought up to date.
     #[error("opening the database {file:?}")]
     OpenDatabase {
-        /// Which one.
+        /// Path of the database.
         file: PathBuf,
-        /// Why it failed.
+        /// The database's error.
         source: DatabaseFault,
     },
     /// SQLite finds the database damaged.
     #[error("the database is damaged: {found}; restore a backup with `slipway-server restore`")]
     Damaged {
-        /// What SQLite found.
+        /// SQLite's description of the damage.
         found: String,
     },
-    /// A record does not have the shape this version writes.
+    /// A record does not have the format that this version writes.
     #[error("decoding {what} from the database")]
     Record {
-        /// The column.
+        /// Column of the record.
         what: &'static str,
-        /// Why it failed.
+        /// Error of the decoder.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A log that was stored cannot be read again.
+    /// A stored log cannot be decompressed.
     #[error("unpacking the log of node {node}")]
     Log {
-        /// Whose log.
+        /// Label of the node.
         node: String,
-        /// Why it failed.
+        /// Error of the decompressor.
         source: std::io::Error,
     },
     /// An operation on a file or folder failed.
     #[error("{doing} {path:?}")]
     File {
-        /// What was being done.
+        /// The operation, such as "reading".
         doing: &'static str,
-        /// To which file.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// A certificate could not be made.
     #[error("{doing}")]
     Certificate {
-        /// What was being done.
+        /// The operation, such as "signing the node's certificate".
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the certificate library.
         source: rcgen::Error,
     },
-    /// The keys and certificates of the data folder cannot be used for TLS.
+    /// A key or certificate in the data folder cannot be used for TLS.
     #[error("{doing}")]
     Tls {
-        /// What was being done.
+        /// The operation, such as "reading the server's key".
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the TLS library.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The keys for Secure Boot in the data folder cannot be used.
+    /// The Secure Boot keys in the data folder cannot be used.
     #[error("{doing}: using the keys for Secure Boot in secure-boot.json of the data folder")]
     SecureBoot {
-        /// What was being done.
+        /// The operation, such as "making lists".
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the key or signature.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Boot files could not be made.
     #[error("making boot files")]
     Media {
-        /// Why it failed.
+        /// Error of the build.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No challenge could be made for a TPM.
+    /// A challenge for a TPM could not be made.
     #[error("making a challenge for the TPM of a machine")]
     Challenge {
-        /// Why it failed.
+        /// Error of the TPM code.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Something could not be encrypted.
+    /// Encrypting to the recipients failed.
     #[error("{doing}")]
     Seal {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the encryption.
         source: std::io::Error,
     },
-    /// An address could not be listened on.
+    /// The server could not listen on an address.
     #[error("listening on {address}")]
     Listen {
-        /// The address.
+        /// Address and port.
         address: std::net::SocketAddr,
-        /// Why it failed.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// Network boot cannot be offered.
     #[error("offering network boot on {interface}")]
     NetworkBoot {
-        /// The interface.
+        /// Name of the network interface.
         interface: String,
-        /// Why not.
+        /// Error of the PXE proxy or TFTP server.
         source: slipway_pxe::Error,
     },
-    /// The system does not say on which address the server listens.
+    /// The operating system does not return the listening address.
     #[error("finding out on which address the server listens")]
     Address {
-        /// Why it failed.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -165,7 +165,8 @@ impl Error {
         Error::Refused { code, message: message.into(), causes: Vec::new() }
     }
 
-    /// The body for the caller of the HTTP API. It names faults of the server; their causes stay in the server's log.
+    /// The error as the HTTP API sends it. A fault of the server is named without its causes, which are only in the
+    /// server's log.
     pub fn body(&self) -> ErrorBody {
         match self {
             Error::Refused { code, message, causes } => {
@@ -176,14 +177,14 @@ impl Error {
             }
             fault => ErrorBody {
                 code: ErrorCode::Internal,
-                message: format!("the server failed while {fault}; see the log of the server for the reason"),
+                message: format!("the server failed while {fault}; the server's log has the reason"),
                 causes: Vec::new(),
             },
         }
     }
 }
 
-/// Longest reason or path in a log line, in characters. What somebody submits may be repeated in it.
+/// Longest reason or path in a log line, in characters. It may contain text from untrusted callers.
 pub const MOST_LOGGED: usize = 300;
 
 /// The error with its causes in one line, outermost first.

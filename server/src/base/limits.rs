@@ -1,94 +1,95 @@
-//! What clients may cost the server. All numbers are here; `docs/reference/limits.md` tells them to operators.
+//! Limits on what clients may cost the server. All of them are here; `docs/reference/limits.md` describes them for
+//! operators.
 
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files the server needs besides connections: database, sockets, images that are uploaded.
+/// Open files that the server needs besides connections: database, sockets, uploaded images.
 const OTHER_FILES: usize = 128;
-/// Files of a connection: its socket, and the file that it downloads.
+/// Open files for each connection: its socket, and a file that it downloads.
 const FILES_OF_CONNECTION: usize = 2;
 
-/// Memory for what all downloads have read from files and not yet sent, in bytes. More than 512 downloads at a time take
-/// more: [`MIN_CHUNK_BYTES`] each.
+/// Memory in bytes for file content that downloads have read and not yet sent. Beyond 512 simultaneous downloads,
+/// [`MIN_CHUNK_BYTES`] each.
 pub const DOWNLOAD_BYTES: usize = 8 << 20;
-/// What a download reads from its file at once, in bytes. Large, so that the cost of a piece does not matter.
+/// Bytes that a download reads from its file at once. Large, so that the overhead of a read does not matter.
 pub const MAX_CHUNK_BYTES: usize = 512 << 10;
-/// The same if there are many downloads.
+/// Bytes that a download reads at once if there are many downloads.
 pub const MIN_CHUNK_BYTES: usize = 16 << 10;
 
-/// Files that are read at a time. Each takes a thread, and hundreds of threads would take the processors from those that
-/// answer.
+/// Maximum number of simultaneous file reads. Each takes a thread, and hundreds of threads would delay other requests.
 pub const READS_AT_ONCE: usize = 8;
 
-/// The limits of a server. Tests make them small.
+/// The limits of a server. Tests use small ones.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Connections to the HTTPS port.
     pub https: Connections,
-    /// Connections to the boot port, which has only strangers. Whatever happens to it leaves the HTTPS port alone.
+    /// Connections to the boot port, which serves only strangers. They cannot exhaust the HTTPS port.
     pub boot: Connections,
-    /// Time for a TLS handshake, and after it for the first request of a connection.
+    /// Time limit for the TLS handshake, and then for the first request on a connection.
     pub first_request: Duration,
-    /// Time for every later request of a stranger, idle time included.
+    /// Time limit for each later request of a stranger, idle time included.
     pub stranger_idle: Duration,
     /// The same for a node. Longer than common HTTP clients keep an idle connection (90 s), so that the client closes
-    /// it and never finds its request dropped.
+    /// it first and a request never arrives on a closed connection.
     pub node_idle: Duration,
-    /// Time without a byte after which a body does not go on, or a client does not read.
+    /// Time after which a transfer without progress is aborted, in either direction.
     pub stall: Duration,
-    /// Time for the whole body of a stranger.
+    /// Time limit for the whole body of a stranger's request.
     pub stranger_body: Duration,
-    /// Age at which a connection is closed. The request in progress is finished first.
+    /// Age at which a connection is closed, after any request in progress.
     pub connection_age: Duration,
-    /// Largest header of a request in bytes. The buffers of a connection are not larger either.
+    /// Maximum size of a request's headers, and of a connection's buffers, in bytes.
     pub header_bytes: usize,
-    /// Most headers of a request.
+    /// Maximum number of headers in a request.
     pub headers: usize,
-    /// Memory for bodies of strangers.
+    /// Memory for request bodies of strangers.
     pub stranger_bodies: Memory,
-    /// Memory for bodies of nodes and operators.
+    /// Memory for request bodies of nodes and operators.
     pub known_bodies: Memory,
-    /// Requests of strangers.
+    /// Rate of strangers' requests.
     pub requests: Pace,
-    /// TLS handshakes.
+    /// Rate of TLS handshakes.
     pub handshakes: Pace,
-    /// How long the answer to a request beyond the pace is held back, so that whoever repeats it at once costs little.
+    /// Delay before a request beyond the rate is refused, so that immediate repetition costs little.
     pub refusal_pause: Duration,
-    /// Strangers whose requests are in the database at a time. The others wait, and nodes do not wait for them.
+    /// Maximum number of strangers' requests that use the database at once. Others wait, and nodes do not wait for
+    /// them.
     pub strangers_at_once: usize,
-    /// Bytes of a run's stored events. Beyond it, notes are dropped.
+    /// Maximum size of a run's stored events in bytes. Beyond it, notes are dropped.
     pub run_bytes: u64,
 }
 
-/// Limits of the connections to one port. Each must be at least 2.
+/// Limits on the connections to one port. Each must be at least 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// All together.
+    /// All connections together.
     pub total: usize,
-    /// Those of strangers, who have shown no node's certificate. The rest is kept for nodes.
+    /// Connections of strangers, which have no node's certificate. The rest is reserved for nodes.
     pub strangers: usize,
-    /// Strangers with one address. An IPv6 network of 64 bits counts as one.
+    /// Connections of strangers from one address. An IPv6 /64 network counts as one address.
     pub of_address: usize,
-    /// Those of one node.
+    /// Connections of one node.
     pub of_node: usize,
 }
 
-/// Memory for bodies in bytes.
+/// Limits on memory for request bodies, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// All together.
+    /// All bodies together.
     pub total: usize,
-    /// Of one address.
+    /// Bodies from one address.
     pub of_address: usize,
 }
 
-/// What each address may do in a second, and at once after a pause.
+/// Rate limit for each address: a number per second, and a burst after a pause.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// In a second.
+    /// Requests per second.
     pub per_second: u32,
-    /// At once.
+    /// Requests at once after a pause.
     pub burst: u32,
 }
 
@@ -107,7 +108,7 @@ impl Default for Limits {
             headers: 64,
             stranger_bodies: Memory { total: 4 << 20, of_address: 1 << 20 },
             known_bodies: Memory { total: 48 << 20, of_address: 16 << 20 },
-            // A waiting machine asks every two seconds, so a hundred of them may share an address.
+            // A waiting machine sends a request every two seconds, so a hundred machines can share an address.
             requests: Pace { per_second: 50, burst: 500 },
             handshakes: Pace { per_second: 500, burst: 5000 },
             refusal_pause: Duration::from_secs(1),
@@ -118,7 +119,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These limits, with no more connections than so many open files allow.
+    /// These limits, reduced to what this number of open files allows.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let affordable = files.saturating_sub(OTHER_FILES) / FILES_OF_CONNECTION;
@@ -140,8 +141,8 @@ impl Connections {
     }
 }
 
-/// Raises the number of files that this process may open as far as it is allowed to, and returns it. The soft limit is
-/// low for the sake of programs that use select(2) (systemd.exec(5), "LimitNOFILE").
+/// Raises this process's limit of open files as far as permitted, and returns it. The soft limit is low for programs
+/// that use select(2) (systemd.exec(5), "LimitNOFILE").
 pub fn raise_open_files() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -1,11 +1,11 @@
-//! Ids, codes and tokens that cannot be guessed, and how tokens are stored.
+//! Unguessable ids, codes and tokens, and the hashes by which tokens are stored.
 
 use base16ct::lower::encode_string as hex;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-/// Letters and digits that are not confused when read from a console: no I, L, O, 0, 1.
+/// Letters and digits that cannot be confused when read from a console: without I, L, O, 0, 1.
 const CLAIM_ALPHABET: &[u8; 31] = b"ABCDEFGHJKMNPQRSTUVWXYZ23456789";
 const CLAIM_LENGTH: usize = 6;
 
@@ -29,9 +29,9 @@ pub fn token() -> String {
     URL_SAFE_NO_PAD.encode(bytes::<32>())
 }
 
-/// The short code a machine shows on its console while it waits for an operator, from bytes that look random.
+/// The short claim code that a machine shows on its console while it waits for an operator. `bytes` must look random.
 pub fn claim_code(bytes: impl IntoIterator<Item = u8>) -> String {
-    // Values beyond the alphabet are left out, so that every letter is equally likely.
+    // Values beyond the alphabet are skipped, so that all letters are equally likely.
     let letters = bytes.into_iter().filter_map(|byte| CLAIM_ALPHABET.get(usize::from(byte % 32)));
     letters.take(CLAIM_LENGTH).map(|letter| char::from(*letter)).collect()
 }
@@ -41,12 +41,12 @@ pub fn fingerprint(public_key: &[u8]) -> String {
     hex(&Sha256::digest(public_key))
 }
 
-/// SHA-256 of a token in hexadecimal, stored in its place. Tokens are random, so no salt is needed.
+/// SHA-256 of a token in hexadecimal, stored instead of the token. Tokens are random, so no salt is needed.
 pub fn token_hash(token: &str) -> String {
     hex(&Sha256::digest(token))
 }
 
-/// SHA-256 of a token that is good for one image, in hexadecimal.
+/// SHA-256, in hexadecimal, of a token that is valid for a single image.
 pub fn image_token_hash(token: &str, digest: &slipway_protocol::Digest) -> String {
     token_hash(&format!("{token} {digest}"))
 }

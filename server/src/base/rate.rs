@@ -1,5 +1,5 @@
-//! Rate limits for nodes, runs and bearers of tokens, and for the addresses of strangers. Each server counts for itself,
-//! from zero at its start: a count in the database would need the write lock for each refused request.
+//! Rate limits for nodes, runs, tokens and strangers' addresses. Each server process counts by itself, starting at
+//! zero: a count in the database would need the write lock for each refused request.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -11,11 +11,11 @@ use crate::base::error::Error;
 use crate::base::limits::Pace;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Number of callers at which those that were quiet for a minute are forgotten.
+/// Number of callers at which those without requests in the last minute are forgotten.
 const CROWD: usize = 1024;
 
-/// A limit for requests of one kind: a number for each caller in any minute. The server knows all callers, so their
-/// number is bounded, unlike that of requests.
+/// A limit on requests of one kind: a maximum for each caller per minute. The number of callers is bounded, because the
+/// server knows them all.
 #[derive(Debug)]
 pub struct Rate {
     what: &'static str,
@@ -25,12 +25,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Allows at most `most` in a minute of this clock. `what` names the requests and their caller in the error.
+    /// Allows each caller `most` requests in a minute of this clock. `what` describes the requests in errors.
     pub fn new(what: &'static str, most: usize, clock: fn() -> Instant) -> Self {
         Self { what, most, clock, taken: Mutex::default() }
     }
 
-    /// Counts a request of a caller, or refuses it.
+    /// Counts a caller's request, or refuses it.
     pub fn take(&self, caller: &str) -> Result<(), Error> {
         self.take_at(caller, (self.clock)())
     }
@@ -48,7 +48,7 @@ impl Rate {
         match times.front() {
             Some(first) if times.len() >= self.most => {
                 let wait = WINDOW.saturating_sub(now.saturating_duration_since(*first));
-                // Rounded up: a caller that waits as told must not be refused again.
+                // Rounded up, so that a caller that waits for this time is not refused again.
                 Err(Error::TooOften { what: self.what, most: self.most, retry_after: wait.as_secs() + 1 })
             }
             _ => {
@@ -59,15 +59,15 @@ impl Rate {
     }
 }
 
-/// Number of addresses that are counted each by itself. It bounds the memory for addresses, which are unlimited.
+/// Maximum number of addresses that are counted separately, to limit the memory used.
 const ADDRESSES: usize = 4096;
 
-/// Whom an address belongs to: itself, or for IPv6 its network of 64 bits, which one machine may use whole.
+/// The unit that addresses are counted by: an IPv4 address, or an IPv6 /64 network, which a single machine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin(IpAddr);
 
 impl Origin {
-    /// Whom this address belongs to.
+    /// The unit that this address belongs to.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
@@ -83,7 +83,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A pace for each address: a bucket that holds the burst and fills by the second.
+/// A rate limit for each address, as token buckets: a bucket holds the burst and is refilled every second.
 #[derive(Debug)]
 pub struct Buckets {
     what: &'static str,
@@ -92,7 +92,7 @@ pub struct Buckets {
     buckets: Mutex<HashMap<Origin, Bucket>>,
 }
 
-/// Seconds' worth of requests that were taken and have not come back, and when they were counted.
+/// Seconds' worth of requests taken and not refilled yet, and when that was computed.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     taken: f64,
@@ -100,7 +100,7 @@ struct Bucket {
 }
 
 impl Buckets {
-    /// Full buckets. `what` names the requests in the error.
+    /// Starts with full buckets. `what` describes the requests in errors.
     pub fn new(what: &'static str, pace: Pace, clock: fn() -> Instant) -> Self {
         Self { what, pace, clock, buckets: Mutex::default() }
     }
@@ -119,7 +119,7 @@ impl Buckets {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= ADDRESSES && !buckets.contains_key(&from) {
             buckets.retain(|_, bucket| left(bucket) > 0.0);
-            // Whoever took least loses nothing but what it took.
+            // Forgets the address that took least, because it gains least from a full bucket.
             while buckets.len() >= ADDRESSES {
                 let least = buckets.iter().min_by(|a, b| left(a.1).total_cmp(&left(b.1))).map(|(from, _)| *from);
                 least.map(|from| buckets.remove(&from));

@@ -1,4 +1,4 @@
-//! Times in the database and the protocol.
+//! Times in the database, the protocol and output for people.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,12 +14,13 @@ pub fn now() -> Millis {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A time for people, to the second: `2026-01-31 09:05:00 UTC`. A time outside of the calendar is shown as a number.
+/// Formats a time for people, to the second: `2026-01-31 09:05:00 UTC`. Times beyond the calendar are shown as a
+/// number.
 pub fn utc(at: Millis) -> String {
     date_and_time(at).map_or_else(|| format!("{at} ms after 1970"), |(date, time)| format!("{date} {time} UTC"))
 }
 
-/// A time for programs (RFC 3339): `2026-01-31T09:05:00.999Z`. None outside of the calendar.
+/// Formats a time for programs (RFC 3339): `2026-01-31T09:05:00.999Z`. `None` for times beyond the calendar.
 pub fn rfc3339(at: Millis) -> Option<String> {
     date_and_time(at).map(|(date, time)| format!("{date}T{time}.{:03}Z", at % 1000))
 }
@@ -32,15 +33,15 @@ fn date_and_time(at: Millis) -> Option<(String, String)> {
     Some((date, format!("{hour:02}:{minute:02}:{second:02}")))
 }
 
-/// What is added to the name of a field with a time, for the same time in RFC 3339.
+/// Suffix of the field that repeats a time field in RFC 3339.
 pub const DATED: &str = "_rfc3339";
 
-/// Whether a field of what operators read is a time in milliseconds since 1970.
+/// Whether a field of operators' output is a time in milliseconds since 1970.
 pub fn is_time(key: &str) -> bool {
     matches!(key, "at" | "since") || ["_at", "_since", "_until", "_seen", "_asked"].iter().any(|end| key.ends_with(end))
 }
 
-/// What operators read, as JSON: beside each time in milliseconds stands the same time in RFC 3339.
+/// Operators' output as JSON. Next to each time in milliseconds is the same time in RFC 3339.
 pub fn dated<T: Serialize>(value: &T) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(value)?;
     add_dates(&mut value);

@@ -1,5 +1,5 @@
-//! Examines images again that are in the data folder already: those of an earlier version, those that were added as
-//! other files, and those whose file has changed.
+//! Examines images that are already in the data folder: those of an earlier version, those added as other files, and
+//! those whose file has changed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,16 +15,16 @@ use crate::store::Store;
 use crate::store::findings::{self, Content, Finding, Inside, Stamp};
 use crate::store::images::{self, Image};
 
-/// Examines the files of these images, if they are not known as they are now. The bytes of a file that has changed
-/// since it was added are compared with its digest, which takes as long as reading it. Whoever asks for an image that
-/// is being examined waits for what is found.
+/// Examines the files of these images, unless their current state is already known. A file that changed since it was
+/// added is compared with its digest, which takes as long as reading it. Callers that need an image that is being
+/// examined wait for the result.
 pub async fn examine(store: &Store, digests: Vec<Digest>) -> Result<(), Error> {
     for digest in digests {
         let Some(image) = images::get_by_digest(&mut *store.read().await?, &digest).await? else { continue };
         let turn = store.turn_to_examine(&digest).await;
         let before = findings::get(&mut *store.read().await?, &digest).await?;
         let store = store.clone();
-        // What was begun is stored, although whoever asked may not wait for it.
+        // Runs to its end and stores the result, even if the caller stops waiting.
         let examining = tokio::spawn(async move {
             let _turn = turn;
             let path = store.image(&digest);
@@ -40,7 +40,8 @@ pub async fn examine(store: &Store, digests: Vec<Digest>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the file of an image is now. None if that is known, or if it cannot be read, which is said elsewhere.
+/// Examines an image's file. `None` if its current state is known, or if it cannot be read, which is reported
+/// elsewhere.
 fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<Finding>, Error> {
     let Some(file) = File::open(path).ok().and_then(|file| file.metadata().ok()).filter(std::fs::Metadata::is_file)
     else {
@@ -52,7 +53,7 @@ fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<F
     if before.is_some_and(|before| before.file == stamp && is_whole(before)) || stamp.size != image.size {
         return Ok(None);
     }
-    // What was never examined is as it was added if nothing changed it later.
+    // If it was never examined, it is as it was added unless its file changed later.
     let is_as_added = match before {
         None => stamp.changed / 1_000_000 <= image.added_at.cast_signed(),
         Some(before) => before.file == stamp,
@@ -62,7 +63,7 @@ fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<F
     }
     let known = before.filter(|before| before.content != Content::Changed);
     if let Some(known) = known.filter(|known| is_whole(known)) {
-        // These bytes were examined, all of them if they were added as an image.
+        // These bytes were examined when they were added as an image.
         return Ok(Some(Finding { file: stamp, ..known.clone() }));
     }
     let (content, inside) = match raw::look(path, Path::new(&image.file_name)) {

@@ -1,4 +1,4 @@
-//! Looks into the file systems of an image, for what steps after its write need there.
+//! Looks into the file systems of an image for what the steps after writing it need.
 
 mod cloud_init;
 mod ext4;
@@ -23,18 +23,18 @@ use crate::store::findings::Inside;
 
 pub(super) use self::source::ReadAt;
 
-/// Longest time to look. Usual images take some milliseconds.
+/// Time limit. Usual images take some milliseconds.
 const LONGEST: Duration = Duration::from_secs(20);
-/// A partition that begins with so many zeros has no file system.
+/// If a partition begins with this many zeros, it has no file system.
 const BLANK: usize = 128 << 10;
-/// Types of partitions that nobody mounts, in a GPT and in an MBR: swap, and GRUB's second part.
+/// Partition types that are never mounted, in a GPT and in an MBR: swap, and GRUB's second part.
 const NEVER_MOUNTED: &[&str] = &[partition_types::SWAP, partition_types::BIOS_BOOT];
 const MBR_SWAP: u8 = 0x82;
-/// Attribute of a partition: read-only.
+/// Partition attribute in a GPT: read-only.
 const READ_ONLY: u64 = 1 << 60;
-/// The types of root partitions that a machine may look for.
+/// Types of root partitions that a machine looks for.
 const ROOTS: &[&str] = &[partition_types::ROOT_X86_64, partition_types::ROOT_ARM64];
-/// Arguments of the kernel with which a system is sealed by dm-verity.
+/// Kernel arguments of a system that is sealed by dm-verity.
 const SEALED: &[&str] = &["roothash=", "usrhash="];
 
 /// Most names in a folder that is listed.
@@ -59,13 +59,14 @@ struct Name {
 pub(super) fn look(table: &Table, len: u64, read: Box<ReadAt>) -> Inside {
     let (found, wait) = mpsc::channel();
     let until = Instant::now() + LONGEST;
-    // With an MBR for other blocks, every partition would be elsewhere.
+    // With an MBR for another block size, every partition would be elsewhere.
     let is_certain = matches!(table.kind, Kind::Gpt(_) | Kind::Mbr) && table.block_is_certain;
     let partitions = table.partitions.clone();
-    // A damaged file system could keep its reader busy, or break it, and neither may keep an image from being added.
+    // In a separate thread, because a damaged file system could make its reader hang or panic, and that must not
+    // prevent adding the image.
     std::thread::spawn(move || {
         let source = Rc::new(Source::new(read, len, until));
-        // Nobody waits any more if it took too long.
+        // Fails if the time limit was reached and nobody waits any more.
         let _ = found.send(if is_certain { judge(&partitions, &source) } else { Err(Unknown) });
     });
     wait.recv_timeout(LONGEST).ok().and_then(Result::ok).unwrap_or_default()
@@ -94,8 +95,8 @@ fn judge(partitions: &[Partition], source: &Rc<Source>) -> Result<Inside, Unknow
     Ok(Inside { has_boot_loader: Some(has_boot_loader), cloud_init })
 }
 
-/// The file system of a partition, if it has one. Not known if it is one that cannot be looked into, or if a machine
-/// would leave the partition alone.
+/// The file system of a partition, if it has one. Unknown if it is of an unsupported kind, or if a machine would leave
+/// the partition alone.
 fn open(partition: &Partition, source: &Rc<Source>) -> Result<Option<Volume>, Unknown> {
     let kind = partition.guids.as_ref().map(|(kind, _)| guid_text(kind));
     let is_type = |types: &[&str]| kind.as_deref().is_some_and(|kind| types.contains(&kind));

@@ -11,7 +11,7 @@ use super::{Raw, inside, refused, table};
 use crate::base::error::Error;
 use crate::store::findings::Inside;
 
-/// Reads the header, and the clusters that the partition table needs.
+/// Reads the header, and the clusters with the partition table.
 pub(super) fn look(file: &File, head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
     let refused = |reason: &str| refused(name, reason);
     let header = Header::parse(head.get(..HEADER_LEN).unwrap_or(head)).map_err(|error| refused(&error.to_string()))?;
@@ -47,7 +47,7 @@ fn piece(image: &Image, file: &File, at: u64, buffer: &mut [u8]) -> io::Result<(
     Ok(())
 }
 
-/// Whether machines can read the image once, from its beginning to its end, as they do to check its digest. Reads and
+/// Whether machines can read the image in a single pass, which they do to check its digest while writing. Reads and
 /// decodes all of it.
 pub(super) fn can_be_read_once(input: impl Read, name: &Path) -> Result<bool, Error> {
     let (mut is_begun, mut held) = (false, 0);

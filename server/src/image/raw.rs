@@ -1,5 +1,5 @@
-//! Decodes a file once when it is added, so that an image that would fail on a machine, after its disk was erased,
-//! fails here.
+//! Decodes a file once when it is added, so that a bad image fails here and not on a machine whose disk was already
+//! erased.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,13 +21,13 @@ use super::{CHUNK_BYTES, Raw, inside, qcow2, refused, sha256};
 use crate::base::error::Error;
 use crate::store::findings::Inside;
 
-/// Memory limit of the xz decoder, in bytes. A machine has no more for it either.
+/// Memory limit of the xz decoder in bytes, the same as on machines.
 const XZ_MEMORY: u64 = 80 << 20;
-/// What the decoders say of data that needs more memory.
+/// The decoders' messages for data that needs more memory.
 const ZSTD_MEMORY: &str = "Frame requires too much memory for decoding";
 const XZ_NEEDS_MORE: &str = "memory limit reached";
 
-/// What to do with a file that turns out not to be an image while it is added.
+/// Advice in errors about files that are not images.
 const OTHER_FILES: &str = "; to add a file that is not an image, for actions to fetch, use --not-an-image";
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
@@ -51,8 +51,8 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
     Ok(Raw { size, digest: Some(digest), warnings, made_for, inside })
 }
 
-/// Looks at the beginning of a file alone, which shows nearly as much and takes a moment. A qcow2 image is read to its
-/// end, as only that shows the order of its blocks. Fails as [`decode`] does.
+/// Decodes only the beginning of a file, which shows nearly as much and takes a moment. A qcow2 image is read
+/// completely, because only that shows the order of its blocks. Fails like [`decode`].
 pub(super) fn look(file: &Path, name: &Path) -> Result<(MadeFor, Inside), Error> {
     let mut no_progress = |_| {};
     let Opened { format, random, len, input } = open(file, name, "", &mut no_progress)?;
@@ -60,7 +60,7 @@ pub(super) fn look(file: &Path, name: &Path) -> Result<(MadeFor, Inside), Error>
         return of_qcow2(&random, len, input, name).map(|raw| (raw.made_for, raw.inside));
     }
     let mut head = Vec::new();
-    // What is damaged behind the beginning is not looked for.
+    // Damage after the beginning is not detected.
     let read = decoder(format, input).and_then(|decoder| decoder.take(HEAD as u64).read_to_end(&mut head));
     check(&head, format, name, "")?;
     match read {
@@ -76,7 +76,7 @@ pub(super) fn look(file: &Path, name: &Path) -> Result<(MadeFor, Inside), Error>
     Ok((made_for, look_inside(&table, len, size.map(|_| random))))
 }
 
-/// Looks into the file systems of a raw image. Those of none are not known.
+/// Looks into the file systems of a raw image. Without a raw image they are unknown.
 fn look_inside(table: &Table, len: u64, raw: Option<File>) -> Inside {
     let read = |raw: File| Box::new(move |at: u64, buffer: &mut [u8]| raw.read_exact_at(buffer, at));
     raw.map(|raw| inside::look(table, len, read(raw))).unwrap_or_default()
@@ -89,11 +89,11 @@ struct Opened<'a> {
     random: File,
     /// Size of the file in bytes.
     len: u64,
-    /// For reading it once.
+    /// For reading from beginning to end.
     input: BufReader<Counted<'a>>,
 }
 
-/// Opens a file for its first bytes to be judged. `advice` follows if it is clearly not an image.
+/// Opens a file and checks its first bytes. `advice` is added to the error if it is clearly not an image.
 fn open<'a>(file: &Path, name: &Path, advice: &str, progress: &'a mut dyn FnMut(u64)) -> Result<Opened<'a>, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
@@ -115,7 +115,7 @@ fn of_qcow2(random: &File, len: u64, mut input: BufReader<Counted<'_>>, name: &P
     Ok(Raw { made_for: MadeFor { needs_ranges, ..raw.made_for }, ..raw })
 }
 
-/// Decodes any format but qcow2.
+/// A decoder for any format except qcow2.
 fn decoder<'a>(format: Format, input: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match format {
         Format::Raw | Format::Qcow2 => Box::new(input),
@@ -137,7 +137,7 @@ fn decoding(name: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::File { doing: "decoding", path: name.to_owned(), source }
 }
 
-/// Fails if the first bytes of the raw image are clearly something else.
+/// Fails if the first bytes of the raw image show that it is something else.
 fn check(head: &[u8], format: Format, name: &Path, advice: &str) -> Result<(), Error> {
     let verb = if format == Format::Raw { "is" } else { "contains" };
     check_raw(head).map_err(|found| no_image(name, &format!("{verb} {found}"), advice))
@@ -164,11 +164,13 @@ fn read(
             let source = source.to_string();
             let reason = match source.as_str() {
                 ZSTD_MEMORY => {
-                    "it needs more memory than machines have for it; compress it with zstd --long=27, or \
-                                without --long"
+                    "decompressing it needs more memory than machines have; compress it with zstd --long=27, or \
+                     without --long"
                 }
-                XZ_NEEDS_MORE => "it needs more memory than machines have for it; compress it with xz -9 or less",
-                _ => "it is damaged, was cut off, or has other data after its end; create the image again",
+                XZ_NEEDS_MORE => {
+                    "decompressing it needs more memory than machines have; compress it with xz -9 or less"
+                }
+                _ => "it is damaged, truncated, or has other data after its end; create the image again",
             };
             let message = format!(
                 "the {} data of the image {name:?} cannot be decoded after {decoded} bytes of the raw image \

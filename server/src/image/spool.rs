@@ -1,4 +1,4 @@
-//! The raw image of a compressed file, kept while it is decoded, so that its file systems can be looked into.
+//! Keeps the raw image of a compressed file while it is decoded, so that its file systems can be examined.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, fstatvfs};
 
-/// Zeros in so many bytes need no space.
+/// Pieces of this many zero bytes become holes.
 const PIECE: usize = 64 << 10;
-/// How much is written before the free space is looked at again.
+/// Number of bytes written between two checks of the free space.
 const STRIDE: u64 = 64 << 20;
-/// Bytes of the file system of the data folder that stay free.
+/// Number of bytes that must stay free in the data folder's file system.
 const REST: u64 = 2 << 30;
 
-/// A file without a name, which is gone when it is closed. Without space or on any error, there is none.
+/// A file without a name, which is removed when it is closed. Empty if there is no space or writing failed.
 #[derive(Default)]
 pub(super) struct Spool {
     file: Option<File>,
@@ -23,14 +23,14 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Begins a file in this folder.
+    /// Creates the file in this folder.
     pub(super) fn begin(folder: &Path) -> Self {
         let flags = OFlags::TMPFILE.bits().cast_signed();
         let file = File::options().read(true).write(true).custom_flags(flags).mode(0o600).open(folder);
         Self { file: file.ok(), len: 0, unchecked: STRIDE }
     }
 
-    /// Takes the next bytes of the raw image.
+    /// Adds the next bytes of the raw image.
     pub(super) fn push(&mut self, chunk: &[u8]) {
         for piece in chunk.chunks(PIECE) {
             if piece.iter().any(|byte| *byte != 0) && self.write(piece).is_err() {
@@ -53,7 +53,7 @@ impl Spool {
         file.write_all_at(piece, self.len)
     }
 
-    /// The raw image, if all of it is there.
+    /// The raw image, if all of it was written.
     pub(super) fn finish(self) -> Option<File> {
         self.file.filter(|file| file.set_len(self.len).is_ok())
     }

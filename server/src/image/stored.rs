@@ -1,4 +1,4 @@
-//! The files of images: whether they are as they were when they were added.
+//! Checks whether the files of images are as they were added.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -11,43 +11,42 @@ use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store};
 
-/// What is wrong with the file of an image.
+/// What is wrong with an image's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageProblem {
-    /// There is no file, as after a backup without images was restored.
+    /// The file does not exist, for example after a backup without images was restored.
     Missing,
-    /// The file has another size than the image that was added.
+    /// The size differs from the added image's.
     WrongSize,
-    /// The file has another digest than the image that was added.
+    /// The digest differs from the added image's.
     Changed,
     /// The file cannot be opened.
     Unreadable,
 }
 
 impl ImageProblem {
-    /// The problem in words, after the name of the image.
+    /// The problem in words that follow the image's name.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Missing => "is missing on this server",
-            Self::WrongSize => "is not as it was added: its file has another size",
-            Self::Changed => "is not as it was added: its file has another digest",
+            Self::WrongSize => "has changed since it was added: its size differs",
+            Self::Changed => "has changed since it was added: its digest differs",
             Self::Unreadable => "cannot be read on this server",
         }
     }
 }
 
-/// What to do about an image whose file is of no use.
+/// What to do about an image whose file cannot be used.
 pub const ADD_AGAIN: &str = "add it again (`slipway-server image add FILE`)";
 
-/// Says what is wrong with the file of an image, and what to do.
+/// A sentence that says what is wrong with an image's file, and what to do.
 pub fn sentence(image: &Image, problem: ImageProblem) -> String {
     let Image { file_name, digest, .. } = image;
     format!("the image {file_name} ({digest}) {}; {ADD_AGAIN}", problem.in_words())
 }
 
-/// What is wrong with the file of an image, if anything. Its digest is not computed here: a finding says whether it was
-/// right.
+/// What is wrong with an image's file. Does not compute its digest; `finding` says whether it was right.
 pub fn problem(store: &Store, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {
     let file = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
     let is_changed = |file| finding.is_some_and(|found| found.content == Content::Changed && found.file == file);
@@ -84,13 +83,13 @@ pub struct SystemStatus {
     pub image_problem: Option<ImageProblem>,
 }
 
-/// An image with the state of its file.
+/// An image and the state of its file.
 pub async fn status(store: &Store, connection: &mut Connection, image: Image) -> Result<ImageStatus, Error> {
     let finding = findings::get(connection, &image.digest).await?;
     Ok(ImageStatus { problem: problem(store, &image, finding.as_ref()), image })
 }
 
-/// Every image, oldest first.
+/// All images, oldest first.
 pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
     let findings = findings::all(connection).await?;
     let images = images::all(connection).await?.into_iter();
@@ -98,7 +97,7 @@ pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<Imag
     Ok(images.map(status).collect())
 }
 
-/// Every operating system, by name.
+/// All operating systems, by name.
 pub async fn systems(store: &Store, connection: &mut Connection) -> Result<Vec<SystemStatus>, Error> {
     let images = list(store, connection).await?;
     let problem = |system: &System| match images.iter().find(|status| status.image.digest == system.image) {

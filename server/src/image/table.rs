@@ -1,5 +1,5 @@
-//! Judges the partition table of an image when it is added, as a machine does before it writes the image. The disk is
-//! not known here, so tables for any block size and any size of the disk pass.
+//! Checks the partition table of an image when it is added, as a machine does before writing. The disk is unknown here,
+//! so tables for any block size and disk size are accepted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,11 +12,11 @@ use slipway_protocol::ErrorCode;
 use super::CHUNK_BYTES;
 use crate::base::error::Error;
 
-/// Reads a part of a raw image. None if it is not known.
+/// Reads a part of a raw image. `None` if it is unknown.
 pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// Judges the table of a raw image, whose size in bytes may be known. Returns what the image is made for, the table,
-/// and what the operator should know of it. Fails if no machine can use it.
+/// Checks the partition table of a raw image, whose size in bytes may be unknown. Returns the kind of disk it is made
+/// for, the table, and remarks for the operator. Fails if no machine can use the image.
 pub(super) fn judge(
     name: &Path,
     size: Option<u64>,
@@ -36,7 +36,7 @@ pub(super) fn judge(
     Ok((made_for, table, warnings))
 }
 
-/// The first and the last bytes of a stream: [`HEAD`] and at least [`CHUNK_BYTES`], if there are so many.
+/// The first [`HEAD`] bytes and at least the last [`CHUNK_BYTES`] of a stream, as far as it has them.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     head: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Takes the next bytes of the stream, which are at most [`CHUNK_BYTES`].
+    /// Adds the next bytes of the stream, at most [`CHUNK_BYTES`].
     pub(super) fn push(&mut self, chunk: &[u8]) {
         let room = HEAD.saturating_sub(self.head.len());
         self.head.extend_from_slice(chunk.get(..room).unwrap_or(chunk));
@@ -64,7 +64,7 @@ impl Ends {
     }
 }
 
-/// Reads a part of a raw image that is not compressed.
+/// Reads a part of an uncompressed raw image.
 pub(super) fn of_file(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)

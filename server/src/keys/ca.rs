@@ -1,8 +1,8 @@
-//! The certificate authority of this installation. A root, whose key may be taken offline, signs an intermediate. The
-//! intermediate signs the certificates of the server and the nodes.
+//! The site's certificate authority. A root, whose key may be kept offline, signs an intermediate. The intermediate
+//! signs the certificates of the server and the nodes.
 //!
-//! Root and intermediate are limited to the names and addresses of the server (RFC 5280, section 4.2.1.10). What
-//! installed systems trust is therefore of no use for any other name, whoever has the keys.
+//! Root and intermediate are limited to the server's names and addresses (RFC 5280, section 4.2.1.10). Installed
+//! systems trust them, but even a stolen key cannot sign for any other name.
 
 mod certificate;
 mod files;
@@ -30,44 +30,44 @@ use crate::keys::jwt::Subject;
 
 /// A server certificate that expires sooner than this is renewed.
 const SERVER_RENEWAL: Duration = Duration::days(30);
-/// An authority that expires sooner than this should be rotated: machines need time to move over.
+/// An authority that expires sooner than this should be rotated, because machines need time to trust the next one.
 const ROTATION: Duration = Duration::days(365);
-/// Names that every server has: its own host asks it under these.
+/// Names that every server certificate has, because commands on the same host use them.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// Seconds for which a node's certificate and JWT are valid. The node renews them after half of that.
 pub const NODE_LIFETIME: u64 = 24 * 60 * 60;
 
-/// Signs certificates.
+/// Signs the certificates of the server and the nodes.
 pub struct Authority {
     current: Generation,
-    /// There while a rotation is in progress.
+    /// The next generation, while a rotation is in progress.
     next: Option<Generation>,
     anchors: String,
 }
 
 /// Certificate chain and key of a TLS server.
 pub struct ServerIdentity {
-    /// Leaf first, then the intermediate if there is one.
+    /// Certificates, leaf first, then the intermediate if there is one.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's key.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// The certificates that machines are to trust, in PEM: the root, and during a rotation the next one.
+/// The certificates that machines trust, in PEM: the root, and during a rotation the next root.
 pub fn anchors(data: &DataDir) -> Result<String, Error> {
     let root = data.read(CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
     Ok(root + &data.read(NEXT.root)?.unwrap_or_default())
 }
 
 impl Authority {
-    /// Opens the authority of a data folder whose server was started before.
+    /// Opens the authority of a data folder on which a server has run.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         let next = data.path(NEXT.root).exists().then(|| Generation::open(data, &NEXT)).transpose()?;
         Ok(Self { current: Generation::open(data, &CURRENT)?, next, anchors: anchors(data)? })
     }
 
-    /// Opens the authority of a server with these names and addresses. Creates it on first use, and gives one of an
-    /// older version an intermediate. Nothing that was there before is replaced.
+    /// Opens the authority for a server with these names and addresses. Creates it on first use, and adds an
+    /// intermediate to one of an older version. Replaces no existing file.
     pub fn open_or_make(data: &DataDir, names: &BTreeSet<String>) -> Result<Self, Error> {
         let _lock = data.lock()?;
         rotation::recover(data)?;
@@ -84,10 +84,11 @@ impl Authority {
                 Generation::renew(data, &CURRENT, key, names, false)?;
                 tracing::info!("the certificate authority has a new intermediate, limited to the server's names");
             }
-            // A root of an older version vouches for any name, so its intermediate can follow the server's.
+            // A root of an older version may sign for any name, so its intermediate can be renewed for the server's
+            // names.
             (Some(root), Some(intermediate)) if root.permitted.is_none() => {
                 if let Some(name) = names.iter().find(|name| !intermediate.permits(name)) {
-                    let what = format!("{} may not vouch for {name}", CURRENT.intermediate);
+                    let what = format!("{} may not issue certificates for {name}", CURRENT.intermediate);
                     let key = key_pair(data, CURRENT.root_key)?.ok_or_else(|| files::renew(data, &what))?;
                     Generation::renew(data, &CURRENT, key, names, false)?;
                 }
@@ -103,7 +104,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// What machines are to trust, in PEM: the root, and during a rotation the next one.
+    /// The certificates that machines trust, in PEM: the root, and during a rotation the next root.
     pub fn pem(&self) -> &str {
         &self.anchors
     }
@@ -118,17 +119,18 @@ impl Authority {
         &self.current.intermediate
     }
 
-    /// The root that the rotation in progress brings.
+    /// The next root, while a rotation is in progress.
     pub fn next_root(&self) -> Option<&Certificate> {
         self.next.as_ref().map(|next| &next.root)
     }
 
-    /// The roots under which certificates of nodes are valid.
+    /// The roots that certificates of nodes may have.
     pub fn roots(&self) -> impl Iterator<Item = CertificateDer<'static>> {
         [Some(&self.current), self.next.as_ref()].into_iter().flatten().map(|generation| generation.root.der.clone())
     }
 
-    /// The server's certificate for these host names and addresses, created or renewed as needed. Each has a new key.
+    /// The server's certificate for these host names and addresses, created or renewed if needed, each time with a new
+    /// key.
     pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
         let names = self.allowed(data, names)?;
         let Generation { intermediate, issuer, .. } = &self.current;
@@ -138,8 +140,8 @@ impl Authority {
         Ok(identity)
     }
 
-    /// The names that the certificate can be for. During a rotation, a name that only the next root may vouch for has
-    /// to wait.
+    /// The names that the certificate can have now. During a rotation, a name that only the next root permits has to
+    /// wait.
     fn allowed(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<BTreeSet<String>, Error> {
         let (now, later): (BTreeSet<String>, BTreeSet<String>) =
             names.iter().cloned().partition(|name| self.current.intermediate.permits(name));
@@ -148,14 +150,14 @@ impl Authority {
             None => check_permitted(data, &self.current.intermediate, &later)?,
         }
         for name in later {
-            tracing::warn!(name, "the server's certificate is for this name after `slipway-server ca rotate --finish`");
+            tracing::warn!(name, "a certificate for this name needs `slipway-server ca rotate --finish` first");
         }
         Ok(now)
     }
 
-    /// Returns a certificate for a node and the intermediate's, in PEM. Only the public key of the request is used.
-    /// The request's signature proves that the node has the private key. Only the server checks it, so the next
-    /// authority can sign at once.
+    /// Returns a node's certificate and the intermediate's, in PEM. Of the request only the public key is used; its
+    /// signature proves that the node has the private key. Only the server verifies node certificates, so the next
+    /// authority can sign immediately.
     pub fn sign_node(&self, node: &str, request: &NodeRequest) -> Result<String, Error> {
         let signing = self.next.as_ref().unwrap_or(&self.current);
         let leaf = template::node(node).signed_by(&request.0.public_key, &signing.issuer);
@@ -164,8 +166,8 @@ impl Authority {
     }
 }
 
-/// Signs a new intermediate with the root's key, from the data folder or as given in PEM. Its key is new, and it may
-/// vouch for the names of the one before and these.
+/// Signs a new intermediate, with a new key, using the root's key from the data folder or the given PEM. It may sign
+/// for the names of the previous intermediate and the names in `further`.
 pub fn renew_intermediate(data: &DataDir, root_key: Option<&str>, further: &BTreeSet<String>) -> Result<(), Error> {
     let _lock = data.lock()?;
     rotation::recover(data)?;
@@ -186,12 +188,12 @@ fn root_key_is_offline() -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// Whether the key of the root in use, or of the next one, is in the data folder.
+/// Whether the key of the current or the next root is in the data folder.
 pub fn has_root_key(data: &DataDir, next: bool) -> bool {
     data.path(if next { NEXT.root_key } else { CURRENT.root_key }).exists()
 }
 
-/// The root's key in PEM, for a safe place: the newest root's. [`remove_root_key`] then takes it out of the folder.
+/// The newest root's key in PEM, to be stored in a safe place. [`remove_root_key`] then removes it from the folder.
 pub fn root_key(data: &DataDir) -> Result<String, Error> {
     let name = newest_root_key(data);
     data.read(name)?
@@ -211,22 +213,22 @@ fn with_loopback(names: &BTreeSet<String>) -> BTreeSet<String> {
     names.iter().cloned().chain(LOOPBACK.map(str::to_owned)).collect()
 }
 
-/// Refuses names that the authority may not vouch for.
+/// Refuses names that the authority may not sign for.
 fn check_permitted(data: &DataDir, authority: &Certificate, names: &BTreeSet<String>) -> Result<(), Error> {
     let outside: Vec<&String> = names.iter().filter(|name| !authority.permits(name)).collect();
     let Some(first) = outside.first() else { return Ok(()) };
     let permitted: Vec<String> = authority.permitted.iter().flatten().cloned().collect();
     let options: String = outside.iter().map(|name| format!(" --san {name}")).collect();
     let message = format!(
-        "the certificate authority may not vouch for {first:?}: it is limited to {}; to begin with one that may, run \
-         `slipway-server --data {} ca rotate{options}`",
+        "the certificate authority may not issue certificates for {first:?}: it is limited to {}; to make one that \
+         may, run `slipway-server --data {} ca rotate{options}`",
         permitted.join(", "),
         data.root().display()
     );
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// A certificate request whose signature was checked.
+/// A certificate request whose signature was verified.
 pub struct NodeRequest(CertificateSigningRequestParams);
 
 impl NodeRequest {
@@ -234,26 +236,26 @@ impl NodeRequest {
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         CertificateSigningRequestParams::from_pem(pem).map(Self).map_err(|error| Error::Refused {
             code: ErrorCode::InvalidRequest,
-            message: "the csr is not a PKCS #10 certificate request in PEM that is signed with its own key".to_owned(),
+            message: "the csr is not a PKCS #10 certificate request in PEM with a valid signature".to_owned(),
             causes: vec![error.to_string()],
         })
     }
 
-    /// Fingerprint of the key that signed the request.
+    /// Fingerprint of the public key in the request.
     pub fn fingerprint(&self) -> String {
         random::fingerprint(&self.0.public_key.subject_public_key_info())
     }
 }
 
-/// The node that a certificate was issued for: its common name, and its key.
+/// The node that a certificate was issued for: its id, from the common name, and its key.
 pub fn subject(certificate: &CertificateDer<'_>) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
     Some(Subject { node: name.to_owned(), key: random::fingerprint(certificate.public_key().raw) })
 }
 
-/// A certificate of the server and its key from two files of the data folder. If it is not for these names, or due, it is
-/// replaced, with a new key. Its chain is the certificate alone.
+/// Reads a server certificate and its key from two files of the data folder. If it is not for these names, or is due
+/// for renewal, replaces both. The chain is the certificate alone.
 fn kept_or_signed(
     data: &DataDir,
     [pem, key_file]: [&'static str; 2],
@@ -279,7 +281,7 @@ fn kept_or_signed(
     Ok(ServerIdentity { chain: vec![leaf], key })
 }
 
-/// What an operator should know of the time in which a certificate authority is valid.
+/// A warning if the authority is not valid now, or not for much longer.
 fn validity_warning(valid: Range<OffsetDateTime>, now: OffsetDateTime) -> Option<String> {
     let clock = "if this server's clock was or is wrong, set it; then replace the certificate authority with \
                  `slipway-server ca rotate`";
@@ -287,19 +289,19 @@ fn validity_warning(valid: Range<OffsetDateTime>, now: OffsetDateTime) -> Option
     if now < valid.start {
         Some(format!("no machine can verify this server: its certificate authority begins on {begins}; {clock}"))
     } else if now >= valid.end {
-        Some(format!("no machine can verify this server: its certificate authority ended on {ends}; {clock}"))
+        Some(format!("no machine can verify this server: its certificate authority expired on {ends}; {clock}"))
     } else if valid.end - now < ROTATION {
-        Some(format!("the certificate authority ends on {ends}; replace it with `slipway-server ca rotate`"))
+        Some(format!("the certificate authority expires on {ends}; replace it with `slipway-server ca rotate`"))
     } else {
         None
     }
 }
 
-/// Whether the certificate is for exactly these names, from this authority, valid and lasts long enough. One that was
-/// made while the clock was ahead is not valid yet.
+/// Whether the certificate is for exactly these names, from this authority, valid, and not due for renewal. A
+/// certificate made while the clock was ahead is not valid yet.
 fn serves(leaf: &Certificate, authority: &Certificate, names: &BTreeSet<String>) -> bool {
     let now = OffsetDateTime::now_utc();
-    // A certificate of an authority that ends soon cannot last longer.
+    // If the authority expires soon, so does its certificate.
     let renewal = SERVER_RENEWAL.min((authority.not_after - now) / 2);
     let is_valid = leaf.not_before <= now && leaf.not_after - now > renewal;
     leaf.names == *names && leaf.is_issued_by(authority) && is_valid
@@ -362,8 +364,8 @@ mod tests {
         };
         check(999, Some("authority begins on 1972-09-27; if this server's clock was or is wrong"));
         check(1000, None);
-        check(3999, Some("the certificate authority ends on 1980-12-14"));
-        check(4000, Some("authority ended on 1980-12-14; if this server's clock was or is wrong"));
+        check(3999, Some("the certificate authority expires on 1980-12-14"));
+        check(4000, Some("authority expired on 1980-12-14; if this server's clock was or is wrong"));
     }
 
     #[test]

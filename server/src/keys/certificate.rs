@@ -1,4 +1,4 @@
-//! The server's certificates. They are renewed before they expire, without a restart.
+//! The server's certificates, which are renewed before they expire without a restart.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,10 +12,10 @@ use crate::base::data::DataDir;
 use crate::base::error::{Error, chain};
 use crate::keys::ca::{Authority, ServerIdentity, firmware};
 
-/// How often the certificate's expiry is checked. Far shorter than its lifetime.
+/// Interval at which the certificate's expiry is checked, much shorter than its lifetime.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The certificates in use, for these host names and addresses.
+/// The certificates in use, for the server's host names and addresses.
 #[derive(Debug)]
 pub struct Certificate {
     names: BTreeSet<String>,
@@ -24,27 +24,27 @@ pub struct Certificate {
 
 #[derive(Clone, Debug)]
 struct Current {
-    /// What nodes, installed systems and operators trust, by an elliptic curve.
+    /// For nodes, installed systems and operators; an elliptic curve key.
     usual: Arc<CertifiedKey>,
-    /// For firmware that knows nothing but RSA, if the site has such.
+    /// For firmware that supports only RSA, if the site has any.
     firmware: Option<Arc<CertifiedKey>>,
 }
 
 impl Certificate {
-    /// The certificate in the data folder, made or renewed as needed.
+    /// The certificate in the data folder, created or renewed if needed.
     pub fn open(authority: &Authority, data: &DataDir, names: BTreeSet<String>) -> Result<Self, Error> {
         let current = RwLock::new(load(authority, data, &names)?);
         Ok(Self { names, current })
     }
 
-    /// Renews the certificate, with a new key, if it is due. New connections get the new one.
+    /// Renews the certificate, with a new key, if it is due. New connections use the new one.
     pub fn renew(&self, authority: &Authority, data: &DataDir) -> Result<(), Error> {
         let fresh = load(authority, data, &self.names)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Renews the certificate as needed, for as long as the server runs.
+    /// Renews the certificate when needed, as long as the server runs.
     pub async fn keep_fresh(&self, authority: &Authority, data: &DataDir) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

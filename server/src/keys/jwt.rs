@@ -1,10 +1,10 @@
 //! The nodes' JSON Web Tokens (RFC 7519), signed with HMAC SHA-256 (RFC 7515, "HS256").
 //!
-//! The same key signs the tokens of the metadata service, which are shorter and valid as long as their run is the newest,
-//! and claim codes.
+//! The same key signs claim codes and the metadata service's tokens, which are shorter and valid as long as their run
+//! is the node's newest.
 //!
-//! Only the server issues and checks tokens, so there is one algorithm and one header, compared byte for byte. A token
-//! that names another algorithm is refused.
+//! Only the server issues and checks tokens, so there is one algorithm and one header, compared byte for byte. Tokens
+//! with another algorithm are refused.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -20,9 +20,9 @@ use hmac::{Hmac, Mac};
 /// `{"alg":"HS256","typ":"JWT"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const AUDIENCE: &str = "slipway-node";
-/// Signed in front of the run's id. A JWT begins differently, so neither passes for the other.
+/// Prefix of a run's id when it is signed. A JWT begins differently, so one kind of token cannot pass for the other.
 const METADATA: &str = "metadata ";
-/// Signed in front of a key for its claim code.
+/// Prefix of a key when it is signed for its claim code.
 const CLAIM: &str = "claim ";
 
 #[derive(Serialize, Deserialize)]
@@ -35,17 +35,17 @@ struct Claims {
     cnf: Confirmation,
 }
 
-/// The key that the token belongs to (RFC 7800, section 3.4).
+/// The key that the token is bound to (RFC 7800, section 3.4).
 #[derive(Serialize, Deserialize)]
 struct Confirmation {
     /// Fingerprint of the key.
     kid: String,
 }
 
-/// A node, by its id and the fingerprint of its machine's key.
+/// A node's id and the fingerprint of its machine's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The node's id.
+    /// Id of the node.
     pub node: String,
     /// Fingerprint of the key.
     pub key: String,
@@ -64,12 +64,12 @@ impl Signer {
         Self { mac: Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length") }
     }
 
-    /// The signer of a data folder. Its secret is created if it is missing.
+    /// The signer of a data folder. Creates its secret if it is missing.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         Ok(Self::new(&data.read_or_create("jwt.key", || Ok(random::token()))?))
     }
 
-    /// A token for the node with this key, valid for `lifetime` seconds.
+    /// A token for a node with this key, valid for `lifetime` seconds.
     pub fn issue(&self, subject: &Subject, now: Millis, lifetime: u64) -> String {
         let (iat, exp) = (now / 1000, now / 1000 + lifetime);
         let cnf = Confirmation { kid: subject.key.clone() };
@@ -80,7 +80,7 @@ impl Signer {
         format!("{signed}.{}", BASE64.encode(signature))
     }
 
-    /// The node and key a token was issued for, if we issued it and it has not expired.
+    /// The node and key that a token was issued for. `None` if this server did not issue it or it has expired.
     pub fn verify(&self, token: &str, now: Millis) -> Option<Subject> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -91,20 +91,20 @@ impl Signer {
         valid.then_some(Subject { node: claims.sub, key: claims.cnf.kid })
     }
 
-    /// The claim code of a key. It depends on the secret too, so that nobody can look for a key with a certain code.
-    /// `attempt` tells codes of one key apart, should another key have the first.
+    /// The claim code of a key. It depends on the secret too, so that nobody can search for a key with a given code.
+    /// `attempt` gives other codes, in case another key already has the first.
     pub fn claim_code(&self, key: &str, attempt: u8) -> String {
         let signature = self.mac.clone().chain_update(CLAIM).chain_update([attempt]).chain_update(key).finalize();
         random::claim_code(signature.into_bytes())
     }
 
-    /// The token of a run's metadata, fit for the path of a URL.
+    /// The token for a run's metadata, which can be part of a URL's path.
     pub fn metadata_token(&self, run: &str) -> String {
         let signature = self.mac.clone().chain_update(METADATA).chain_update(run).finalize().into_bytes();
         format!("{run}.{}", BASE64.encode(signature))
     }
 
-    /// The run whose metadata a token is for, if we issued it.
+    /// The run whose metadata a token gives access to. `None` if this server did not issue it.
     pub fn metadata_run<'a>(&self, token: &'a str) -> Option<&'a str> {
         let (run, signature) = token.split_once('.')?;
         let signature = BASE64.decode(signature).ok()?;

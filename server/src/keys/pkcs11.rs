@@ -1,5 +1,5 @@
-//! Private keys in tokens, such as a hardware security module, a smart card or SoftHSM, by PKCS #11 (OASIS, "PKCS #11
-//! Specification Version 3.1"). The key stays there; a library, the *module*, knows how to reach it.
+//! Private keys in PKCS #11 tokens (OASIS, "PKCS #11 Specification Version 3.1"), such as a hardware security module, a
+//! smart card or SoftHSM. The key stays in the token; a library, the *module*, talks to it.
 
 mod fault;
 mod pin;
@@ -25,30 +25,30 @@ pub use self::fault::{Fault, KeyFault};
 use self::pin::Pin;
 pub use self::uri::{KeyUri, UriError, is_uri};
 
-/// The DER encoding of a DigestInfo with SHA-256, without the digest that follows (RFC 8017, section 9.2, note 1).
+/// DER encoding of a DigestInfo for SHA-256, without the digest that follows (RFC 8017, section 9.2, note 1).
 const DIGEST_INFO: [u8; 19] = *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
-/// Bytes that a token is given at a time.
+/// Number of bytes passed to a token at a time.
 const PIECE: usize = 32 << 10;
-/// How many tokens or keys are named if none or several fit, and of how many keys the names are read.
+/// Maximum number of tokens or keys named in an error, and of keys whose names are read.
 const NAMED: usize = 8;
 const READ: usize = 100;
 
-/// What this process knows of modules and PINs. One signature is made at a time: few tokens do more, and a login counts for all
-/// sessions of a process with a token.
+/// Loaded modules and refused PINs of this process. One signature is made at a time: few tokens can do more, and a
+/// login applies to all of a process's sessions with a token.
 static KNOWN: Mutex<Known> = Mutex::new(Known { modules: BTreeMap::new(), refused: BTreeSet::new() });
 
 struct Known {
-    /// Loaded modules by their paths. Each is loaded and started once.
+    /// Loaded modules by path. Each is loaded and initialised once.
     modules: BTreeMap<PathBuf, Pkcs11>,
-    /// Serial numbers of tokens, and the file with the PIN that each refused, with the time at which the file was written.
+    /// PIN files that a token refused: the token's serial number, the file's path and modification time.
     refused: BTreeSet<(String, PathBuf, SystemTime)>,
 }
 
-/// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). It logs in, and out again afterwards. It
-/// may take seconds, and longer if the token does not answer.
+/// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). Logs in, and out again
+/// afterwards. May take seconds, or longer if the token does not answer.
 ///
 /// # Errors
-/// If the module, the token, the PIN or the key is not what it should be, or the token does not sign.
+/// Fails if the module, token, PIN or key cannot be used, or the token does not sign.
 pub fn sign(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, KeyFault> {
     sign_in_turn(key, message).map_err(|source| KeyFault { key: key.to_string(), source })
 }
@@ -61,7 +61,7 @@ fn sign_in_turn(key: &KeyUri, message: &[u8]) -> Result<Vec<u8>, Fault> {
     let session = module.open_ro_session(slot).map_err(Fault::call("opening a session with the token"))?;
     log_in(&session, &token, pin.as_ref(), refused)?;
     let object = find_key(&session, key)?;
-    // The session is closed at the end, and with the last one the login ends (section 5.6.2).
+    // Closing the last session ends the login (section 5.6.2).
     signature(module, slot, &session, object, pin.as_ref(), message)
 }
 
@@ -70,7 +70,8 @@ fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result
         Entry::Occupied(module) => return Ok(module.into_mut()),
         Entry::Vacant(place) => place,
     };
-    // The data folder, which names the module, is not root's.
+    // Root must not load a library named in the data folder if others could have changed it, because the folder is not
+    // root's.
     let unreadable = |source: io::Error| Fault::Load { path: path.to_owned(), source: source.into() };
     if rustix::process::geteuid().is_root() && !is_of_root(path).map_err(unreadable)? {
         return Err(Fault::NotOfRoot { path: path.to_owned() });
@@ -83,13 +84,13 @@ fn loaded<'a>(modules: &'a mut BTreeMap<PathBuf, Pkcs11>, path: &Path) -> Result
         Fault::Load { path: path.to_owned(), source }
     })?;
     match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
-        // By another name of the same library.
+        // The same library was already initialised under another path.
         Ok(()) | Err(ModuleError::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(place.insert(module)),
         Err(error) => Err(Fault::call("starting the module")(error)),
     }
 }
 
-/// Whether nobody but root can change a file, nor put another in its place.
+/// Whether only root can change or replace a file.
 fn is_of_root(path: &Path) -> io::Result<bool> {
     let path = path.canonicalize()?;
     for place in path.ancestors() {
@@ -101,10 +102,10 @@ fn is_of_root(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The only token that the URI fits.
+/// The only token that matches the URI.
 fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault> {
     let slots = module.get_slots_with_token().map_err(Fault::call("looking for tokens"))?;
-    // A token in another slot may be one that the module cannot read.
+    // If the token in another slot cannot be read, it is skipped.
     let tokens = slots.into_iter().filter_map(|slot| Some((slot, module.get_token_info(slot).ok()?)));
     let tokens: Vec<_> = tokens.filter(|(_, token)| token.token_initialized()).collect();
     let named = |tokens: &[(Slot, TokenInfo)]| -> Vec<String> {
@@ -130,7 +131,7 @@ fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault>
     }
 }
 
-/// Logs in, if the token wants that. A PIN that the token refused is not tried again before somebody has written the file.
+/// Logs in, if the token requires it. A PIN that the token refused is not tried again until its file changes.
 fn log_in(
     session: &Session,
     token: &TokenInfo,
@@ -168,7 +169,7 @@ fn login(session: &Session, user: UserType, pin: &Pin) -> Result<(), Fault> {
     }
 }
 
-/// The only private key that the URI fits, which must be RSA.
+/// The only private key that matches the URI. It must be RSA.
 fn find_key(session: &Session, key: &KeyUri) -> Result<ObjectHandle, Fault> {
     let looking = Fault::call("looking for the key");
     let any = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
@@ -187,7 +188,7 @@ fn find_key(session: &Session, key: &KeyUri) -> Result<ObjectHandle, Fault> {
     }
 }
 
-/// Labels and identifiers of keys, as a URI has them.
+/// Labels and ids of keys, encoded as in a URI.
 fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
     let name = |object: &ObjectHandle| {
         let attributes =
@@ -202,7 +203,7 @@ fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
     some(objects.iter().take(READ).map(name).collect())
 }
 
-/// The first names in the order of the alphabet; a module has none.
+/// The first names in alphabetical order. A module does not sort them.
 fn some(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names.truncate(NAMED);
@@ -217,9 +218,9 @@ fn encoded(bytes: &[u8], is_plain: fn(u8) -> bool) -> String {
     bytes.iter().map(letter).collect()
 }
 
-/// Has the token sign. Usually it is given the digest alone, which is what programs that sign with tokens ask of them, and does
-/// not depend on the length of the message. A key that wants the PIN for each signature, such as that for signatures of a PIV
-/// card, takes it between the beginning and the message, which must then come in pieces.
+/// Makes the token sign. Usually the token gets only the digest, as most programs do it and so that the message can
+/// have any length. A key that requires the PIN for each signature, such as a PIV card's signature key, gets the PIN
+/// between the start and the message, which must then be passed in pieces.
 fn signature(
     module: &Pkcs11,
     slot: Slot,

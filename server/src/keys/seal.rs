@@ -1,5 +1,5 @@
-//! Encryption to operators' public keys, in the format of age (age-encryption.org/v1). The server cannot open what it
-//! sealed.
+//! Encrypts to operators' public keys, in the format of age (age-encryption.org/v1). The server cannot decrypt the
+//! result.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -12,22 +12,22 @@ use slipway_protocol::{ErrorCode, Secret};
 
 use crate::base::error::Error;
 
-/// What a sealed text begins with.
+/// First line of an encrypted text.
 const HEAD: &str = "-----BEGIN AGE ENCRYPTED FILE-----";
 
-/// Reads a public key, `age1…`.
+/// Parses an age public key, `age1…`.
 pub fn recipient(text: &str) -> Result<Recipient, Error> {
     Recipient::from_str(text).map_err(|reason| {
-        // Not repeated: somebody may give the private key instead.
+        // The text is not repeated, because it may be a private key given by mistake.
         let message = format!(
-            "the recipient is not a public key of age, as `age-keygen` prints it (age1 and 58 letters and digits): \
+            "the recipient is not an age public key, as `age-keygen` prints it (age1 and 58 letters and digits): \
              {reason}"
         );
         Error::refused(ErrorCode::InvalidRequest, message)
     })
 }
 
-/// Encrypts a text to all of these. Any of them can open it.
+/// Encrypts a text to all of these recipients. Any of them can decrypt it.
 pub fn text(recipients: &[Recipient], text: &str) -> Result<Secret, Error> {
     let failed = |source| Error::Seal { doing: "encrypting a recovery key", source };
     let mut sealed = ArmoredWriter::wrap_output(Vec::new(), Format::AsciiArmor).map_err(failed)?;
@@ -37,7 +37,7 @@ pub fn text(recipients: &[Recipient], text: &str) -> Result<Secret, Error> {
     Ok(Secret::from(String::from_utf8_lossy(&sealed).into_owned()))
 }
 
-/// Encrypts what is written to it. It must be finished.
+/// Encrypts what is written to the result. The caller must finish it.
 pub fn stream<W: Write>(recipients: &[Recipient], output: W) -> Result<StreamWriter<W>, Error> {
     let doing = "encrypting to the recipients";
     let encryptor = Encryptor::with_recipients(recipients.iter().map(|recipient| recipient as &dyn age::Recipient));
@@ -45,7 +45,7 @@ pub fn stream<W: Write>(recipients: &[Recipient], output: W) -> Result<StreamWri
     encryptor.wrap_output(output).map_err(|source| Error::Seal { doing, source })
 }
 
-/// Whether a text was sealed.
+/// Whether a text is encrypted.
 pub fn is_sealed(text: &Secret) -> bool {
     text.reveal().starts_with(HEAD)
 }

@@ -1,7 +1,7 @@
-//! The site's keys for UEFI Secure Boot. A machine that has them starts what is signed with them, and, unless the operator does
-//! not want it, what Microsoft has signed.
+//! The site's keys for UEFI Secure Boot. A machine that has them boots what is signed with them and, unless the
+//! operator excluded it, what Microsoft has signed.
 //!
-//! Everything is in one file of the data folder, so that each change is whole.
+//! Everything is in one file of the data folder, so that each change is atomic.
 
 mod stored;
 
@@ -18,7 +18,7 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::keys::pkcs11;
 
-/// The file in the data folder.
+/// Name of the file in the data folder.
 pub const FILE: &str = "secure-boot.json";
 
 /// The keys of a site.
@@ -31,29 +31,29 @@ pub struct SecureBoot {
     next_db: Option<SigningKey>,
 }
 
-/// The keys to begin with: those that are not imported are made.
+/// The initial keys of a site. Keys that are not imported are made.
 #[derive(Default)]
 pub struct Beginning {
-    /// The platform key.
+    /// Platform key.
     pub pk: Option<Imported>,
-    /// The key that signs changes of the lists.
+    /// Key exchange key, which signs changes of the signature lists.
     pub kek: Option<Imported>,
-    /// The key that signs programs.
+    /// Signature key, which signs programs.
     pub db: Option<Imported>,
-    /// Leaves Microsoft's certificates out.
+    /// Whether to exclude Microsoft's certificates.
     pub without_microsoft: bool,
 }
 
-/// A signed update of a variable of the firmware.
+/// A signed update of a firmware variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// The variable.
+    /// The variable to write.
     pub variable: Variable,
-    /// Whether it replaces what the variable has, or adds to it.
+    /// Whether the update replaces the variable's content or adds to it.
     pub write: Write,
-    /// Its lists without a signature (an EFI_SIGNATURE_LIST each).
+    /// The content without a signature: EFI_SIGNATURE_LIST structures.
     pub lists: Vec<u8>,
-    /// Time, signature and lists: what follows the attributes in efivarfs.
+    /// Time stamp, signature and content: what follows the attributes in efivarfs.
     pub signed: Vec<u8>,
 }
 
@@ -61,10 +61,10 @@ impl SecureBoot {
     /// The keys of this data folder, if it has any.
     pub fn open(data: &DataDir) -> Result<Option<Self>, Error> {
         let Some(text) = data.read(FILE)? else { return Ok(None) };
-        // Not in the words of the library: they may repeat a part of a key.
+        // Without the parser's message, which may contain part of a key.
         let stored: Stored = serde_json::from_str(&text).map_err(|error| {
             let message = format!(
-                "{:?} does not have the keys for Secure Boot as slipway writes them (line {}, column {}): restore it \
+                "{:?} does not have slipway's format of Secure Boot keys (line {}, column {}): restore it \
                  from a backup",
                 data.path(FILE),
                 error.line(),
@@ -75,18 +75,18 @@ impl SecureBoot {
         Self::new(stored).map(Some)
     }
 
-    /// Makes or imports the keys of a site. Fails if it has some.
+    /// Makes or imports the keys of a site. Fails if the site already has keys.
     pub fn begin(data: &DataDir, beginning: Beginning, now: OffsetDateTime) -> Result<Self, Error> {
         let has_none = || match data.read(FILE)? {
             None => Ok(()),
             Some(_) => {
-                let message = "there are keys for Secure Boot in this data folder; `slipway-server keys show` shows them, and \
-                               `slipway-server keys rotate` replaces the one that signs programs";
+                let message = "this data folder already has Secure Boot keys; `slipway-server keys show` shows them, \
+                               and `slipway-server keys rotate` replaces the one that signs programs";
                 Err(Error::refused(ErrorCode::Conflict, message))
             }
         };
         has_none()?;
-        // Before the folder is locked: a token may be slow, and the server does not start meanwhile.
+        // Done before the folder is locked: a token may be slow, and the lock would keep the server from starting.
         let pk = key(beginning.pk, "slipway Secure Boot platform key (PK)", now)?;
         let kek = key(beginning.kek, "slipway Secure Boot key exchange key (KEK)", now)?;
         let db = key(beginning.db, &signer_name(now), now)?;
@@ -113,19 +113,19 @@ impl SecureBoot {
         Ok(Self { stored, owner, pk, kek, db, next_db })
     }
 
-    /// What signs boot files.
+    /// The key that signs boot files.
     pub fn signer(&self) -> &SigningKey {
         &self.db
     }
 
-    /// The certificates of the site by their use.
+    /// The site's certificates, each with its use.
     pub fn certificates(&self) -> Vec<(&'static str, &Certificate)> {
         let own = [("PK", &self.pk), ("KEK", &self.kek), ("db", &self.db)];
         let next = self.next_db.iter().map(|key| ("next db", key));
         own.into_iter().chain(next).map(|(name, key)| (name, key.certificate())).collect()
     }
 
-    /// The PKCS #11 URIs of keys that are in tokens, by the use of the keys.
+    /// The PKCS #11 URIs of keys that are in tokens, each with the key's use.
     pub fn in_tokens(&self) -> Vec<(&'static str, &str)> {
         let own = [("PK", &self.stored.pk), ("KEK", &self.stored.kek), ("db", &self.stored.db)];
         let next = self.stored.next_db.iter().map(|key| ("next db", key));
@@ -133,39 +133,39 @@ impl SecureBoot {
         uris.filter(|(_, key)| pkcs11::is_uri(key)).collect()
     }
 
-    /// The SHA-256 of the platform key's certificate, in hexadecimal, by which a machine with these keys is known.
+    /// SHA-256 of the platform key's certificate, in hexadecimal, which identifies machines with these keys.
     pub fn platform_key(&self) -> String {
         hex(&self.pk.certificate().sha256())
     }
 
-    /// Whether the lists have Microsoft's certificates too.
+    /// Whether the signature lists include Microsoft's certificates.
     pub fn has_microsoft(&self) -> bool {
         self.stored.microsoft
     }
 
-    /// What may not start any more.
+    /// Certificates and programs that must no longer boot.
     pub fn revoked(&self) -> &[Revoked] {
         &self.stored.revoked
     }
 
-    /// Begins to replace the key that signs programs: machines are given both, and the old one goes on signing.
+    /// Begins to replace the signature key: machines get both keys, and the old one continues to sign.
     pub fn begin_rotation(data: &DataDir, imported: Option<Imported>, now: OffsetDateTime) -> Result<Self, Error> {
         let has_none = |keys: &Self| match keys.next_db {
             None => Ok(()),
             Some(_) => {
-                let message = "a new key is there already; end the rotation with `slipway-server keys rotate --finish` or --cancel";
+                let message = "a rotation is already in progress; end it with `slipway-server keys rotate --finish` or \
+                               --cancel";
                 Err(Error::refused(ErrorCode::Conflict, message))
             }
         };
         has_none(&Self::open(data)?.ok_or_else(no_keys)?)?;
-        // Before the folder is locked, as in `begin`.
+        // Done before the folder is locked, for the same reason as in `begin`.
         let key = key(imported, &signer_name(now), now)?;
         Self::change(data, |keys| {
             has_none(keys)?;
             if key.certificate == keys.db.certificate().to_pem() {
-                // At the end of the rotation, it would be revoked and nothing would start any more.
-                let message =
-                    "the new key is the one that signs already; give another with --key, or leave it out to make one";
+                // The end of the rotation would revoke it, and nothing would boot any more.
+                let message = "the new key is the current one; give another with --key, or leave --key out to make one";
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
             keys.stored.next_db = Some(key);
@@ -173,7 +173,7 @@ impl SecureBoot {
         })
     }
 
-    /// Ends the rotation: the new key signs, and what the old one signed may not start any more.
+    /// Ends the rotation: the new key signs, and what the old one signed no longer boots.
     pub fn finish_rotation(data: &DataDir) -> Result<Self, Error> {
         Self::change(data, |keys| {
             let next = keys.stored.next_db.take().ok_or_else(no_rotation)?;
@@ -183,12 +183,12 @@ impl SecureBoot {
         })
     }
 
-    /// Forgets the new key.
+    /// Cancels the rotation and removes the new key.
     pub fn cancel_rotation(data: &DataDir) -> Result<Self, Error> {
         Self::change(data, |keys| keys.stored.next_db.take().map(drop).ok_or_else(no_rotation))
     }
 
-    /// Lets a program no longer start, by its digest (Authenticode, SHA-256).
+    /// Revokes a program by its digest (Authenticode, SHA-256).
     pub fn revoke(data: &DataDir, digest: [u8; 32]) -> Result<Self, Error> {
         Self::change(data, |keys| {
             let program = Revoked::Program(hex(&digest));
@@ -207,16 +207,16 @@ impl SecureBoot {
         Self::new(keys.stored)
     }
 
-    /// Updates of all variables, in the order in which a machine in Setup Mode takes them. They are signed as if the machine had
-    /// the keys already, so they are right on a machine that has them, too. Firmware takes only those that are later than the
-    /// ones before.
+    /// Signed updates of all variables, in the order in which a machine in Setup Mode accepts them. They are signed
+    /// with the site's keys, so a machine that already has the keys accepts them too. Firmware accepts only updates
+    /// with a later time stamp than the previous ones.
     pub fn updates(&self, now: OffsetDateTime) -> Result<Vec<Update>, Error> {
         let signed = |variable: Variable| {
             let signer = match variable {
                 Variable::Pk | Variable::Kek => &self.pk,
                 Variable::Db | Variable::Dbx => &self.kek,
             };
-            // What else may not start, such as what Microsoft has revoked, stays so.
+            // Other revocations, such as Microsoft's, are kept.
             let write = if variable == Variable::Dbx { Write::Append } else { Write::Replace };
             let lists = lists::build(&self.entries(variable)?);
             let signed = update(variable, write, &lists, now, signer).map_err(failed("signing"))?;
@@ -226,8 +226,9 @@ impl SecureBoot {
         Variable::ENROLMENT.into_iter().filter(wanted).map(signed).collect()
     }
 
-    /// Register 7 of the TPM of a machine that has these keys, enforces them and starts boot files of the site, in hexadecimal. It
-    /// is another on a machine that had a dbx before, or has cards that are started too.
+    /// The value of TPM register 7, in hexadecimal, on a machine that has these keys, enforces them and boots the
+    /// site's boot files. The value differs on a machine that had a dbx before, or has cards whose option ROMs are
+    /// started.
     pub fn register_7(&self) -> Result<String, Error> {
         let lists = [Variable::Pk, Variable::Kek, Variable::Db, Variable::Dbx];
         let entries = lists.map(|variable| self.entries(variable).map(|entries| (variable, entries)));
@@ -277,15 +278,15 @@ fn new_owner() -> Uuid {
 
 /// There are no keys in the data folder.
 pub fn no_keys() -> Error {
-    let message = "there are no keys for Secure Boot in this data folder: make them with `slipway-server keys init`";
+    let message = "this data folder has no Secure Boot keys: make them with `slipway-server keys init`";
     Error::refused(ErrorCode::NotFound, message)
 }
 
 fn no_rotation() -> Error {
-    Error::refused(ErrorCode::NotFound, "there is no new key: begin with `slipway-server keys rotate`")
+    Error::refused(ErrorCode::NotFound, "no rotation is in progress: begin one with `slipway-server keys rotate`")
 }
 
-/// What was done, with a file that its owner can replace.
+/// An error that names the operation, for a fault in a file that the operator can restore.
 fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(doing: &'static str) -> impl Fn(E) -> Error {
     move |source| Error::SecureBoot { doing, source: source.into() }
 }

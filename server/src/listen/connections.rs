@@ -1,8 +1,8 @@
-//! The open connections of one port, and which of them must make room for others.
+//! The open connections of one port, and which of them are closed to make room for others.
 //!
-//! A stranger has shown no node's certificate. Where there is no room for another connection, the stranger that has
-//! waited longest without a request is closed. So whoever only holds connections open keeps nobody out, also not
-//! those with the same address.
+//! A stranger is a client without a node's certificate. If there is no room for a new connection, the stranger that has
+//! waited longest without a request is closed. So a client that only holds connections open cannot keep others out,
+//! even others with the same address.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::take;
@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use crate::base::limits::Connections;
 use crate::base::rate::Origin;
 
-/// Failed handshakes of which the log has the reason, between two calls of [`Table::turned_away`].
+/// Number of failed handshakes whose reason is logged between two calls of [`Table::turned_away`].
 const TOLD_HANDSHAKES: u64 = 10;
 
 /// All connections of one port.
@@ -39,7 +39,7 @@ struct Open {
     task: Option<AbortHandle>,
 }
 
-/// Connections with a limit in common.
+/// Connections that share a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Group {
     Strangers(Origin),
@@ -49,31 +49,31 @@ enum Group {
 #[derive(Debug, Default)]
 struct Members {
     count: usize,
-    /// Those without a request. The smallest number is the oldest connection.
+    /// Connections without a request. The smallest number is the oldest connection.
     idle: BTreeSet<u64>,
 }
 
-/// What happened since it was last told.
+/// Numbers since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnedAway {
-    /// New connections that were closed at once.
+    /// New connections that were closed immediately.
     pub refused: u64,
-    /// Idle connections that made room.
+    /// Idle connections that were closed to make room.
     pub replaced: u64,
-    /// Requests that were refused, because too many strangers had one.
+    /// Requests refused because too many strangers had one in progress.
     pub requests: u64,
     /// TLS handshakes that failed.
     pub handshakes: u64,
 }
 
-/// A place in the table, until it is dropped.
+/// A connection's place in the table. Freed on drop.
 #[derive(Debug)]
 pub struct Slot {
     table: Arc<Table>,
     id: u64,
 }
 
-/// A request in progress. Its connection is not closed to make room.
+/// A request in progress. Its connection is not closed to make room for others.
 #[derive(Debug)]
 pub struct Busy(Arc<Slot>);
 
@@ -83,11 +83,12 @@ impl Table {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// A place for a new connection, or none.
+    /// A place for a new connection. `None` if there is no room.
     pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Slot> {
         let group = Group::Strangers(Origin::of(from));
         let mut state = self.lock();
         let mut full = state.groups.get(&group).is_some_and(|members| members.count >= self.limits.of_address);
+        // An address that is full replaces a connection of its own, so it cannot close those of others.
         let oldest = if full {
             state.groups.get(&group).and_then(|members| members.idle.first().copied())
         } else {
@@ -115,7 +116,7 @@ impl Table {
         Some(Slot { table: Arc::clone(self), id })
     }
 
-    /// Sets the task of a connection, which is ended if the connection must make room.
+    /// Sets the task of a connection. It is aborted if the connection must make room.
     pub fn set_task(&self, id: u64, task: AbortHandle) {
         if let Some(open) = self.lock().open.get_mut(&id) {
             open.task = Some(task);
@@ -127,14 +128,14 @@ impl Table {
         self.lock().turned_away.refused += 1;
     }
 
-    /// Counts a TLS handshake that failed. True if few have, so that the reasons do not fill the log.
+    /// Counts a failed TLS handshake. Returns whether to log its reason, so that failures do not fill the log.
     pub fn failed_handshake(&self) -> bool {
         let turned_away = &mut self.lock().turned_away;
         turned_away.handshakes += 1;
         turned_away.handshakes <= TOLD_HANDSHAKES
     }
 
-    /// What happened since the last call.
+    /// The numbers since the last call.
     pub fn turned_away(&self) -> TurnedAway {
         take(&mut self.lock().turned_away)
     }
@@ -145,7 +146,7 @@ impl Table {
 }
 
 impl State {
-    /// The groups that a connection belongs to.
+    /// The groups that count a connection.
     fn members(&mut self, group: &Group) -> impl Iterator<Item = &mut Members> {
         let strangers = matches!(group, Group::Strangers(_)).then_some(&mut self.strangers);
         [self.groups.entry(group.clone()).or_default()].into_iter().chain(strangers)
@@ -161,7 +162,7 @@ impl State {
         }
     }
 
-    /// Forgets a connection, unless that was done before.
+    /// Removes a connection from the table, unless it was already removed.
     fn forget(&mut self, id: u64) -> Option<AbortHandle> {
         let Open { group, task } = self.open.remove(&id)?;
         self.leave(id, &group);
@@ -170,12 +171,12 @@ impl State {
 }
 
 impl Slot {
-    /// Its number in the table.
+    /// Number of the connection in the table.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Moves the connection to those of a node. False if the node has too many.
+    /// Makes the connection one of a node. Returns false if the node has too many.
     pub fn belongs_to(&self, node: &str) -> bool {
         let group = Group::Node(node.to_owned());
         let mut state = self.table.lock();
@@ -192,7 +193,8 @@ impl Slot {
         true
     }
 
-    /// Begins a request. None if so many strangers have one that the rest of the places is kept for new connections.
+    /// Begins a request. `None` if too many strangers have one in progress; the remaining places are for new
+    /// connections.
     pub fn begin(self: &Arc<Self>) -> Option<Busy> {
         let limits = self.table.limits;
         let mut state = self.table.lock();
@@ -212,7 +214,7 @@ impl Slot {
     }
 }
 
-/// How many strangers of so many may have a request.
+/// How many of this number of strangers may have a request in progress. The others can be closed for new connections.
 fn most_busy(strangers: usize) -> usize {
     strangers - (strangers / 4).max(1)
 }

@@ -1,7 +1,7 @@
-//! Accepts connections, with or without TLS, and serves HTTP/1.1 on them until told to stop.
+//! Accepts connections, with or without TLS, and serves HTTP/1.1 on them until stopped.
 //!
-//! Each connection has its own task from its first byte, so that a slow handshake delays nobody. `axum::serve` is not
-//! used because it has no time-outs for headers.
+//! Each connection has a separate task from its first byte, so that a slow handshake delays no other. `axum::serve` is
+//! not used, because it has no time-outs for headers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -34,17 +34,17 @@ use crate::keys::ca::subject;
 use crate::listen::connections::{Busy, Slot, Table, TurnedAway};
 use crate::listen::live_keys::LiveKeys;
 
-/// Pause after accept(2) failed, most likely for lack of file descriptors.
+/// Pause after accept(2) failed, most likely because of missing file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a stop waits for requests in progress.
+/// How long to wait for requests in progress when stopping.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the log says how many connections were turned away.
+/// Interval at which the numbers of refused connections are logged.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// The body of the answer to a request that there is no room for, as the API would write it.
+/// Body of the answer when there is no room for a request, in the API's format.
 const BUSY: &[u8] =
-    br#"{"code":"unavailable","message":"the server answers too many requests of unknown clients","causes":[]}"#;
+    br#"{"code":"unavailable","message":"the server has too many requests of unknown clients","causes":[]}"#;
 
-/// What all connections of one port share.
+/// State shared by all connections of one port.
 struct Port {
     name: &'static str,
     tls: Option<TlsAcceptor>,
@@ -60,15 +60,15 @@ struct Port {
 pub struct Listener {
     /// The socket.
     pub socket: TcpListener,
-    /// Its name in the log.
+    /// Name of the port in the log.
     pub name: &'static str,
-    /// With which it speaks TLS, if it does.
+    /// TLS settings. `None` for plain HTTP.
     pub tls: Option<TlsAcceptor>,
-    /// How many connections it has.
+    /// Limits on its connections.
     pub connections: Connections,
 }
 
-/// Serves one listening socket until `stopping` becomes true and the requests in progress are done.
+/// Serves one listening socket until `stopping` becomes true and the requests in progress are finished.
 pub async fn run(
     listener: Listener,
     router: Router,
@@ -80,7 +80,7 @@ pub async fn run(
     let table = Table::new(connections);
     let handshakes = Buckets::new("handshakes", limits.handshakes, Instant::now);
     let port = Arc::new(Port { name, tls, router, limits, keys, table, handshakes, stopping: stopping.clone() });
-    // Every connection holds a sender. The receiver ends with the last of them.
+    // Every connection holds a sender, so the receiver ends with the last connection.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     let mut tell = interval(TELL_EVERY);
     tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,11 +119,11 @@ pub async fn run(
 }
 
 impl Port {
-    /// Logs how many clients were turned away, and not each of them: they would fill the log.
+    /// Logs only numbers of refused clients, because a line for each would fill the log.
     fn tell(&self) {
         let (port, TurnedAway { refused, replaced, requests, handshakes }) = (self.name, self.table.turned_away());
         if refused + replaced + requests > 0 {
-            tracing::warn!(port, refused, replaced, requests, "too many connections; clients were turned away");
+            tracing::warn!(port, refused, replaced, requests, "too many connections; some were refused");
         }
         if handshakes > 0 {
             tracing::info!(port, handshakes, "TLS handshakes failed");
@@ -132,26 +132,26 @@ impl Port {
 }
 
 async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: Arc<Slot>) {
-    // Answers are written at once. Waiting to fill packets would only delay them.
+    // Answers are written at once, so waiting to fill packets would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %address, "setting TCP_NODELAY");
     }
-    // A client that takes nothing for so long is cut off by the kernel, whether it is gone or does not read (tcp(7)).
-    // One that reads slowly is not. The limits are far below 2^32 ms.
+    // The kernel closes the connection of a client that accepts no data for this time, whether it is gone or does not
+    // read (tcp(7)), but not that of a slow reader. The limits are far below 2^32 ms.
     let stall = u32::try_from(port.limits.stall.as_millis()).unwrap_or(u32::MAX);
     if let Err(error) = set_tcp_user_timeout(&stream, stall) {
         tracing::debug!(%error, %address, "setting TCP_USER_TIMEOUT");
     }
-    // Boxed, because most of what an attacker opens never gets here, and a task is as large as its largest future.
+    // Boxed, because a task is as large as its largest future, and most connections of an attacker never get here.
     let Some(tls) = &port.tls else {
         return Box::pin(serve(port, stream, Peer { address, certificate: None }, slot)).await;
     };
     let accept = async {
-        // A client that hangs up without sending anything only checked that the server is there: a machine that tries
-        // its interfaces, or a health check.
+        // A client that closes the connection without sending anything only checked that the server is reachable, such
+        // as a machine trying its interfaces, or a health check.
         match stream.peek(&mut [0]).await {
             Ok(0) => Ok(None),
-            // A handshake costs more than anything else that a stranger may do.
+            // A handshake is the most expensive thing that a stranger can cause.
             _ if port.handshakes.take(address.ip()).is_err() => {
                 port.table.refuse();
                 Ok(None)
@@ -167,7 +167,7 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
     match handshake {
         Ok(Ok(None)) => tracing::debug!(%address, "connection closed before its handshake"),
         Ok(Ok(Some(stream))) => {
-            // The verifier has accepted the certificate, or there is none.
+            // If there is a certificate, the verifier has accepted it.
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let certificate = certificate.and_then(subject);
             if certificate.as_ref().is_none_or(|subject| slot.belongs_to(&subject.key)) {
@@ -234,7 +234,7 @@ where
             }
             () = &mut age, if !closes => closes = true,
             () = &mut revoked => {
-                tracing::info!(%address, "connection closed: its key is no longer that of a node");
+                tracing::info!(%address, "connection closed: its key is no longer valid for the node");
                 return;
             }
             _ = stopping.wait_for(|stopping| *stopping), if !stops => stops = true,
@@ -243,13 +243,13 @@ where
             return;
         }
         if closes || stops {
-            // Finishes the request in progress. Calling it again does nothing.
+            // Finishes the request in progress. Further calls have no effect.
             http.as_mut().graceful_shutdown();
         }
     }
 }
 
-/// The answer to a stranger's request while too many others have one.
+/// The answer to a stranger's request if too many others are in progress.
 fn no_room() -> axum::response::Response {
     let mut response = axum::response::Response::new(Body::from(BUSY));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -258,7 +258,7 @@ fn no_room() -> axum::response::Response {
     response
 }
 
-/// The body of an answer. The request is in progress until it is sent.
+/// Body of an answer. The request counts as in progress until it is sent.
 struct Answer {
     body: Body,
     _busy: Option<Busy>,

@@ -1,5 +1,5 @@
-//! The keys that nodes have now. Open connections follow them, so that the connection of a key ends soon after an
-//! operator, or another machine, took the node from it. Each request is checked anyway; this ends what is in progress.
+//! The current keys of all nodes. Open connections watch them, so that a connection ends soon after an operator or
+//! another machine replaced its node's key. Each request is checked anyway; this ends requests in progress.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
 use crate::store::{Store, nodes};
 
-/// How often the store is read. Commands of operators change it from other processes.
+/// Interval at which the store is read. Operators' commands change it from other processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a connection stays open after its key was revoked.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The keys, by the ids of their nodes.
+/// Fingerprints of the keys, by node id.
 #[derive(Debug)]
 pub struct LiveKeys {
     store: Store,
@@ -30,11 +30,11 @@ impl LiveKeys {
         Self { store, keys: watch::Sender::default() }
     }
 
-    /// Follows the store for as long as the server runs.
+    /// Watches the store as long as the server runs.
     pub async fn follow(&self) {
         loop {
             if let Err(error) = self.look().await {
-                tracing::error!(error = chain(&error), "looking for keys that are no longer those of nodes");
+                tracing::error!(error = chain(&error), "reading the keys of nodes");
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -42,20 +42,20 @@ impl LiveKeys {
 
     async fn look(&self) -> Result<(), Error> {
         let keys = nodes::live_keys(&mut *self.store.read().await?).await?;
-        // Also if nothing changed: a key may have come and gone in between.
+        // Sent even if nothing changed, because a key may have come and gone in between.
         self.keys.send_replace(keys);
         Ok(())
     }
 
-    /// Returns a while after this key ceased to be the node's. What its machine asks in the meantime is refused with
-    /// the reason. If the key was not the node's to begin with, each request is refused, and nothing needs to be ended.
+    /// Returns a while after this key stopped being the node's key. Requests in the meantime are refused with the
+    /// reason. If the key was never the node's, every request is refused, and nothing needs to be ended.
     pub async fn revoked(&self, subject: &Subject) {
         let mut keys = self.keys.subscribe();
         let differs = |keys: &HashMap<String, String>| keys.get(&subject.node) != Some(&subject.key);
         let mut was_live = false;
-        // The channel is closed only when the server ends.
+        // The channel closes only when the server ends.
         loop {
-            // What was seen last may be older than this key.
+            // The last list may be older than this key, so the store is read.
             if differs(&keys.borrow_and_update()) {
                 match self.is_live(subject).await {
                     Ok(true) => was_live = true,

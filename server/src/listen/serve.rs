@@ -1,4 +1,4 @@
-//! The server: binds, serves, stops.
+//! The server: binds its sockets, serves, and stops.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Permissions};
@@ -40,48 +40,50 @@ use crate::store;
 use crate::store::{Store, settings};
 use tokio_rustls::TlsAcceptor;
 
-/// As many as NICo's metadata service accepts, and as cloud-init tries for one failing report.
+/// Reports per minute about one run: as many as NICo's metadata service accepts, and as cloud-init sends for one
+/// failing report.
 const REPORTS_A_MINUTE: usize = 10;
-/// Enough for a step that reports its progress twice a second.
+/// Reports per minute with one token, enough for a step that reports its progress twice a second.
 const TOKEN_REPORTS_A_MINUTE: usize = 120;
-/// cloud-init's data sources request each key separately, some twenty times at a boot.
+/// Metadata requests per minute from one node. cloud-init's data sources request each key separately, about twenty
+/// times in a boot.
 const METADATA_A_MINUTE: usize = 120;
 
-/// How often the log of the database is emptied, if there is anything in it.
+/// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
 
-/// What a server is started with.
+/// Settings that a server is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The data folder.
     pub data: PathBuf,
     /// URL at which machines reach the server.
     pub url: ServerUrl,
-    /// Where to listen for HTTPS.
+    /// Address and port for HTTPS.
     pub listen: SocketAddr,
-    /// Where to serve boot files without TLS, if anywhere.
+    /// Address and port for boot files without TLS, if any.
     pub boot_listen: Option<SocketAddr>,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
-    /// The folder of prebuilt parts, which boot files are made of.
+    /// Folder of prebuilt parts, from which boot files are made.
     pub parts: PathBuf,
-    /// Addresses of proxies that say which machine fetches a boot file.
+    /// Addresses of proxies that are trusted to name the machine that fetches a boot file.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Where network boot is offered beside a DHCP server of somebody else.
+    /// Interfaces where network boot is offered beside somebody else's DHCP server.
     pub pxe: pxe::Settings,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
     pub max_capture: u64,
-    /// What is asked of every machine.
+    /// What every machine must prove.
     pub policy: Policy,
     /// File with the certificates of TPM manufacturers that the site trusts, in PEM.
     pub ek_ca: Option<PathBuf>,
-    /// What clients may cost.
+    /// Limits on what clients may cost.
     pub limits: Limits,
 }
 
-/// `https://HOST[:PORT]`.
+/// The server's URL: `https://HOST[:PORT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
     text: String,
@@ -109,10 +111,10 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// How often a server leaves a sign of life in the data folder.
+/// Interval at which a server updates the time of its lock file.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-/// A server that listens but does not answer yet.
+/// A server whose sockets are bound, but that does not answer yet.
 pub struct Server {
     https: TcpListener,
     boot: Option<TcpListener>,
@@ -122,25 +124,26 @@ pub struct Server {
     certificate: Arc<Certificate>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
-    /// Keeps other servers off the data folder, and says by its time when this one last ran.
+    /// Prevents other servers on the data folder. Its modification time shows when this one last ran.
     lock: File,
 }
 
 impl Server {
-    /// Opens the data folder, unless another server runs on it, binds the sockets, and creates what the folder lacks.
-    /// Changes the certificate and the URL last, when nothing is left that is likely to fail.
+    /// Opens the data folder (unless another server runs on it), binds the sockets, and creates what the folder lacks.
+    /// The certificate and the URL are changed last, when nothing likely to fail is left.
     pub async fn bind(config: Config) -> Result<Self, Error> {
         Self::bind_with_clock(config, Instant::now).await
     }
 
-    /// Like [`Self::bind`], with another clock for the rate limits. With a clock that stands still, a slow machine
-    /// refuses the same requests as a fast one.
+    /// Like [`Self::bind`], with another clock for the rate limits. With a clock that stands still, tests on slow
+    /// machines refuse the same requests as on fast ones.
     pub async fn bind_with_clock(config: Config, clock: fn() -> Instant) -> Result<Self, Error> {
         let limits = Arc::new(config.limits.clone().within(raise_open_files()));
         let names = names(&config);
         check_names(&names)?;
         if let Some(folder) = &config.boot {
             check_apart(&config.data, folder)?;
+            // An existing folder is checked before anything is created. A missing one is made after binding sockets.
             if folder.try_exists().unwrap_or(true) {
                 check_boot_folder(folder)?;
             }
@@ -173,8 +176,8 @@ impl Server {
         store::commit(transaction).await?;
         if any_boot && config.policy.require == Proof::Attested {
             tracing::warn!(
-                "machines are let in whatever they booted; make boot files again with `slipway-server media build`, then \
-                 run `slipway-server media require built`"
+                "machines are admitted whatever they booted; make boot files again with `slipway-server media build`, \
+                 then run `slipway-server media require built`"
             );
         }
         let (stop, stopping) = watch::channel(false);
@@ -208,20 +211,20 @@ impl Server {
         Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, lock })
     }
 
-    /// The address on which it listens for HTTPS.
+    /// The address and port that it listens on for HTTPS.
     pub fn https_address(&self) -> Result<SocketAddr, Error> {
         address(&self.https)
     }
 
-    /// The address on which it serves boot files without TLS.
+    /// The address and port that it serves boot files on without TLS.
     pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
         self.boot.as_ref().map(address).transpose()
     }
 
-    /// Answers requests until `shutdown` completes. Then polls are answered at once, and other requests get ten seconds
-    /// to finish.
+    /// Answers requests until `shutdown` completes. Then polls are answered immediately, and other requests get ten
+    /// seconds to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
-        // As it was bound, so that it is known before the listener is given away.
+        // Read before the listener is moved away.
         let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
         let (app, limits) = (&self.app, &self.app.limits);
         let keys = Arc::new(LiveKeys::new(app.store.clone()));
@@ -230,7 +233,7 @@ impl Server {
             let mut interval = tokio::time::interval(SIGN_OF_LIFE);
             loop {
                 interval.tick().await;
-                // Only `status` of a stopped server is less exact without it.
+                // If this fails, only `status` of a stopped server is less exact.
                 let _ = lock.set_modified(SystemTime::now());
             }
         };
@@ -273,7 +276,7 @@ impl Server {
     }
 }
 
-/// Empties the log of the database from time to time, where something of what was removed may be left.
+/// Empties the database's write-ahead log regularly, because it may still contain removed secrets.
 async fn keep_erased(app: &App) {
     let log = app.data.path("slipway.db-wal");
     loop {
@@ -292,12 +295,12 @@ fn names(config: &Config) -> BTreeSet<String> {
     if !config.listen.ip().is_unspecified() {
         names.insert(config.listen.ip().to_string());
     }
-    // As they are in certificates, so that they compare.
+    // In the form that certificates have, so that they can be compared.
     let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
     names.iter().map(written).collect()
 }
 
-/// Refuses names that no certificate can be made for.
+/// Refuses names that cannot be in a certificate.
 fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
     match names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
         None => Ok(()),
@@ -308,7 +311,7 @@ fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
     }
 }
 
-/// Makes the folder of boot files if it is missing, and those above it. Anybody may read what is in it.
+/// Makes the boot folder and its parents if they are missing. Anybody may read the folder's content.
 fn make_boot_folder(folder: &Path) -> Result<(), Error> {
     let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
     if folder.exists() {
@@ -341,7 +344,7 @@ fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAccept
     for root in authority.roots() {
         roots.add(root).map_err(failed("trusting ca.pem"))?;
     }
-    // A client without a certificate can enrol, or authenticate by its JWT. A certificate must be ours.
+    // Clients without a certificate may enrol, or authenticate with a JWT. A certificate must be from our authority.
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()

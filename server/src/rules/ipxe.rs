@@ -6,24 +6,24 @@ const INSTALL: &str = include_str!("../../../ipxe/install.ipxe");
 const DISK: &str = include_str!("../../../ipxe/disk.ipxe");
 const UNSUPPORTED: &str = include_str!("../../../ipxe/unsupported.ipxe");
 
-/// The first stage, the same for every machine.
+/// The first script, which is the same for every machine.
 pub const FIRST: &str = include_str!("../../../ipxe/first.ipxe");
 
-/// What is known about the machine that asks.
+/// What the server knows about the machine that requests a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It has not all identifiers of a node, or those of several.
+    /// The machine lacks some of a node's identifiers, or has those of several nodes.
     No,
-    /// It has the identifiers of a node.
+    /// The machine has a node's identifiers.
     Node {
-        /// The node's state.
+        /// State of the node.
         state: NodeState,
-        /// State of its newest run.
+        /// State of the node's newest run, if it has one.
         run: Option<RunState>,
     },
 }
 
-/// The script for a machine. `build_arch` is iPXE's own architecture, its setting `buildarch`.
+/// The script for a machine. `build_arch` is iPXE's own architecture, from its setting `buildarch`.
 pub fn script(known: &Known, build_arch: &str) -> String {
     if boots_from_disk(known) {
         return DISK.to_owned();
@@ -35,7 +35,7 @@ pub fn script(known: &Known, build_arch: &str) -> String {
     INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
 }
 
-/// Whether the machine has nothing to install.
+/// Whether the machine has nothing to install and boots from its disk.
 pub fn boots_from_disk(known: &Known) -> bool {
     let Known::Node { state, run, .. } = known else { return false };
     match state {
@@ -46,8 +46,8 @@ pub fn boots_from_disk(known: &Known) -> bool {
     }
 }
 
-/// The folder of boot files, named as uname(2) names the machine, and its first serial port. iPXE built for 32-bit BIOS
-/// runs on 64-bit machines and can start a 64-bit kernel.
+/// Folder of boot files, named like uname(2)'s machine, and first serial port. An iPXE for 32-bit BIOS runs on 64-bit
+/// machines and can boot a 64-bit kernel.
 fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
     match build_arch {
         "x86_64" | "i386" => Some(("x86_64", "ttyS0")),

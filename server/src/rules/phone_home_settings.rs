@@ -1,4 +1,4 @@
-//! Settings of an operating system, a workflow or a run for the report of the installed system.
+//! Phone-home settings of an operating system, a workflow or a run.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
@@ -6,7 +6,7 @@ use slipway_user_data::{Block, Post, UnknownKey};
 
 use crate::base::error::Error;
 
-/// cloud-init's own default. It is written out because cloud-init 22.4 logs a traceback if there is none
+/// cloud-init's own default. It is written explicitly, because cloud-init 22.4 logs a traceback without it
 /// (cloudinit/config/cc_phone_home.py).
 const TRIES: u32 = 10;
 
@@ -38,19 +38,19 @@ impl utoipa::PartialSchema for PostKeys {
 
 impl utoipa::ToSchema for PostKeys {}
 
-/// The settings of an operating system, a workflow or a run. `None` leaves a setting to the next of them.
+/// The settings of an operating system, a workflow or a run. `None` means that the more general one decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhoneHomeSettings {
-    /// Whether it reports.
+    /// Whether the installed system reports.
     pub on: Option<bool>,
-    /// What it posts.
+    /// Which keys it posts.
     pub post: Option<PostKeys>,
-    /// How many times it tries.
+    /// Number of attempts.
     pub tries: Option<u32>,
 }
 
 impl PhoneHomeSettings {
-    /// These settings, and those of `other` where these are `None`.
+    /// These settings, with those of `other` where they are `None`.
     pub fn or(self, other: PhoneHomeSettings) -> Self {
         Self { on: self.on.or(other.on), post: self.post.or(other.post), tries: self.tries.or(other.tries) }
     }
@@ -64,7 +64,7 @@ impl PhoneHomeSettings {
         Ok(())
     }
 
-    /// The block of a system that reports to this URL.
+    /// The cloud-config block for reports to this URL.
     pub fn block(self, url: String) -> Block {
         let post = self.post.map_or(Post::All, |keys| keys.0);
         Block { url, post, tries: Some(self.tries.unwrap_or(TRIES)) }

@@ -1,19 +1,19 @@
-//! Shell snippets that report external steps: one function, wrapped for several installers.
+//! Shell snippets that report external steps: one shell function, wrapped for several installers.
 
 use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// `slipway_report` with placeholders.
+/// The shell function `slipway_report` with placeholders.
 const FUNCTION: &str = include_str!("snippet/report.sh");
-/// Where the function is kept between commands that each have their own shell.
+/// File with the function, for installers that run each command in a separate shell.
 const FILE: &str = "/run/slipway-report.sh";
-/// The debconf value that holds the shell function, and the file that carries it into the installed system.
+/// Name of the debconf value with the function, and of the file that carries it into the installed system.
 const PRESEED_VALUE: &str = "slipway/report";
 const PRESEED_FILE: &str = "slipway-report";
 
-/// Where a snippet is used.
+/// The installer or shell that a snippet is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surrounding {
     /// A kickstart file (Anaconda; pykickstart documentation, "%pre", "%post", "%onerror").
@@ -26,7 +26,7 @@ pub enum Surrounding {
     Shell,
 }
 
-/// A snippet that reports to `url` with `token`. It verifies the server by `ca`, which is PEM.
+/// A snippet that reports to `url` with `token`. It verifies the server against `ca`, which is PEM.
 pub fn text(surrounding: Surrounding, url: &str, token: &str, ca: &str) -> String {
     let function = function(url, token, ca);
     match surrounding {
@@ -67,7 +67,7 @@ fn shell(function: &str) -> String {
     )
 }
 
-/// Each section has its own shell, and those after the installation have another root.
+/// Each section runs in a separate shell, and those after the installation in another root.
 fn kickstart(function: &str) -> String {
     let section = |name: &str, calls: &str| format!("%{name} --log=/tmp/slipway-report.log\n{function}{calls}%end\n");
     let pre = section("pre", "slipway_report installer init 0 'the installer has started'\n");
@@ -76,11 +76,10 @@ fn kickstart(function: &str) -> String {
     format!("{pre}\n{post}\n{}", section("onerror", failed))
 }
 
-/// Lines for debconf, whose values end with the line. The function is in base64, so that no quotes and backslashes are
-/// left. It is a separate value because the installer passes a command to a shell as an argument, which everybody on
-/// the machine can read. An installer loaded over the network has a wget that verifies, and has the network by the time
-/// a preseed file arrives over it. An installer loaded from a medium may have no such wget; then the installed system
-/// reports.
+/// debconf values end with the line, so the function is in base64, without quotes or backslashes. It is a separate
+/// value because the installer passes commands to a shell as arguments, which every user on the machine can read. An
+/// installer loaded over the network has a wget that verifies certificates, and has a network when a preseed file
+/// arrives over it. An installer loaded from a medium may lack such a wget; then the installed system reports.
 fn preseed(function: &str) -> String {
     let lines = function.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let script = lines.map(|line| format!("{line}\n")).collect::<String>() + "slipway_report \"$@\"\n";
@@ -101,7 +100,7 @@ fn preseed(function: &str) -> String {
     )
 }
 
-/// Each command has its own shell. Error commands run when the others did not.
+/// Each command runs in a separate shell. Error commands run if others failed.
 fn autoinstall(function: &str) -> String {
     let script = format!("{function}slipway_report \"$@\"\n");
     let script: String = script.lines().map(|line| format!("      {line}\n")).collect();

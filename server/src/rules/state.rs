@@ -1,42 +1,43 @@
-//! States of nodes, runs and steps, and what changes them. The functions are pure: the store keeps what they return.
+//! States of nodes, runs and steps, and the events that change them. The functions are pure; the store keeps the
+//! results.
 
 use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
 
 use crate::base::time::Millis;
 
-/// What can happen to a node.
+/// An event in the life of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It asked to enrol and was told to wait.
+    /// The machine asked to enrol and must wait.
     ToldToWait,
-    /// It got its credentials.
+    /// The machine got its credentials.
     Enrolled,
-    /// The operator started a run on it.
+    /// An operator started a run on it.
     GivenWork,
-    /// It began a step.
+    /// The machine began a step.
     StepStarted,
     /// Every step of its run succeeded.
     RunSucceeded(AfterRun),
     /// A step failed for good.
     RunFailed,
-    /// The operator cancelled a run of which no step had begun.
+    /// An operator cancelled the run before any step had begun.
     RunWithdrawn,
-    /// The system its newest run installed has reported.
+    /// The system that its newest run installed has reported.
     PhonedHome,
-    /// The system its newest run installed has nothing left to start, and no other report of it is awaited.
+    /// The installed system has finished starting, and no other report of it is expected.
     SystemRuns,
-    /// The operator took it out of service.
+    /// An operator took it out of service.
     Decommissioned,
 }
 
-/// What is known of the installed system when its run succeeds.
+/// Whether the installed system reports, when its run succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterRun {
-    /// It was not asked to report.
+    /// It does not report.
     NotAsked,
-    /// It is asked to report and has not yet.
+    /// A report is expected.
     Awaited,
-    /// It has reported already.
+    /// It has already reported.
     Reported,
 }
 
@@ -45,14 +46,14 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
-        // The operator takes nodes out of service; nothing the machine does changes that.
+        // Only operators take nodes out of service, and nothing that the machine does changes that.
         (S::Decommissioned, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
-        // A power-cycled machine enrols again. That alone changes nothing.
+        // A power-cycled machine enrols again, which alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
         (S::Registered | S::Held, NodeEvent::GivenWork) => state,
-        // What runs on it, or failed to, is not from its newest run.
+        // The installed system, or a failed run, is not from the new run.
         (_, NodeEvent::GivenWork) => S::Enrolled,
         (_, NodeEvent::StepStarted) => S::Installing,
         (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
@@ -60,7 +61,7 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         (_, NodeEvent::RunSucceeded(AfterRun::Reported)) => S::Running,
         (_, NodeEvent::RunFailed) => S::Failed,
         (S::Booting | S::Installed, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => S::Running,
-        // While the run is in progress, the report is only recorded; see AfterRun::Reported.
+        // While the run is in progress, the report is only recorded; see [`AfterRun::Reported`].
         (_, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => state,
     }
 }
@@ -74,20 +75,20 @@ pub struct RunProgress {
     pub steps: Vec<StepStatus>,
     /// When the run ended.
     pub finished_at: Option<Millis>,
-    /// An operator ended the run, not its steps.
+    /// Whether an operator ended the run.
     pub ended: bool,
 }
 
 /// The effect of an event on its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunTransition {
-    /// No transition: the run continues, or had already ended.
+    /// None: the run continues, or had already ended.
     None,
     /// A step began.
     StepStarted,
-    /// This was the last step.
+    /// The last step succeeded, and so did the run.
     Succeeded,
-    /// This ended the run.
+    /// A step failed finally, and so did the run.
     Failed,
 }
 
@@ -95,15 +96,15 @@ pub enum RunTransition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event {seq} is about step {step}, but the run has {steps} steps, counted from 0")]
 pub struct NoSuchStep {
-    /// The event.
+    /// Sequence number of the event.
     pub seq: u64,
-    /// The step it names.
+    /// Index of the step in the event.
     pub step: u32,
-    /// How many there are.
+    /// Number of steps in the run.
     pub steps: usize,
 }
 
-/// A run that no machine has fetched.
+/// The progress of a run that no machine has fetched yet.
 pub fn pending(steps: &[Step]) -> RunProgress {
     let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
     RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
@@ -128,8 +129,8 @@ fn blank(name: String, action: String) -> StepStatus {
     }
 }
 
-/// Applies one event to its run. `now` is the server's clock, the only one used for a run: the machine's clock, in the
-/// event, may be off by a second or by years.
+/// Applies one event to its run. `now` is the server's clock, the only clock used for a run, because the machine's
+/// clock in the event may be off by a second or by years.
 ///
 /// A run that has ended accepts only notes and skipped steps. The first attempt of a step resets that step and the
 /// later ones, because the machine was power-cycled and starts over.
@@ -172,7 +173,7 @@ fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransi
             return RunTransition::StepStarted;
         }
         EventKind::Progress(progress) => step.progress = Some(progress.clone()),
-        // Kept apart from the run, by `store::notes`.
+        // Notes are stored separately, by `store::notes`.
         EventKind::Note(_) => {}
         EventKind::Retrying(failure) => step.failure = Some(failure.clone()),
         EventKind::Skipped => step.state = StepState::Skipped,
@@ -196,13 +197,13 @@ fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Mill
     RunTransition::Failed
 }
 
-/// Ends a run for an operator, if it is not over. The current step fails with this reason.
+/// Ends a run for an operator, unless it has ended. The current step fails with this reason.
 pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
     run.ended |= is_open(run.state);
     fail(run, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
 }
 
-/// Ends a run that cannot go on, if it is not over. The current step fails for this reason.
+/// Ends a run that cannot continue, unless it has ended. The current step fails with this failure.
 pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
     if !is_open(run.state) {
         return;
@@ -214,15 +215,15 @@ pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
     end_as_failed(run, now);
 }
 
-/// Actions that leave slipway for the installed system.
+/// Actions after which the machine runs the installed system instead of slipway.
 const LEAVES: [&str; 2] = ["reboot", "kexec"];
 
-/// Whether these steps end with the machine leaving slipway.
+/// Whether these steps end with such an action.
 pub fn leaves(steps: &[StepStatus]) -> bool {
     steps.last().is_some_and(|step| LEAVES.contains(&&*step.action))
 }
 
-/// True while there is something left to do.
+/// Whether the run has not ended.
 pub fn is_open(run: RunState) -> bool {
     matches!(run, RunState::Pending | RunState::Running)
 }
@@ -299,8 +300,7 @@ mod tests {
         Failure { reason: reason.to_owned(), ..Failure::default() }
     }
 
-    /// Applies the events, compares the states of the run and its two steps and the last transition, and returns the
-    /// run.
+    /// Applies the events and checks the states of the run and its two steps and the last transition. Returns the run.
     fn check(events: &[Event], expect: (RunState, [StepState; 2], RunTransition)) -> RunProgress {
         let mut run = two_steps();
         let mut turn = RunTransition::None;

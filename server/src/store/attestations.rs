@@ -1,4 +1,4 @@
-//! What the machines of nodes last proved with their TPMs.
+//! What the nodes' machines last proved with their TPMs.
 
 use slipway_protocol::{TpmKeys, TpmProof};
 
@@ -6,18 +6,18 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::store::{Connection, database, json, number, to_json};
 
-/// What a machine proved.
+/// A machine's latest proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attestation {
-    /// When.
+    /// When it was made, in milliseconds since 1970.
     pub at: Millis,
-    /// The keys of its TPM.
+    /// Public keys of the machine's TPM.
     pub keys: TpmKeys,
-    /// The quote, and the event log that explains it.
+    /// The quote, and the event log that explains its registers.
     pub proof: TpmProof,
 }
 
-/// Stores what the machine of a node proved, in place of what it proved before.
+/// Stores the proof of a node's machine, replacing the previous one.
 pub async fn save(connection: &mut Connection, node: &str, attestation: &Attestation) -> Result<(), Error> {
     let sql = "INSERT INTO attestations (node, at, keys_json, proof_json) VALUES ($1, $2, $3, $4) \
                ON CONFLICT (node) DO UPDATE SET at = excluded.at, keys_json = excluded.keys_json, \
@@ -32,13 +32,13 @@ pub async fn save(connection: &mut Connection, node: &str, attestation: &Attesta
     done.map(drop).map_err(database("storing what a TPM proved"))
 }
 
-/// Forgets what the machine of a node proved.
+/// Removes the proof of a node's machine.
 pub async fn remove(connection: &mut Connection, node: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM attestations WHERE node = $1").bind(node).execute(connection).await;
     done.map(drop).map_err(database("removing what a TPM proved"))
 }
 
-/// What the machine of a node last proved.
+/// The latest proof of a node's machine.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Option<Attestation>, Error> {
     let query = sqlx::query("SELECT * FROM attestations WHERE node = $1").bind(node);
     let row = query.fetch_optional(connection).await.map_err(database("reading what a TPM proved"))?;

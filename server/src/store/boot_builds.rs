@@ -1,4 +1,4 @@
-//! The boot files that attested machines may have started, by what they leave in the registers of a TPM.
+//! The boot files that attested machines may boot, with the TPM register values that they cause.
 
 use serde::Serialize;
 use slipway_media::Measurements;
@@ -8,43 +8,43 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::store::{Connection, database, get, json, number, to_json};
 
-/// A build.
+/// A build of boot files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Build {
-    /// The id of its manifest.
+    /// Id of its manifest.
     pub id: String,
-    /// When it was made last.
+    /// When it was last made, in milliseconds since 1970.
     pub at: Millis,
-    /// What its unified images leave.
+    /// Register values of its unified kernel images.
     pub measurements: Vec<Measurements>,
 }
 
-/// A program that may start before boot files.
+/// A program that may run before the boot files, such as a boot loader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
-    /// Its Authenticode digest, in hexadecimal.
+    /// Authenticode digest, in hexadecimal.
     pub digest: String,
-    /// What an operator called it.
+    /// Name given by the operator.
     pub name: String,
-    /// When an operator named it.
+    /// When the operator allowed it, in milliseconds since 1970.
     pub at: Millis,
 }
 
-/// Stores a build, in place of what was known of it.
+/// Stores a build, replacing an earlier record of it.
 pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Error> {
     let sql = "INSERT INTO boot_builds (id, at, measurements_json) VALUES ($1, $2, $3) \
                ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json";
     let query = sqlx::query(sql).bind(&build.id).bind(build.at.cast_signed()).bind(to_json(&build.measurements));
-    query.execute(connection).await.map(drop).map_err(database("storing what boot files leave in a TPM"))
+    query.execute(connection).await.map(drop).map_err(database("storing the TPM measurements of boot files"))
 }
 
-/// All builds, the newest first.
+/// All builds, newest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
     let rows = sqlx::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
     let build = |row: &SqliteRow| {
         Ok(Build { id: get(row, "id")?, at: number(row, "at")?, measurements: json(row, "measurements_json")? })
     };
-    rows.map_err(database("reading what boot files leave in a TPM"))?.iter().map(build).collect()
+    rows.map_err(database("reading the TPM measurements of boot files"))?.iter().map(build).collect()
 }
 
 /// Stores a program.
@@ -52,23 +52,23 @@ pub async fn save_program(connection: &mut Connection, program: &Program) -> Res
     let sql = "INSERT INTO boot_programs (digest, name, at) VALUES ($1, $2, $3) \
                ON CONFLICT (digest) DO UPDATE SET name = excluded.name, at = excluded.at";
     let query = sqlx::query(sql).bind(&program.digest).bind(&program.name).bind(program.at.cast_signed());
-    query.execute(connection).await.map(drop).map_err(database("storing a program that may start"))
+    query.execute(connection).await.map(drop).map_err(database("storing an allowed program"))
 }
 
-/// All programs, in the order in which they were named.
+/// All programs, in the order in which they were allowed.
 pub async fn programs(connection: &mut Connection) -> Result<Vec<Program>, Error> {
     let rows = sqlx::query("SELECT * FROM boot_programs ORDER BY at, digest").fetch_all(connection).await;
     let program =
         |row: &SqliteRow| Ok(Program { digest: get(row, "digest")?, name: get(row, "name")?, at: number(row, "at")? });
-    rows.map_err(database("reading the programs that may start"))?.iter().map(program).collect()
+    rows.map_err(database("reading the allowed programs"))?.iter().map(program).collect()
 }
 
-/// Forgets the build with this id, or the program with this digest. Returns whether there was one.
+/// Removes the build with this id, or the program with this digest. Returns whether it existed.
 pub async fn remove(connection: &mut Connection, reference: &str) -> Result<bool, Error> {
     let mut removed = 0;
     for sql in ["DELETE FROM boot_builds WHERE id = $1", "DELETE FROM boot_programs WHERE digest = $1"] {
         let done = sqlx::query(sql).bind(reference).execute(&mut *connection).await;
-        removed += done.map_err(database("forgetting boot files"))?.rows_affected();
+        removed += done.map_err(database("removing boot files"))?.rows_affected();
     }
     Ok(removed > 0)
 }

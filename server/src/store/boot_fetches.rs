@@ -1,5 +1,5 @@
-//! Boot files that machines fetched, and whose machines these were. A request for a script of iPXE and one of DHCP say which
-//! machine asks. Every other has an address only, and that is a node's if this node alone was there lately.
+//! Boot files that machines fetched, and which node fetched them. Requests for an iPXE script and by DHCP identify the
+//! machine. Any other request has only an address; it is assigned to a node if only that node was recently seen there.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,44 +13,44 @@ use crate::base::time::Millis;
 use crate::store::{Connection, database, enum_from_text, get, number, to_word};
 use sqlx::sqlite::SqliteRow;
 
-/// Most fetches kept of a node.
+/// Maximum number of fetches kept for a node.
 const MAX_OF_NODE: i64 = 64;
-/// Most fetches kept of nobody's machines, and of those from one network.
+/// Maximum number of fetches kept for unknown machines, and of those from one network.
 const MAX_OF_STRANGERS: i64 = 1000;
 const MAX_OF_NETWORK: i64 = 16;
-/// Most addresses kept of a node.
+/// Maximum number of addresses kept for a node.
 const MAX_ADDRESSES: i64 = 8;
-/// Milliseconds in which fetches of one file by one machine count as one.
+/// Milliseconds in which repeated fetches of a file by the same machine count as one.
 const REPEATED: Millis = 60 * 1000;
-/// Milliseconds in which the machine that fetched a file tells who it is, or else is said to be silent.
+/// Milliseconds after a fetch in which the machine is expected to identify itself. After that it is reported as silent.
 pub const AWAITED: Millis = 15 * 60 * 1000;
-/// Milliseconds for which a node's address, and a fetch of nobody's machine, is remembered: DHCP servers commonly lend an
-/// address for a day.
+/// Milliseconds for which a node's address, and a fetch by an unknown machine, are remembered. DHCP servers commonly
+/// lease an address for a day.
 pub const REMEMBERED: Millis = 24 * 60 * 60 * 1000;
-/// Milliseconds for which it need not be stored again that a node is at an address.
+/// Milliseconds for which a node's stored address is not updated again.
 const NOTED: Millis = 10 * 60 * 1000;
 
-/// A boot file that was fetched, up to its last byte.
+/// A boot file that was fetched completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// When the last byte was sent.
+    /// When the last byte was sent, in milliseconds since 1970.
     pub at: Millis,
-    /// Who fetched it.
+    /// The client's address.
     pub address: IpAddr,
-    /// Its path below the boot folder.
+    /// Path of the file below the boot folder.
     pub file: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// How it was fetched.
+    /// Protocol of the fetch.
     pub way: BootWay,
-    /// Whether it is a script that sends its machine to its disk.
+    /// Whether it is a script that makes the machine boot from its disk.
     pub to_disk: bool,
-    /// Id of the node, if the machine said which it is.
+    /// Id of the node, if the request identified it.
     pub node: Option<String>,
 }
 
-/// Stores a fetch. It belongs to the node that it names, else to the only node that was at its address lately, else to
-/// nobody. A node's oldest make room for it.
+/// Stores a fetch. It belongs to the node that it names, else to the only node recently seen at its address, else to no
+/// node. The node's oldest fetches are removed if there are too many.
 pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<(), Error> {
     let node = match &fetched.node {
         Some(node) if exists(connection, node).await? => {
@@ -68,8 +68,8 @@ pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<()
     }
 }
 
-/// Notes that the machine of a node is at an address, and gives it what was fetched from there in the last minutes, unless
-/// another node was there lately.
+/// Records that a node's machine has this address, and assigns it the fetches from there in the last minutes, unless
+/// another node was recently seen there.
 pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
     let address = text(address);
     note(connection, node, &address, now).await?;
@@ -78,11 +78,11 @@ pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: 
     }
     let sql = "UPDATE boot_fetches SET node = $1 WHERE node IS NULL AND address = $2 AND at >= $3";
     let query = sqlx::query(sql).bind(node).bind(&address).bind(now.saturating_sub(AWAITED).cast_signed());
-    query.execute(&mut *connection).await.map_err(database("giving fetched boot files to a node"))?;
+    query.execute(&mut *connection).await.map_err(database("assigning fetched boot files to a node"))?;
     forget_of_node(connection, node).await
 }
 
-/// Notes that a node made a request from an address.
+/// Records that a node made a request from an address.
 pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
     let address = text(address);
     let sql = "SELECT at FROM node_addresses WHERE node = $1 AND address = $2";
@@ -94,8 +94,8 @@ pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, n
     }
 }
 
-/// The fetches of a node, or of each, since its machine was heard from and since it was sent to its disk, oldest first, by
-/// the id of the node.
+/// The fetches since the node was last heard from and since it was last sent to its disk, oldest first, by node id. For
+/// one node, or for all if `node` is `None`.
 pub async fn since_heard(
     connection: &mut Connection,
     node: Option<&str>,
@@ -112,8 +112,8 @@ pub async fn since_heard(
     Ok(fetches)
 }
 
-/// The newest fetch of each address at which no node was lately, and from where no machine has asked to be let in since,
-/// newest first.
+/// The newest fetch from each address where no node was recently seen and from where no machine has asked to enrol
+/// since, newest first.
 pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Vec<BootFetch>, Error> {
     let sql = "SELECT at, address, file, bytes, way FROM (SELECT boot_fetches.*, \
                ROW_NUMBER() OVER (PARTITION BY address ORDER BY at DESC, id) AS place \
@@ -123,11 +123,12 @@ pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Ve
                AND NOT EXISTS (SELECT 1 FROM claimants WHERE address = newest.address AND last_asked >= newest.at) \
                ORDER BY at DESC, address";
     let query = sqlx::query(sql).bind(now.saturating_sub(REMEMBERED).cast_signed());
-    let rows = query.fetch_all(connection).await.map_err(database("reading the boot files that strangers fetched"))?;
+    let rows =
+        query.fetch_all(connection).await.map_err(database("reading the boot files that unknown machines fetched"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// Forgets the oldest fetches of nobody's machines beyond the limits.
+/// Removes the oldest fetches of unknown machines beyond the limits.
 pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Result<(), Error> {
     let sql = "DELETE FROM boot_fetches WHERE node IS NULL AND (at < $1 OR id IN (SELECT id FROM (SELECT id, network, \
                ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place, \
@@ -139,10 +140,10 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
         .bind(MAX_OF_NETWORK)
         .execute(connection)
         .await;
-    done.map(drop).map_err(database("forgetting old boot files of strangers"))
+    done.map(drop).map_err(database("removing old boot files of unknown machines"))
 }
 
-/// The node that was at an address lately, if it is the only one.
+/// The node recently seen at an address, if there is only one.
 async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -> Result<Option<String>, Error> {
     let sql = "SELECT node FROM node_addresses JOIN nodes ON nodes.id = node \
                WHERE address = $1 AND at >= $2 AND state <> 'decommissioned' LIMIT 2";
@@ -160,7 +161,7 @@ async fn exists(connection: &mut Connection, node: &str) -> Result<bool, Error> 
 }
 
 async fn note(connection: &mut Connection, node: &str, address: &str, now: Millis) -> Result<(), Error> {
-    // The node may have been removed in between.
+    // The node may have been removed meanwhile.
     let sql = "INSERT INTO node_addresses (node, address, at) \
                SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM nodes WHERE id = $1) \
                ON CONFLICT (node, address) DO UPDATE SET at = excluded.at";
@@ -170,10 +171,11 @@ async fn note(connection: &mut Connection, node: &str, address: &str, now: Milli
                (SELECT address, ROW_NUMBER() OVER (ORDER BY at DESC, address) AS place FROM node_addresses \
                WHERE node = $1) AS kept WHERE place > $3))";
     let query = sqlx::query(sql).bind(node).bind(now.saturating_sub(REMEMBERED).cast_signed()).bind(MAX_ADDRESSES);
-    query.execute(connection).await.map(drop).map_err(database("forgetting old addresses of a node"))
+    query.execute(connection).await.map(drop).map_err(database("removing old addresses of a node"))
 }
 
-/// Whether the fetch repeats another, which then has its time. Firmware tries again, and loaders fetch in parts.
+/// Whether this fetch repeats an earlier one, whose time is then updated. Firmware retries, and loaders fetch files in
+/// parts.
 async fn is_repeated(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<bool, Error> {
     let sql = "UPDATE boot_fetches SET at = $1, bytes = $2 WHERE address = $3 AND file = $4 AND way = $5 \
                AND to_disk = $6 AND at >= $7 AND (node = $8 OR (node IS NULL AND $8 IS NULL))";
@@ -214,7 +216,7 @@ async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), E
                ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place FROM boot_fetches WHERE node = $1) AS kept \
                WHERE place > $2)";
     let done = sqlx::query(sql).bind(node).bind(MAX_OF_NODE).execute(connection).await;
-    done.map(drop).map_err(database("forgetting old boot files of a node"))
+    done.map(drop).map_err(database("removing old boot files of a node"))
 }
 
 fn text(address: IpAddr) -> String {

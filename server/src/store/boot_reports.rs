@@ -6,11 +6,11 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::store::{Connection, database, get, json, to_json};
 
-/// Most logs of one kind kept of a node, and their total size in bytes, compressed.
+/// Maximum number of logs of one kind kept for a node, and their maximum total size in bytes, compressed.
 const MAX_LOGS: i64 = 16;
 const MAX_LOG_BYTES: i64 = 16 << 20;
 
-/// Stores the last report of a run's system.
+/// Stores the latest report of a run's system.
 pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -> Result<(), Error> {
     let sql = "INSERT INTO boot_reports (run, status_json) VALUES ($1, $2) \
                ON CONFLICT (run) DO UPDATE SET status_json = excluded.status_json";
@@ -18,14 +18,14 @@ pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -
     done.map(drop).map_err(database("storing a boot report"))
 }
 
-/// The last report of a run's system.
+/// The latest report of a run's system.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<BootStatus>, Error> {
     let query = sqlx::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
     let row = query.fetch_optional(connection).await.map_err(database("reading a boot report"))?;
     row.map(|row| json(&row, "status_json")).transpose()
 }
 
-/// The last report of the system of every node's newest run, with the id of the run.
+/// The latest report of each node's newest run, with the id of the run.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStatus)>, Error> {
     let sql =
         "SELECT boot_reports.run AS run, status_json FROM boot_reports JOIN nodes ON nodes.run = boot_reports.run";
@@ -33,22 +33,22 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStat
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "status_json")?))).collect()
 }
 
-/// A log of an installed system.
+/// A log from an installed system.
 #[derive(Clone, Debug)]
 pub struct HostLog<'a> {
-    /// Its node.
+    /// Id of the node.
     pub node: &'a str,
-    /// Its type.
+    /// Kind of log.
     pub kind: &'a str,
-    /// The boot it is from.
+    /// Id of the boot that it is about.
     pub boot_id: &'a str,
-    /// The run that installed the system.
+    /// Id of the run that installed the system.
     pub run: &'a str,
-    /// Compressed with gzip.
+    /// The log, compressed with gzip.
     pub data: &'a [u8],
 }
 
-/// Stores a log, and removes the oldest of its kind beyond the limits. The newest always stays.
+/// Stores a log, and removes the oldest of its kind beyond the limits. The newest one always stays.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = excluded.data";

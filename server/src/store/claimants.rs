@@ -1,5 +1,5 @@
-//! Machines that ask to be let in and are not. They are known by their keys alone, so none of them is in the way of a
-//! node or of another machine.
+//! Machines that asked to enrol and were not admitted. They are stored by their keys only, so they cannot interfere
+//! with a node or another machine.
 
 use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory};
 
@@ -9,55 +9,55 @@ use crate::store::{Connection, database, enum_from_text, get, json, number, to_j
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 
-/// A machine that asked.
+/// A machine that waits to be admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
-    /// Fingerprint of its key.
+    /// Fingerprint of the machine's key.
     pub key: String,
-    /// Id of the node that it becomes if it is let in as a new one.
+    /// Id of the node that it becomes if it is admitted as a new one.
     pub id: String,
-    /// Claim code of this key; unique.
+    /// Claim code of this key. Unique.
     pub code: String,
-    /// Why it is held.
+    /// Why it has to wait.
     pub reason: ClaimReason,
-    /// Id of the node that has identifiers of it.
+    /// Id of the node whose identifiers it has, if any.
     pub node: Option<String>,
-    /// The address it asked from last.
+    /// Address of its last request.
     pub address: String,
-    /// The network of this address.
+    /// Network of that address.
     pub network: String,
-    /// The identifiers it sent last.
+    /// Identifiers in its last request.
     pub identity: Identity,
-    /// What else it sent last.
+    /// Other facts in its last request.
     pub report: Report,
-    /// When it asked first.
+    /// Time of its first request, in milliseconds since 1970.
     pub first_asked: Millis,
-    /// When it asked last.
+    /// Time of its last request, in milliseconds since 1970.
     pub last_asked: Millis,
 }
 
-/// What a machine says about itself.
+/// What a machine reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its hardware.
+    /// Hardware inventory.
     pub inventory: Inventory,
-    /// How long it took to boot.
+    /// How long its boot took.
     pub timing: Option<BootTiming>,
-    /// Version of its agent.
+    /// Version of slipway on the machine.
     pub agent_version: String,
-    /// The id of its boot.
+    /// Id of its current boot.
     pub boot_id: String,
-    /// Its TPM, if it has one.
+    /// Its TPM. `None` if it has none.
     #[serde(default)]
     pub tpm: Option<ClaimedTpm>,
 }
 
-/// The machine with this key.
+/// The waiting machine with this key.
 pub async fn get_by_key(connection: &mut Connection, key: &str) -> Result<Option<Claimant>, Error> {
     one(connection, "SELECT * FROM claimants WHERE key = $1", key).await
 }
 
-/// The machine with this id, or this claim code in any case of letters.
+/// The waiting machine with this id, or with this claim code in upper or lower case.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Claimant>, Error> {
     if let Some(found) = one(connection, "SELECT * FROM claimants WHERE id = $1", reference).await? {
         return Ok(Some(found));
@@ -70,20 +70,20 @@ async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Resul
     row.map_err(database("reading a waiting machine"))?.as_ref().map(from_row).transpose()
 }
 
-/// Every waiting machine, in the order in which they came.
+/// All waiting machines, in the order in which they first asked.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Claimant>, Error> {
     let rows = sqlx::query("SELECT * FROM claimants ORDER BY first_asked, key").fetch_all(connection).await;
     rows.map_err(database("reading the waiting machines"))?.iter().map(from_row).collect()
 }
 
-/// Those that have identifiers of a node, in the order in which they came.
+/// The waiting machines with identifiers of this node, in the order in which they first asked.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Claimant>, Error> {
     let query = sqlx::query("SELECT * FROM claimants WHERE node = $1 ORDER BY first_asked, key").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the waiting machines"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// Stores a machine. Its first request and its code stay.
+/// Stores a waiting machine. Its claim code and the time of its first request do not change.
 pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<(), Error> {
     let sql = "INSERT INTO claimants (key, id, code, reason, node, address, network, identity_json, report_json, \
                first_asked, last_asked) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
@@ -107,7 +107,7 @@ pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<()
     done.map(drop).map_err(database("storing a waiting machine"))
 }
 
-/// How many machines wait: all, and those from one network.
+/// The number of waiting machines, and of those from one network.
 pub async fn count(connection: &mut Connection, network: &str) -> Result<(u64, u64), Error> {
     let sql = "SELECT COUNT(*) AS every, COUNT(CASE WHEN network = $1 THEN 1 END) AS here FROM claimants";
     let row = sqlx::query(sql).bind(network).fetch_one(connection).await;
@@ -115,13 +115,13 @@ pub async fn count(connection: &mut Connection, network: &str) -> Result<(u64, u
     Ok((number(&row, "every")?, number(&row, "here")?))
 }
 
-/// Forgets the machine with this key.
+/// Removes the waiting machine with this key.
 pub async fn remove(connection: &mut Connection, key: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM claimants WHERE key = $1").bind(key).execute(connection).await;
     done.map(drop).map_err(database("removing a waiting machine"))
 }
 
-/// Forgets the machines that last asked before this time.
+/// Removes the machines whose last request was before this time.
 pub async fn forget_silent(connection: &mut Connection, before: Millis) -> Result<(), Error> {
     let query = sqlx::query("DELETE FROM claimants WHERE last_asked < $1").bind(before.cast_signed());
     query.execute(connection).await.map(drop).map_err(database("removing machines that no longer wait"))

@@ -5,7 +5,7 @@ use slipway_protocol::Event;
 use crate::base::error::Error;
 use crate::store::{Connection, database, json};
 
-/// Stores an event. `json` is the event in JSON.
+/// Stores an event, serialised in `json`.
 pub async fn insert(connection: &mut Connection, run: &str, seq: u64, json: &str) -> Result<(), Error> {
     let sql = "INSERT INTO events (run, seq, event_json) VALUES ($1, $2, $3)";
     let done = sqlx::query(sql).bind(run).bind(seq.cast_signed()).bind(json).execute(connection).await;

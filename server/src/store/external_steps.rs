@@ -1,5 +1,5 @@
-//! External steps: what was reported outside of a run's workflow. Their table still has its first name, `loose_steps`,
-//! because a migration that was applied must not change.
+//! External steps, reported from outside of a run's workflow. Their table has the old name `loose_steps`, because an
+//! applied migration must not change.
 
 use slipway_protocol::ExternalStep;
 
@@ -7,7 +7,7 @@ use crate::base::error::Error;
 use crate::store::{Connection, database, get, json, number, to_json};
 use sqlx::sqlite::SqliteRow;
 
-/// Stores the names that a new run expects.
+/// Stores the names of the external steps that a new run expects.
 pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) -> Result<(), Error> {
     for name in names {
         let sql = "INSERT INTO known_steps (run, name) VALUES ($1, $2) ON CONFLICT (run, name) DO NOTHING";
@@ -17,20 +17,20 @@ pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) ->
     Ok(())
 }
 
-/// The names that a run expects. Without any, it expects all.
+/// The names of the external steps that a run expects. If there are none, any name is expected.
 pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
     let rows = query.fetch_all(connection).await.map_err(database("reading the names of steps"))?;
     rows.iter().map(|row| get(row, "name")).collect()
 }
 
-/// How many external steps a run has.
+/// The number of external steps of a run.
 pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
     let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
     number(&row.await.map_err(database("counting external steps"))?, "steps")
 }
 
-/// Stores a step; one of the same name is replaced.
+/// Stores a step, replacing one with the same name.
 pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -> Result<(), Error> {
     let sql = "INSERT INTO loose_steps (run, name, priority, first_at, step_json, logs) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
@@ -41,21 +41,21 @@ pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -
     query.execute(connection).await.map(drop).map_err(database("storing an external step"))
 }
 
-/// A step of a run by its name.
+/// The external step of a run with this name.
 pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<ExternalStep>, Error> {
     let query = sqlx::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an external step"))?;
     row.as_ref().map(with_logs).transpose()
 }
 
-/// The steps of a run in the order they are shown, with their logs.
+/// A run's external steps with their logs, in display order.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<ExternalStep>, Error> {
     let sql = "SELECT * FROM loose_steps WHERE run = $1 ORDER BY priority, first_at, name";
     let rows = sqlx::query(sql).bind(run).fetch_all(connection).await;
     rows.map_err(database("reading external steps"))?.iter().map(with_logs).collect()
 }
 
-/// The steps of every node's newest run, in the order they are shown, each with the id of its run and without its log.
+/// The external steps of each node's newest run, in display order, with the id of the run and without logs.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, ExternalStep)>, Error> {
     let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
                ORDER BY loose_steps.priority, loose_steps.first_at, loose_steps.name";

@@ -1,4 +1,4 @@
-//! What is known of the images in the data folder.
+//! Records of the images in the data folder.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::Digest;
@@ -31,13 +31,13 @@ pub struct Image {
 }
 
 impl Image {
-    /// Whether it is a qcow2 image: the only kind whose raw image has a known size, but no known digest.
+    /// Whether it is a qcow2 image, the only kind whose raw image has a known size but no known digest.
     pub fn is_qcow2(&self) -> bool {
         self.raw_size.is_some() && self.raw_digest.is_none()
     }
 }
 
-/// Stores an image. Adding it again refreshes what is known of it. One that was captured stays so.
+/// Stores an image. Adding it again updates its record. A captured image stays marked as captured.
 pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Error> {
     let sql = "INSERT INTO images (digest, file_name, size, raw_size, raw_digest, added_at, captured) \
                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (digest) DO UPDATE SET file_name = excluded.file_name, \
@@ -63,14 +63,14 @@ pub async fn get_by_digest(connection: &mut Connection, digest: &Digest) -> Resu
     row.as_ref().map(from_row).transpose()
 }
 
-/// The oldest image of this name.
+/// The oldest image with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Image>, Error> {
     let query = sqlx::query("SELECT * FROM images WHERE file_name = $1 ORDER BY added_at LIMIT 1").bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
     row.as_ref().map(from_row).transpose()
 }
 
-/// Every image, oldest first.
+/// All images, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
     let rows = sqlx::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;
     rows.map_err(database("reading the images"))?.iter().map(from_row).collect()

@@ -6,22 +6,22 @@ use crate::store::{Connection, database, get, number};
 
 /// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;
-/// Largest log kept of one boot, in bytes.
+/// Maximum size of the log kept for one boot, in bytes.
 const MAX_BOOT_BYTES: u64 = 64 << 20;
-/// Bytes counted for a chunk in addition to its data, so that tiny chunks cannot fill the disk either.
+/// Number of bytes counted for each chunk in addition to its data, so that tiny chunks cannot fill the disk either.
 const CHUNK_OVERHEAD: i64 = 256;
 
 /// A piece of a node's log.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// Bytes of log since boot before this chunk.
+    /// Offset of the chunk in the boot's log, in bytes.
     pub first_byte: u64,
-    /// The bytes.
+    /// Content of the chunk.
     pub data: Vec<u8>,
 }
 
-/// Stores a chunk. One that starts at the same byte of the same boot is already there and stays. Chunks beyond the
-/// limit are accepted and discarded: the node can do nothing about it, and a full log must not stop it.
+/// Stores a chunk, unless one with the same offset and boot exists. Chunks beyond the limit are accepted and discarded,
+/// because the node could not do anything about a full log, and it must not stop the node.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -40,7 +40,7 @@ pub async fn insert(
     let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
     let query = query.bind(&chunk.data).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
-    // Only the first chunk of a boot, wherever it starts, adds a boot.
+    // Only the first chunk of a boot, at whatever offset, adds a boot.
     if stored == 0 {
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
@@ -50,14 +50,14 @@ pub async fn insert(
     Ok(())
 }
 
-/// Bytes that the chunks of a boot take up; 0 if there are none.
+/// Number of bytes counted for the chunks of a boot.
 async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
     let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
     let row = sqlx::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
     number(&row.map_err(database("measuring a log"))?, "stored")
 }
 
-/// The chunks of a node's newest boot, in order.
+/// The chunks of a node's newest boot, in order of their offsets.
 pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Chunk>, Error> {
     let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
                (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY first_byte";
@@ -65,7 +65,7 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Ch
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }
 
-/// The text of the chunks. Overlaps appear once, and a line marks each gap.
+/// The text of the chunks. Overlapping bytes appear once, and a line marks each gap.
 pub fn text(chunks: &[Chunk]) -> String {
     let mut log = Vec::new();
     let mut end = 0;

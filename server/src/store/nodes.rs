@@ -15,54 +15,54 @@ use sqlx::sqlite::SqliteRow;
 /// A node as stored.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its id, also the common name of its certificate.
+    /// Id, which is also the common name of its certificate.
     pub id: String,
-    /// Name the operator gave it; unique.
+    /// Name given by the operator. Unique.
     pub name: Option<String>,
-    /// Its state.
+    /// State, such as enrolled or installing.
     pub state: NodeState,
-    /// The operator let it in.
+    /// Whether an operator admitted it.
     pub released: bool,
-    /// Whether another key may take over once the machine with the present one is silent.
+    /// Whether another key may replace the current one once the machine with the current key is silent.
     pub armed: bool,
-    /// The key that is let in.
+    /// The key that is admitted.
     pub key: Option<NodeKey>,
-    /// Whether the machine with this key said that it leaves for the system it installed.
+    /// Whether the machine with this key reported that it leaves for the installed system.
     pub key_left: bool,
-    /// The TPM that it is known by.
+    /// The TPM that identifies it.
     pub tpm: Option<NodeTpm>,
-    /// The least that its machine must prove.
+    /// The minimum that its machine must prove.
     pub require: Proof,
-    /// Whether an operator accepted MAC addresses as the only identifiers.
+    /// Whether an operator accepted MAC addresses as its only identifiers.
     pub mac_only: bool,
-    /// The identifiers it is registered by.
+    /// Identifiers that it is registered by.
     pub identity: Identity,
-    /// What discovery found last.
+    /// Hardware inventory in its last report.
     pub inventory: Option<Inventory>,
     /// How long its last boot took.
     pub timing: Option<BootTiming>,
-    /// Version of its agent.
+    /// Version of slipway on the machine.
     pub agent_version: Option<String>,
-    /// The boot it was last seen in.
+    /// Id of the boot in which it was last seen.
     pub boot_id: Option<String>,
-    /// When it became known.
+    /// When it was registered or first seen, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When it was last heard from.
+    /// When it was last heard from, in milliseconds since 1970.
     pub last_seen: Option<Millis>,
-    /// When it first enrolled in the boot it is in.
+    /// When it first enrolled in its current boot, in milliseconds since 1970.
     pub enrolled_at: Option<Millis>,
-    /// Its newest run.
+    /// Id of its newest run.
     pub run: Option<String>,
-    /// Network of its installed system. Without it, that of the image.
+    /// Network settings of its installed system. `None` keeps the image's settings.
     pub network: Option<Network>,
     /// Public SSH keys that may log in to its installed system.
     pub ssh_keys: Vec<String>,
-    /// The disk for its operating systems, in place of their own hints.
+    /// Hints for its installation disk, used instead of those of its operating systems.
     pub disk: Option<DiskHints>,
 }
 
 impl Node {
-    /// A node that an operator registers by these identifiers, with a fresh id.
+    /// A node registered by an operator with these identifiers, with a new id.
     pub fn new(identity: Identity, now: Millis) -> Self {
         Self {
             id: random::id(),
@@ -90,20 +90,20 @@ impl Node {
         }
     }
 
-    /// Lets in the first machine that has its identifiers, and further ones when that is silent, until its next run
-    /// ends.
+    /// Admits the first machine that has its identifiers. Until its next run ends, another one is admitted when the
+    /// current machine is silent.
     pub fn release(&mut self) {
         self.released = true;
         self.armed = true;
     }
 
-    /// Its label for people: its name, else its id.
+    /// Label for people: its name, or its id if it has none.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
 }
 
-/// The nodes that are registered with any of these identifiers, strongest identifier first.
+/// The nodes registered with any of these identifiers, in order from the strongest identifier.
 pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<Node>, Error> {
     let mut found: Vec<Node> = Vec::new();
     for (kind, value) in identity.values() {
@@ -122,14 +122,14 @@ pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<N
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
-/// The node other than this that is known by a TPM with this endorsement key.
+/// Another node than this one whose TPM has this endorsement key.
 pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
     let sql = "SELECT nodes.* FROM nodes JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node <> $2";
     let row = sqlx::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
     row.map_err(database("looking up an endorsement key"))?.as_ref().map(from_row).transpose()
 }
 
-/// The node with this id, else with this name.
+/// The node with this id, or else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
         let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
@@ -140,14 +140,15 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
     Ok(None)
 }
 
-/// Every node, oldest first.
+/// All nodes, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     let rows = sqlx::query("SELECT * FROM nodes ORDER BY created_at, id").fetch_all(connection).await;
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores the node, its identifiers and the endorsement keys of its TPM. A decommissioned node keeps none of them, so that no
-/// machine is recognised as it. The caller has checked in the same transaction that no other node has them.
+/// Stores a node, its identifiers and its TPM's endorsement keys. For a decommissioned node, identifiers and keys are
+/// removed, so that no machine is recognised as it. In the same transaction, the caller has checked that no other node
+/// has them.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
@@ -208,7 +209,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
     Ok(())
 }
 
-/// The fingerprint of each key that is let in, by the id of its node.
+/// The fingerprint of each admitted key, by node id.
 pub async fn live_keys(connection: &mut Connection) -> Result<HashMap<String, String>, Error> {
     let sql = "SELECT id, key_json FROM nodes WHERE released AND key_json IS NOT NULL AND state <> 'decommissioned'";
     let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the keys of nodes"))?;
@@ -221,17 +222,17 @@ pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> 
     done.map(drop).map_err(database("removing a node"))
 }
 
-/// Records that the node was heard from.
+/// Records that a node was heard from.
 pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(id).execute(connection).await;
     done.map(drop).map_err(database("recording that a node was heard from"))
 }
 
-/// Most keys of a node that are remembered.
+/// Maximum number of keys remembered for a node.
 const MAX_KEYS: i64 = 100;
 
-/// Remembers a key that the node has from now on.
+/// Records a node's new key.
 pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey) -> Result<(), Error> {
     let sql = "INSERT INTO node_key_changes (node, at, key_json) VALUES ($1, $2, $3)";
     let query = sqlx::query(sql).bind(node).bind(key.since.cast_signed()).bind(to_json(key));
@@ -239,7 +240,7 @@ pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey
     let sql = "DELETE FROM node_key_changes WHERE node = $1 AND at < (SELECT at FROM node_key_changes \
                WHERE node = $1 ORDER BY at DESC LIMIT 1 OFFSET $2)";
     let done = sqlx::query(sql).bind(node).bind(MAX_KEYS - 1).execute(connection).await;
-    done.map(drop).map_err(database("forgetting old keys of a node"))
+    done.map(drop).map_err(database("removing old keys of a node"))
 }
 
 /// The keys of a node, newest first.

@@ -1,16 +1,16 @@
-//! The notes of the steps of runs, apart from the runs: those are written with every event.
+//! Notes on the steps of runs. They are stored separately from runs, because a run is rewritten at every event.
 
 use crate::base::error::Error;
 use crate::store::runs::Run;
 use crate::store::{Connection, database, get, number};
 use sqlx::sqlite::SqliteRow;
 
-/// Most notes kept of one step, and their bytes. The first note stays, however long it is. The rest is in the event
-/// history.
+/// Maximum number of notes kept for a step, and their size in bytes. The first note is kept whatever its size. Further
+/// notes are only in the event history.
 const MAX_NOTES: u64 = 100;
 const MAX_NOTE_BYTES: u64 = 64 << 10;
 
-/// Stores a note of a step, unless the step has enough of them.
+/// Stores a note on a step, unless the step has too many.
 pub async fn insert(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<(), Error> {
     let sql = "SELECT COUNT(*) AS notes, COALESCE(SUM(LENGTH(note)), 0) AS stored FROM notes \
                WHERE run = $1 AND step = $2";
@@ -28,7 +28,8 @@ async fn store(connection: &mut Connection, run: &str, step: u32, seq: u64, note
     query.execute(connection).await.map(drop).map_err(database("storing a note"))
 }
 
-/// Stores a note that the run has only once, however many other notes the step has. False if the run has it.
+/// Stores a note that appears only once in a run, however many other notes the step has. Returns false if the run
+/// already has it.
 pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<bool, Error> {
     let sql = "SELECT 1 FROM notes WHERE run = $1 AND note = $2";
     let known = sqlx::query(sql).bind(run).bind(note).fetch_optional(&mut *connection).await;
@@ -38,21 +39,21 @@ pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, n
     store(connection, run, step, seq, note).await.map(|()| true)
 }
 
-/// Removes the notes of a step and the later ones.
+/// Removes the notes on a step and on later steps.
 pub async fn forget_from(connection: &mut Connection, run: &str, step: u32) -> Result<(), Error> {
     let sql = "DELETE FROM notes WHERE run = $1 AND step >= $2";
     let done = sqlx::query(sql).bind(run).bind(i64::from(step)).execute(connection).await;
     done.map(drop).map_err(database("removing notes"))
 }
 
-/// Adds the notes to the steps of a run.
+/// Adds the stored notes to the steps of a run.
 pub async fn add_to(connection: &mut Connection, run: &mut Run) -> Result<(), Error> {
     let sql = "SELECT run, step, note FROM notes WHERE run = $1 ORDER BY step, seq";
     let rows = sqlx::query(sql).bind(&run.id).fetch_all(connection).await;
     add(&rows.map_err(database("reading the notes of a run"))?, std::slice::from_mut(run))
 }
 
-/// Adds the notes to the steps of the newest runs of all nodes.
+/// Adds the stored notes to the steps of each node's newest run.
 pub async fn add_to_newest(connection: &mut Connection, runs: &mut [Run]) -> Result<(), Error> {
     let sql =
         "SELECT notes.run, step, note FROM notes JOIN nodes ON nodes.run = notes.run ORDER BY notes.run, step, seq";
@@ -61,7 +62,7 @@ pub async fn add_to_newest(connection: &mut Connection, runs: &mut [Run]) -> Res
     add(&rows, runs)
 }
 
-/// Adds notes to runs that are in the order of their ids.
+/// Adds notes to runs. Both are sorted by the id of the run.
 fn add(rows: &[SqliteRow], runs: &mut [Run]) -> Result<(), Error> {
     for row in rows {
         let id: String = get(row, "run")?;

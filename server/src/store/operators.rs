@@ -1,4 +1,4 @@
-//! Operators of the HTTPS API. Each has a name and a token, and for a while after a change the token before it.
+//! Operators of the HTTPS API. Each has a name, a token and, for a while after a change, the previous token.
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -8,50 +8,50 @@ use sqlx::sqlite::SqliteRow;
 /// An operator as stored.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// Its name.
+    /// Name of the operator. Unique.
     pub name: String,
-    /// SHA-256 of its token.
+    /// SHA-256 of the token, in hexadecimal.
     pub hash: String,
-    /// When the token was made.
+    /// When the token was made, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When the token expires, if ever.
+    /// When the token expires, in milliseconds since 1970. `None` if never.
     pub expires_at: Option<Millis>,
-    /// The day on which the token was last used, by its first millisecond in UTC.
+    /// The day on which the token was last used, as its first millisecond in UTC.
     pub used_at: Option<Millis>,
-    /// The token before it.
+    /// The previous token, if it was replaced.
     pub old: Option<Old>,
 }
 
 /// A token that was replaced.
 #[derive(Clone, Debug)]
 pub struct Old {
-    /// SHA-256 of it.
+    /// SHA-256 of the token, in hexadecimal.
     pub hash: String,
-    /// When it ends or ended.
+    /// When it stops working, in milliseconds since 1970.
     pub until: Millis,
 }
 
-/// The operator of this name.
+/// The operator with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Operator>, Error> {
     let row = sqlx::query("SELECT * FROM operators WHERE name = $1").bind(name).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
-/// The operator whose token, or the one before it, has this hash. How long this takes says something about hashes at
-/// most, of which nobody can choose one.
+/// The operator whose current or previous token has this hash. A comparison in constant time is not needed: timing
+/// reveals only hashes, and nobody can choose a token with a given hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Operator>, Error> {
     let sql = "SELECT * FROM operators WHERE hash = $1 OR old_hash = $1";
     let row = sqlx::query(sql).bind(hash).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
-/// Every operator, by name.
+/// All operators, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Operator>, Error> {
     let rows = sqlx::query("SELECT * FROM operators ORDER BY name").fetch_all(connection).await;
     rows.map_err(database("reading the operators"))?.iter().map(from_row).collect()
 }
 
-/// Stores an operator, in the place of one with its name.
+/// Stores an operator, replacing one with the same name.
 pub async fn save(connection: &mut Connection, operator: &Operator) -> Result<(), Error> {
     let sql = "INSERT INTO operators (name, hash, created_at, expires_at, used_at, old_hash, old_until) \
                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, \
@@ -68,25 +68,25 @@ pub async fn save(connection: &mut Connection, operator: &Operator) -> Result<()
     query.execute(connection).await.map(drop).map_err(database("storing an operator"))
 }
 
-/// Notes on which day a token was used, unless it was replaced in between.
+/// Records the day on which a token was used, unless it was replaced meanwhile.
 pub async fn used(connection: &mut Connection, hash: &str, day: Millis) -> Result<(), Error> {
     let query = sqlx::query("UPDATE operators SET used_at = $1 WHERE hash = $2").bind(day.cast_signed()).bind(hash);
-    query.execute(connection).await.map(drop).map_err(database("noting the use of an operator's token"))
+    query.execute(connection).await.map(drop).map_err(database("recording the use of an operator's token"))
 }
 
-/// Forgets an operator.
+/// Removes an operator.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM operators WHERE name = $1").bind(name).execute(connection).await;
     done.map(drop).map_err(database("removing an operator"))
 }
 
-/// Notes that a token, by its hash, never works again.
+/// Records that the token with this hash never works again.
 pub async fn end_token(connection: &mut Connection, hash: &str) -> Result<(), Error> {
     let query = sqlx::query("INSERT OR IGNORE INTO ended_operator_tokens (hash) VALUES ($1)").bind(hash);
-    query.execute(connection).await.map(drop).map_err(database("noting that an operator's token ended"))
+    query.execute(connection).await.map(drop).map_err(database("recording that an operator's token ended"))
 }
 
-/// Whether a token, by its hash, ended.
+/// Whether the token with this hash was ended.
 pub async fn has_ended(connection: &mut Connection, hash: &str) -> Result<bool, Error> {
     let query = sqlx::query("SELECT 1 FROM ended_operator_tokens WHERE hash = $1").bind(hash);
     Ok(query.fetch_optional(connection).await.map_err(database("looking up an operator's token"))?.is_some())

@@ -1,4 +1,4 @@
-//! Recovery keys, which open the encrypted disks of nodes when their TPM does not.
+//! Recovery keys, which open nodes' encrypted disks if the TPM does not.
 
 pub mod recipients;
 
@@ -12,19 +12,19 @@ use sqlx::sqlite::SqliteRow;
 /// A recovery key as stored.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The run in which the disk was encrypted.
+    /// Id of the run that encrypted the disk.
     pub run: String,
-    /// The volume and its key, or what `age --decrypt` makes that of.
+    /// The volume and its key, which may be encrypted with age.
     pub key: RecoveryKey,
-    /// SHA-256 of the key, if it is encrypted.
+    /// SHA-256 of the key, if it is stored encrypted.
     pub hash: Option<String>,
-    /// When it was stored.
+    /// When it was stored, in milliseconds since 1970.
     pub stored_at: Millis,
-    /// When an operator last had it shown, if ever.
+    /// When an operator last had it shown, in milliseconds since 1970.
     pub shown_at: Option<Millis>,
 }
 
-/// Stores a key, or with its hash an encrypted key, unless there is one of the volume already.
+/// Stores a key, or an encrypted key and the hash of the key. Does nothing if the volume already has a key.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -40,21 +40,21 @@ pub async fn insert(
     query.execute(connection).await.map(drop).map_err(database("storing a recovery key"))
 }
 
-/// The keys of a node, the newest first.
+/// The keys of a node, newest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stored>, Error> {
     let sql = "SELECT * FROM recovery_keys WHERE node = $1 ORDER BY stored_at DESC, volume";
     let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading recovery keys"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// Every key, with its node.
+/// All keys, each with the id of its node.
 pub async fn all(connection: &mut Connection) -> Result<Vec<(String, Stored)>, Error> {
     let rows = sqlx::query("SELECT * FROM recovery_keys").fetch_all(connection).await;
     let rows = rows.map_err(database("reading recovery keys"))?;
     rows.iter().map(|row| Ok((get(row, "node")?, from_row(row)?))).collect()
 }
 
-/// Puts an encrypted key in the place of one in clear.
+/// Replaces a plain key with its encrypted form.
 pub async fn seal(
     connection: &mut Connection,
     node: &str,

@@ -1,17 +1,17 @@
-//! Tokens that runs gave out for reports outside of their workflows.
+//! Tokens of runs, for reports from outside of their workflows and for captured images.
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::store::{Connection, database, get, number};
 
-/// What a token may be used for.
+/// What a token gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Reports of external steps.
     Steps,
-    /// The boot reporter of the installed system.
+    /// Reports of the installed system's boot reporter.
     Boot,
-    /// The machine that fetches an image that was captured. The token is hashed together with the image's digest.
+    /// Fetching a captured image. The token is hashed together with the image's digest.
     Image,
 }
 
@@ -25,7 +25,7 @@ impl Purpose {
     }
 }
 
-/// Stores a new token by its hash.
+/// Stores the hash of a new token.
 pub async fn insert(
     connection: &mut Connection,
     hash: &str,
@@ -38,14 +38,14 @@ pub async fn insert(
     query.execute(connection).await.map(drop).map_err(database("storing a run's token"))
 }
 
-/// The run that gave out a token for this purpose.
+/// Id of the run that a token for this purpose belongs to.
 pub async fn run_of(connection: &mut Connection, hash: &str, purpose: Purpose) -> Result<Option<String>, Error> {
     let sql = "SELECT run FROM run_tokens WHERE hash = $1 AND purpose = $2";
     let row = sqlx::query(sql).bind(hash).bind(purpose.word()).fetch_optional(connection).await;
     row.map_err(database("reading a run's token"))?.map(|row| get(&row, "run")).transpose()
 }
 
-/// How many tokens a run gave out for a purpose.
+/// The number of a run's tokens for a purpose.
 pub async fn count(connection: &mut Connection, run: &str, purpose: Purpose) -> Result<u64, Error> {
     let sql = "SELECT COUNT(*) AS tokens FROM run_tokens WHERE run = $1 AND purpose = $2";
     let row = sqlx::query(sql).bind(run).bind(purpose.word()).fetch_one(connection).await;

@@ -1,4 +1,4 @@
-//! Runs: one workflow given to one node, kept as long as the node.
+//! Runs: a workflow given to a node. A run is kept as long as its node.
 
 use std::collections::BTreeMap;
 
@@ -13,44 +13,44 @@ use sqlx::sqlite::SqliteRow;
 /// A run as stored.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its id.
+    /// Id of the run.
     pub id: String,
-    /// The node's id.
+    /// Id of the node.
     pub node: String,
-    /// What the node is to do.
+    /// The steps that the node executes.
     pub workflow: Vec<Step>,
-    /// Its progress.
+    /// State of the run and its steps.
     pub progress: RunProgress,
-    /// Bytes of its stored events.
+    /// Size of its stored events in bytes.
     pub event_bytes: u64,
-    /// Highest event sequence number stored; 0 before the first.
+    /// Highest sequence number of a stored event; 0 before the first.
     pub last_seq: u64,
-    /// The least that the machine must prove to get it.
+    /// The minimum that the machine must prove to get the run.
     pub require: Proof,
-    /// SHA-256 of the token in its phone-home URL, if the installed system is asked to report.
+    /// SHA-256 of the token in its phone-home URL. `None` if the installed system does not report.
     pub phone_home_hash: Option<String>,
-    /// What the installed system posted first.
+    /// Keys that the installed system posted in its first report.
     pub phone_home: BTreeMap<String, String>,
-    /// When the operator started it.
+    /// When the operator started it, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When the node fetched it.
+    /// When the node fetched it, in milliseconds since 1970.
     pub started_at: Option<Millis>,
-    /// When the installed system reported for the first time.
+    /// When the installed system first reported, in milliseconds since 1970.
     pub phoned_home_at: Option<Millis>,
-    /// When it reported last.
+    /// When the installed system last reported, in milliseconds since 1970.
     pub last_contact_at: Option<Millis>,
-    /// Whether its metadata can be read after its system reported.
+    /// Whether its metadata can still be read after its system has reported.
     pub keep_metadata: bool,
-    /// Whether somebody has the URL of its metadata.
+    /// Whether the URL of its metadata was handed out.
     pub has_metadata_url: bool,
-    /// Whether the secrets in its workflow were replaced.
+    /// Whether the secrets in its workflow were removed.
     pub forgotten: bool,
-    /// Whether it came unfinished from a backup, and no operator confirmed it since.
+    /// Whether it was restored unfinished from a backup and not confirmed by an operator since.
     pub restored: bool,
 }
 
 impl Run {
-    /// Whether no machine gets it until an operator confirms it. Once it is over, nothing is held.
+    /// Whether the run is held until an operator confirms it. A finished run is never held.
     pub fn is_held(&self) -> bool {
         self.restored && state::is_open(self.progress.state)
     }
@@ -76,7 +76,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
         .await;
     done.map_err(database("storing a run"))?;
     for instance in instances {
-        // An id of an older run is refused: it must not become this run's.
+        // An instance id of an older run is refused, because that run keeps it.
         let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2)";
         let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
         done.map_err(database("storing a run's instance id"))?;
@@ -115,19 +115,19 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
-/// The newest run of every node that has one.
+/// The newest run of each node that has one.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let rows = sqlx::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
-/// Every run, oldest first.
+/// All runs, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let rows = sqlx::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
-/// Every run of a node, oldest first.
+/// All runs of a node, oldest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
     let query = sqlx::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
@@ -139,41 +139,41 @@ pub async fn by_phone_home_hash(connection: &mut Connection, hash: &str) -> Resu
     one(connection, "SELECT * FROM runs WHERE phone_home_hash = $1", hash).await
 }
 
-/// The run that gave out this cloud-init instance id.
+/// The run whose workflow has this cloud-init instance id.
 pub async fn by_instance(connection: &mut Connection, instance: &str) -> Result<Option<Run>, Error> {
     let sql = "SELECT runs.* FROM runs JOIN run_instances ON run_instances.run = runs.id WHERE instance_id = $1";
     one(connection, sql, instance).await
 }
 
-/// The runs of a node whose workflows still have their secrets.
+/// A node's runs whose workflows still contain their secrets.
 pub async fn unforgotten_of(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
     let query = sqlx::query("SELECT * FROM runs WHERE node = $1 AND NOT forgotten").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// The nodes that have such runs.
+/// The ids of the nodes that have such runs.
 pub async fn nodes_with_unforgotten(connection: &mut Connection) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT DISTINCT node FROM runs WHERE NOT forgotten");
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(|row| get(row, "node")).collect()
 }
 
-/// Replaces the workflow of a run with one that has no secrets.
+/// Replaces a run's workflow with one without secrets.
 pub async fn forget(connection: &mut Connection, run: &str, workflow: &[Step]) -> Result<(), Error> {
     let query = sqlx::query("UPDATE runs SET workflow_json = $1, forgotten = TRUE WHERE id = $2");
     let done = query.bind(to_json(&workflow)).bind(run).execute(connection).await;
-    done.map(drop).map_err(database("forgetting the secrets of a run"))
+    done.map(drop).map_err(database("removing the secrets of a run"))
 }
 
-/// Records that somebody has the URL of a run's metadata.
+/// Records that the URL of a run's metadata was handed out.
 pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let query = sqlx::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);
     query.execute(connection).await.map(drop).map_err(database("storing a run"))
 }
 
-/// Holds what a restored store has to do: no machine gets an unfinished run, none takes the place of a node's, and none
-/// is said to wait. Returns how many runs are held.
+/// Suspends everything that a restored store would do: unfinished runs are held, no new key can replace a node's, and
+/// waiting machines are removed. Returns the number of held runs.
 pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let failed = || database("holding the runs of a restored store");
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
@@ -184,7 +184,7 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     Ok(held)
 }
 
-/// Lets the machine of a run have it that came from a backup, also after a power cycle.
+/// Confirms a run that came from a backup: its machine gets it, also after a power cycle.
 pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let failed = || database("confirming a run");
     for sql in ["UPDATE runs SET restored = FALSE WHERE id = $1", "UPDATE nodes SET armed = released WHERE run = $1"] {

@@ -5,11 +5,11 @@ use slipway_protocol::ErrorCode;
 use crate::base::error::Error;
 use crate::store::{Connection, database, get};
 
-/// The URL at which machines reach the server, without a trailing slash.
+/// Name of the setting with the URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
-/// There while a machine that must be attested may have started anything.
+/// Name of a setting that exists while attested machines may have booted anything.
 pub const ATTESTED_BOOT: &str = "attested-boot";
-/// There while the operator that comes with the data folder stays removed.
+/// Name of a setting that exists while the data folder's first operator stays removed.
 pub const FIRST_REMOVED: &str = "first-operator-removed";
 
 /// No server was started on this database yet.
@@ -32,7 +32,7 @@ pub async fn write(connection: &mut Connection, name: &str, value: &str) -> Resu
     done.map(drop).map_err(database("writing a setting"))
 }
 
-/// Removes a setting, if it is there.
+/// Removes a setting, if it exists.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM settings WHERE name = $1").bind(name).execute(connection).await;
     done.map(drop).map_err(database("removing a setting"))

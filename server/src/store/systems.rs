@@ -76,7 +76,7 @@ fn allowed() -> bool {
 }
 
 impl System {
-    /// Its phone-home settings.
+    /// The system's phone-home settings.
     pub fn reporting(&self) -> PhoneHomeSettings {
         PhoneHomeSettings {
             on: Some(self.phone_home),
@@ -86,7 +86,7 @@ impl System {
     }
 }
 
-/// Stores a system; one of the same name is replaced.
+/// Stores an operating system, replacing one with the same name.
 pub async fn save(connection: &mut Connection, system: &System, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO systems (name, system_json, added_at) VALUES ($1, $2, $3) \
                ON CONFLICT (name) DO UPDATE SET system_json = excluded.system_json";
@@ -101,14 +101,14 @@ pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Opti
     row.map(|row| json(&row, "system_json")).transpose()
 }
 
-/// Every system by name.
+/// All operating systems, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<System>, Error> {
     let rows = sqlx::query("SELECT system_json FROM systems ORDER BY name").fetch_all(connection).await;
     let rows = rows.map_err(database("reading the operating systems"))?;
     rows.iter().map(|row| json(row, "system_json")).collect()
 }
 
-/// Removes the system with this name. Returns whether there was one.
+/// Removes the operating system with this name. Returns whether it existed.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<bool, Error> {
     let done = sqlx::query("DELETE FROM systems WHERE name = $1").bind(name).execute(connection).await;
     Ok(done.map_err(database("removing an operating system"))?.rows_affected() > 0)

@@ -1,5 +1,5 @@
-//! Bootstrap tokens: an operator's consent given in advance, good for one machine; or what proves that a machine is a
-//! certain node, at each of its boots.
+//! Bootstrap tokens. A token either admits one machine, with an operator's consent in advance, or identifies a machine
+//! as a certain node at each boot.
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -9,23 +9,23 @@ use sqlx::sqlite::SqliteRow;
 /// A bootstrap token as stored.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// SHA-256 of it.
+    /// SHA-256 of the token, in hexadecimal.
     pub hash: String,
-    /// When it was issued.
+    /// When it was issued, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When it expires, if ever.
+    /// When it expires, in milliseconds since 1970. `None` if never.
     pub expires_at: Option<Millis>,
-    /// When a machine used it.
+    /// When a machine used it, in milliseconds since 1970.
     pub used_at: Option<Millis>,
-    /// From where it was used.
+    /// Address of the machine that used it.
     pub used_by_address: Option<String>,
-    /// The node that used it.
+    /// Id of the node that used it.
     pub node: Option<String>,
-    /// The node that it was made for.
+    /// Id of the node that it identifies. `None` if it admits any one machine.
     pub made_for: Option<String>,
 }
 
-/// Stores a new token by its hash.
+/// Stores the hash of a new token.
 pub async fn insert(
     connection: &mut Connection,
     hash: &str,
@@ -46,13 +46,13 @@ pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Opti
     row.map_err(database("reading a token"))?.as_ref().map(from_row).transpose()
 }
 
-/// Every token, oldest first.
+/// All tokens, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Token>, Error> {
     let rows = sqlx::query("SELECT * FROM tokens ORDER BY created_at, hash").fetch_all(connection).await;
     rows.map_err(database("reading the tokens"))?.iter().map(from_row).collect()
 }
 
-/// Forgets the token with this hash.
+/// Removes the token with this hash.
 pub async fn remove(connection: &mut Connection, hash: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM tokens WHERE hash = $1").bind(hash).execute(connection).await;
     done.map(drop).map_err(database("removing a token"))

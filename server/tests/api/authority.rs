@@ -1,4 +1,4 @@
-//! The certificate authority: what it may vouch for, where its keys are, and how it is replaced.
+//! The certificate authority: which names it may issue certificates for, where its keys are, and how it is replaced.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -50,12 +50,12 @@ async fn an_image_whose_file_is_not_as_it_was_added_is_shown_and_not_installed()
     let lists = || [["image", "list"], ["os", "list"]].map(|list| succeed(&data, &list));
     assert!(lists().iter().all(|list| list.contains("  there  ")), "{:?}", lists());
     let cases: [(&str, &str, &dyn Fn()); 4] = [
-        ("changed", "its file has another digest", &|| {
+        ("changed", "its digest differs", &|| {
             fs::write(&file, [&IMAGE[..511], b"?"].concat()).unwrap();
             examine(&data);
         }),
         ("missing", "is missing on this server", &|| fs::remove_file(&file).unwrap()),
-        ("wrong-size", "its file has another size", &|| fs::write(&file, &IMAGE[..511]).unwrap()),
+        ("wrong-size", "its size differs", &|| fs::write(&file, &IMAGE[..511]).unwrap()),
         ("unreadable", "cannot be read", &|| fs::create_dir(&file).unwrap()),
     ];
     for (word, words, damage) in cases {
@@ -124,7 +124,7 @@ async fn each_file_of_this_server_that_steps_fetch_must_be_as_it_was_added() {
         fs::write(&file, [&IMAGE[..511], b"?"].concat()).unwrap();
         let refused = operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&erase_and(&step))).await;
         let refused = refused.expect_err(&step).to_string();
-        assert!(refused.contains("its file has another digest"), "{step}: {refused}");
+        assert!(refused.contains("its digest differs"), "{step}: {refused}");
     }
 }
 

@@ -96,7 +96,7 @@ fn each_refusal_says_what_to_do() {
         (
             bench.uri("token=twin;object=db"),
             "db",
-            "the URI fits several; add the serial number; there are: \"twin\" (serial",
+            "the URI matches several; add the serial number; there are: \"twin\" (serial",
         ),
         (
             bench.uri("token=site;object=dc"),
@@ -106,9 +106,9 @@ fn each_refusal_says_what_to_do() {
         (
             bench.uri("token=site;object=two"),
             "two",
-            "the URI fits several; add its object or id; there are: object=two;id=%02",
+            "the URI matches several; add its object or id; there are: object=two;id=%02",
         ),
-        (bench.uri_of("curve"), "other", "the key is not RSA, and firmware verifies nothing else"),
+        (bench.uri_of("curve"), "other", "the key is not RSA, but firmware supports only RSA"),
         (db.clone(), "other", "signing with the key of CN=other: another key signed"),
         (db.clone(), "small", "it has 1024 bits"),
         (db.clone(), "ec", "it is not RSA"),
@@ -117,12 +117,12 @@ fn each_refusal_says_what_to_do() {
         (db_with("open"), "db", "every user can read or change it; change the PIN"),
         (db_with("empty"), "db", "it is empty"),
         (db_with("wrong"), "db", "wrong\" is wrong; it was tried once"),
-        (format!("{without_pin}&pin-value={PIN}"), "db", "it has the PIN in it; write the PIN to a file"),
+        (format!("{without_pin}&pin-value={PIN}"), "db", "it contains the PIN; write the PIN to a file"),
     ] {
         let said = bench.fail(&["keys", "init", "--db-key", &uri, "--db-cert", &format!("{certificate}.pem")]);
         assert!(said.contains(expect) && !said.contains("1111"), "{uri}: {said}");
     }
-    assert!(bench.fail(&["keys", "show"]).contains("there are no keys"));
+    assert!(bench.fail(&["keys", "show"]).contains("has no Secure Boot keys"));
 
     // The id, the serial number, or a single token can say which is meant.
     bench.succeed(&["keys", "init", "--db-key", &bench.uri("token=site;id=%02"), "--db-cert", "two.pem"]);
@@ -146,8 +146,8 @@ fn root_loads_no_module_that_others_can_change() {
     bench.write("module.so", fs::read(bench.module).unwrap());
     let uri = bench.uri_of("db").replace(bench.module, &bench.named("module.so"));
     let said = bench.fail(&["keys", "init", "--db-key", &uri, "--db-cert", "db.pem"]);
-    assert!(said.contains("module.so\" as root: somebody else can change it"), "{said}");
-    assert!(bench.fail(&["keys", "show"]).contains("there are no keys"));
+    assert!(said.contains("module.so\" as root: other users can change it"), "{said}");
+    assert!(bench.fail(&["keys", "show"]).contains("has no Secure Boot keys"));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_server_that_lost_its_database_does_not_begin_another() {
         let expect = format!(
             "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, \
              or move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; to \
-             start over without the machines, images, runs and operators of before, run `mv {shown}/server.pem \
+             start over without the previous machines, images, runs and operators, run `mv {shown}/server.pem \
              {shown}/server.pem.old`"
         );
         for arguments in [&SERVE as &[&str], &["status"], &["operator-token"]] {
@@ -89,8 +89,8 @@ async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
         .await
         .unwrap();
     transaction.commit().await.unwrap();
-    let cut_off = "an update of its schema was cut off (change 9999): move the data folder away and restore a backup \
-                   of the time before with `slipway-server restore`";
+    let cut_off = "an update of its schema was interrupted (change 9999): move the data folder away and restore a \
+                   backup from before the update with `slipway-server restore`";
     assert_eq!(fail(data, &["status"]), said(cut_off));
     store.close().await;
 

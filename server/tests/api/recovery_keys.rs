@@ -106,7 +106,7 @@ async fn keys_are_encrypted_to_operators_and_the_server_cannot_read_them() {
         assert_eq!(String::from_utf8(opened).unwrap(), format!("{} {}\n", volume(number), key(digit)));
     }
     let refused = fail(data, &["escrow", "recipient", "add", "AGE-SECRET-KEY-1QQ"]);
-    assert!(refused.contains("is not a public key of age") && !refused.contains("AGE-SECRET"), "{refused}");
+    assert!(refused.contains("is not an age public key") && !refused.contains("AGE-SECRET"), "{refused}");
     succeed(data, &["escrow", "recipient", "remove", &public]);
     assert_eq!(succeed(data, &["escrow", "recipient", "list"]), "");
 }

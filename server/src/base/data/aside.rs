@@ -1,7 +1,7 @@
-//! Files that are written aside and published complete.
+//! Files that are written completely before they get their name.
 //!
-//! Where the file system can, such a file has no name until then (O_TMPFILE, open(2)), so a kill leaves nothing behind.
-//! Elsewhere it has a name of its own and is locked. What nobody has locked is left over.
+//! If the file system supports it, such a file has no name until then (O_TMPFILE, open(2)), so nothing remains after a
+//! kill. Otherwise it has a temporary name and is locked; an unlocked one is a leftover.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -14,20 +14,20 @@ use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use crate::base::error::Error;
 use crate::base::random;
 
-/// Length of the random part of a name.
+/// Number of random characters in a temporary name.
 const RANDOM: usize = 16;
 
-/// A file that is not published yet. It goes away on drop.
+/// A file that is not published yet. It is removed on drop.
 pub struct Aside {
     file: File,
     folder: PathBuf,
     prefix: String,
-    /// Its name, if it has one.
+    /// Its temporary path, if it has one.
     path: Option<PathBuf>,
 }
 
 impl Aside {
-    /// An empty file in the folder, for its owner alone. If it needs a name, the name begins like this.
+    /// Creates an empty file in the folder, with mode 600. If it needs a temporary name, the name begins with `prefix`.
     pub fn create(folder: &Path, prefix: &str) -> Result<Self, Error> {
         let new = |file, path| Self { file, folder: folder.to_owned(), prefix: prefix.to_owned(), path };
         let failed = |source| Error::File { doing: "creating a file in", path: folder.to_owned(), source };
@@ -47,7 +47,7 @@ impl Aside {
             let path = folder.join(format!("{prefix}{}", random::id()));
             let file = options.clone().create_new(true).open(&path).map_err(failed)?;
             file.lock().map_err(failed)?;
-            // Before it was locked, it looked left over.
+            // Before it was locked, another process may have removed it as a leftover.
             if file.metadata().map_err(failed)?.nlink() > 0 {
                 return Ok(new(file, Some(path)));
             }
@@ -59,13 +59,13 @@ impl Aside {
         &mut self.file
     }
 
-    /// Writes all of it, and waits until it is on the disk.
+    /// Writes all bytes, and waits until they are on the disk.
     pub fn write(&mut self, content: &[u8]) -> Result<(), Error> {
         let done = self.file.write_all(content).and_then(|()| self.file.sync_all());
         done.map_err(|source| Error::File { doing: "writing a file in", path: self.folder.clone(), source })
     }
 
-    /// Gives it to the folder's owner, because the server runs as that user.
+    /// Makes the folder's owner the owner of the file, because the server runs as that user.
     pub fn give_to_owner_of(&self, folder: &Path) -> Result<(), Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -84,7 +84,7 @@ impl Aside {
         })
     }
 
-    /// Publishes it, unless there is a file of this name. Returns whether it did.
+    /// Publishes the file, unless one with this name exists. Returns whether it was published.
     pub fn publish_new(self, to: &Path) -> Result<bool, Error> {
         match self.link(to) {
             Ok(()) => Ok(true),
@@ -93,7 +93,7 @@ impl Aside {
         }
     }
 
-    /// Publishes it in the place of any file of this name.
+    /// Publishes the file, replacing any file with this name.
     pub fn publish_over(mut self, to: &Path) -> Result<(), Error> {
         let failed = |source| Error::File { doing: "writing", path: to.to_owned(), source };
         let path = match self.path.take() {
@@ -105,7 +105,7 @@ impl Aside {
             }
         };
         fs::rename(&path, to).map_err(|source| {
-            // Its content may be secret.
+            // The content may be secret, so it must not be left behind.
             let _ = fs::remove_file(&path);
             failed(source)
         })
@@ -114,7 +114,7 @@ impl Aside {
     fn link(&self, to: &Path) -> std::io::Result<()> {
         match &self.path {
             Some(path) => fs::hard_link(path, to),
-            // linkat(2) names a file without a name by its descriptor in /proc.
+            // linkat(2) takes a file without a name through its descriptor in /proc.
             None => {
                 let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 Ok(linkat(CWD, open, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
@@ -131,13 +131,13 @@ impl Drop for Aside {
     }
 }
 
-/// Whether a name is that of a file of the data folder that is written aside: `.NAME-RANDOM`.
+/// Whether a name is a temporary one: `.NAME-RANDOM`.
 pub fn is_temporary(name: &str) -> bool {
     let random = name.strip_prefix('.').and_then(|name| name.rsplit_once('-')).map_or("", |(_, random)| random);
     random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Removes a file that nobody is writing.
+/// Removes a file unless a process has it locked for writing.
 pub fn remove_unless_locked(path: &Path) {
     if File::open(path).is_ok_and(|open| open.try_lock().is_ok()) {
         let _ = fs::remove_file(path);

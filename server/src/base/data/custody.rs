@@ -1,4 +1,4 @@
-//! What a server checks of the data folder before it starts: that nobody else reads its keys, and that they are there.
+//! Checks of the data folder before a server starts: its secrets are private, and its keys exist.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use slipway_protocol::ErrorCode;
 use super::DataDir;
 use crate::base::error::Error;
 
-/// Rights of the group and of others.
+/// Permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
 /// The files that hold secrets.
 const SECRET: [&str; 13] = [
@@ -29,14 +29,14 @@ const SECRET: [&str; 13] = [
     "slipway.db-wal",
     "slipway.db-shm",
 ];
-/// The last file that a first start makes. Without it, the folder may have neither key nor database yet.
+/// The last file that a first start creates. If it is missing, other files may be missing too.
 const LAST: &str = "server.pem";
-/// Fewer bytes than a key that cannot be guessed has.
+/// Minimum length of the JWT key in bytes. A shorter key could be guessed.
 const SHORTEST_KEY: usize = 32;
 
 impl DataDir {
-    /// Refuses a folder whose secrets others can read or replace, or that lacks the key of what nodes were given. Prints
-    /// the commands that repair it.
+    /// Refuses a folder whose secrets others can read or replace, or that lacks the key that signed the nodes'
+    /// credentials. The error has the commands that repair it.
     pub fn check_custody(&self) -> Result<(), Error> {
         let open = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(found.mode() & OTHERS != 0),
@@ -53,8 +53,8 @@ impl DataDir {
         let repair: Vec<String> = lax.iter().map(|path| format!("chmod 600 {}", path.display())).collect();
         if let Some(first) = lax.first() {
             let message = format!(
-                "other users can read or change {first:?}, which is secret: run `{}`; if others use this host, replace \
-                 what they may have read",
+                "other users can read or change the secret file {first:?}: run `{}`; if others use this host, replace \
+                 the secrets that they may have read",
                 repair.join(" && ")
             );
             return Err(Error::refused(ErrorCode::Conflict, message));
@@ -89,7 +89,7 @@ impl DataDir {
         Err(Error::refused(ErrorCode::Conflict, message))
     }
 
-    /// Makes a folder that holds no secrets yet its owner's alone.
+    /// Makes a folder that holds no secrets yet private to its owner.
     pub(super) fn close_if_new(root: &Path) -> Result<(), Error> {
         if SECRET.iter().any(|name| root.join(name).exists()) {
             return Ok(());
@@ -102,19 +102,19 @@ impl DataDir {
         fs::set_permissions(root, Permissions::from_mode(mode & 0o7700)).map_err(failed)
     }
 
-    /// Whether an open file lies in the folder, by whatever path it was opened.
+    /// Whether an open file is inside the folder, whatever path was used to open it.
     pub fn has(&self, open: &impl AsRawFd) -> bool {
         let real = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd()));
         match (real, fs::canonicalize(self.root())) {
             (Ok(file), Ok(root)) => file.starts_with(root),
-            // What cannot be told apart is not given out.
+            // If this cannot be determined, the file is treated as one of the folder's and not handed out.
             _ => true,
         }
     }
 }
 
-/// Refuses to begin a database, because there is none, in the folder of a server that has run: it had one. `state` says
-/// what is wrong with the file.
+/// Refuses to create a database in the folder of a server that has already run, because it had one. `state` describes
+/// the file, such as "missing".
 pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
     let root = database.parent().unwrap_or(Path::new(""));
     let last = root.join(LAST);
@@ -124,14 +124,14 @@ pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
     let message = format!(
         "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder \
          away and restore a backup with `slipway-server --data {} restore FILE`; to start over without the \
-         machines, images, runs and operators of before, run `mv {last} {last}.old`",
+         previous machines, images, runs and operators, run `mv {last} {last}.old`",
         root.display(),
         last = last.display()
     );
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// Refuses a folder of boot files, which anybody can fetch, that is the data folder, in it, or around it.
+/// Refuses a boot folder that is the data folder, inside it, or contains it, because anybody can fetch boot files.
 pub fn check_apart(data: &Path, boot: &Path) -> Result<(), Error> {
     let (data_at, boot_at) = (real(data)?, real(boot)?);
     if !data_at.starts_with(&boot_at) && !boot_at.starts_with(&data_at) {
@@ -144,7 +144,7 @@ pub fn check_apart(data: &Path, boot: &Path) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// The path without links. The folder may be missing yet.
+/// The path with symbolic links resolved. The folder need not exist yet.
 fn real(path: &Path) -> Result<PathBuf, Error> {
     let failed = |source| Error::File { doing: "examining", path: path.to_owned(), source };
     let whole = std::path::absolute(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Why the database failed, in words for the operator.
+//! Explains database errors to the operator.
 
 use sqlx::migrate::MigrateError;
 
@@ -7,14 +7,14 @@ const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const NOT_A_DATABASE: i32 = 26;
 
-/// Why a database operation failed, and what to do if that is known.
+/// Why a database operation failed, and what to do about it if known.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DatabaseFault(String);
 
 impl From<sqlx::Error> for DatabaseFault {
     fn from(error: sqlx::Error) -> Self {
-        // The library's sentence has the one of SQLite in it, which is its cause too.
+        // The library's message contains SQLite's message, which would then appear twice.
         let Some(said) = error.as_database_error() else { return Self(error.to_string()) };
         let code = said.code().and_then(|code| code.parse::<i32>().ok()).unwrap_or_default();
         Self(match code & 0xff {
@@ -38,8 +38,8 @@ impl From<MigrateError> for DatabaseFault {
                  install that version or a newer one, or restore a backup that this version made"
             )),
             MigrateError::Dirty(version) => Self(format!(
-                "an update of its schema was cut off (change {version}): move the data folder away and restore a \
-                 backup of the time before with `slipway-server restore`"
+                "an update of its schema was interrupted (change {version}): move the data folder away and restore a \
+                 backup from before the update with `slipway-server restore`"
             )),
             other => Self(other.to_string()),
         }

@@ -1,4 +1,4 @@
-//! What cloud-init and ds-identify read in the root file system of an image.
+//! Reads what cloud-init and ds-identify read in the root file system of an image.
 
 use slipway_formats::boot_config::places::{BootFiles, BootText};
 use slipway_formats::{fstab, roles};
@@ -10,15 +10,16 @@ use super::{Known, ROOTS, Unknown};
 const MAIN: &str = "etc/cloud/cloud.cfg";
 const PARTS: &str = "etc/cloud/cloud.cfg.d";
 const DS_IDENTIFY: &str = "etc/cloud/ds-identify.cfg";
-/// Folders that must be in the root file system: those of the configuration, and of the seed with all above.
+/// Folders that must be in the root file system: those of the configuration, and of the seed with their parents.
 const FOLDERS: &[&str] = &["etc", "var", "var/lib", "var/lib/cloud"];
 const FSTAB: &str = "etc/fstab";
 const UNITS: &str = "etc/systemd/system";
-/// Most bytes of a file, and of all.
+/// Maximum number of bytes of one file, and of all files.
 const MAX_FILE: u64 = 64 << 10;
 const MAX_ALL: usize = 256 << 10;
 
-/// Reads it, and the boot texts that a machine looks at: each file system has some. None if no root file system shows.
+/// Reads the files, and the boot texts of each file system that a machine looks at. `None` if no root file system is
+/// found.
 pub(super) fn read(volumes: &[Volume], texts: &[Vec<BootText>]) -> Known<Image> {
     let Some(root) = root(volumes)? else { return Ok(None) };
     if is_mounted_elsewhere(root)? {
@@ -46,7 +47,7 @@ pub(super) fn read(volumes: &[Volume], texts: &[Vec<BootText>]) -> Known<Image> 
     if is_small && !root.is_unknown.get() { Ok(Some(image)) } else { Err(Unknown) }
 }
 
-/// The root file system, as machines find it.
+/// The root file system, found as machines find it.
 fn root(volumes: &[Volume]) -> Known<&Volume> {
     let mut candidates: Vec<&Volume> = volumes.iter().filter(|volume| volume.keeps_owners()).collect();
     candidates.sort_by_key(|volume| {

@@ -1,5 +1,5 @@
-//! Looks into ext2, ext3 and ext4. The crate that reads them believes what they say of their sizes, so that is looked at
-//! first; and it follows links through folders that were not, so that is done here.
+//! Looks into ext2, ext3 and ext4. The crate that reads them trusts the sizes in the superblock, so they are checked
+//! first. It also resolves `..` after a folder that does not exist, so paths and links are followed here.
 
 use std::rc::Rc;
 
@@ -8,21 +8,21 @@ use ext4_view::{Ext4, Ext4Error, Ext4Read, Metadata};
 use super::source::Source;
 use super::{Known, MAX_NAMES, Name, Unknown};
 
-/// The superblock (Linux, Documentation/filesystems/ext4/super.rst).
+/// Offset of the superblock in bytes (Linux, Documentation/filesystems/ext4/super.rst).
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: [u8; 2] = [0x53, 0xEF];
-/// Its journal has changes that are not in place yet, and it must not be written to.
+/// The journal has changes that must be replayed, which would need to write.
 const RECOVER: u64 = 0x4;
 const READ_ONLY: u64 = 0x1000;
-/// Most groups of blocks: those of 8 TiB.
+/// Maximum number of block groups: those of 8 TiB.
 const MAX_GROUPS: u64 = 1 << 16;
-/// Most bytes of a folder, and of the target of a link.
+/// Maximum number of bytes of a folder, and of the target of a link.
 const MAX_FOLDER: u64 = 4 << 20;
 const MAX_TARGET: u64 = 4096;
-/// Most links on the way to a file (path_resolution(7)).
+/// Maximum number of links on the way to a file (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Part of an image.
+/// The bytes of one partition.
 struct Part {
     source: Rc<Source>,
     start: u64,
@@ -35,12 +35,12 @@ impl Ext4Read for Part {
     }
 }
 
-/// Whether such a file system begins at this byte.
+/// Whether a file system of this family begins at this byte.
 pub(super) fn is_at(source: &Source, start: u64) -> Result<bool, Unknown> {
     Ok(source.bytes(start + SUPERBLOCK + 56, 2).ok_or(Unknown)? == MAGIC)
 }
 
-/// Opens the file system in these bytes of the image.
+/// Opens the file system in this range of bytes of the image.
 pub(super) fn open(source: &Rc<Source>, start: u64, len: u64) -> Result<Ext4, Unknown> {
     let head = source.bytes(start + SUPERBLOCK, 1024).ok_or(Unknown)?;
     let field = |at: usize| Some(u64::from(u32::from_le_bytes(*head.get(at..)?.first_chunk()?)));
@@ -59,7 +59,8 @@ pub(super) fn open(source: &Rc<Source>, start: u64, len: u64) -> Result<Ext4, Un
     Ext4::load(Box::new(Part { source: source.clone(), start })).map_err(|_| Unknown)
 }
 
-/// A file or folder, by its path without links, which begins with a slash but for the root.
+/// Finds a file or folder. Returns its path with links resolved, which begins with a slash (empty for the root), and
+/// its metadata.
 pub(super) fn locate(system: &Ext4, path: &str) -> Known<(String, Metadata)> {
     let names = |path: &str| path.rsplit('/').map(str::to_owned).collect::<Vec<String>>();
     let metadata = |path: &str| match system.symlink_metadata(if path.is_empty() { "/" } else { path }) {
@@ -97,7 +98,7 @@ pub(super) fn locate(system: &Ext4, path: &str) -> Known<(String, Metadata)> {
     Ok(Some((here, found)))
 }
 
-/// What is in a folder.
+/// The names in a folder.
 pub(super) fn list(system: &Ext4, path: &str) -> Known<Vec<Name>> {
     let Some((path, found)) = locate(system, path)?.filter(|(_, found)| found.is_dir()) else { return Ok(None) };
     if found.len() > MAX_FOLDER {
@@ -116,7 +117,7 @@ pub(super) fn list(system: &Ext4, path: &str) -> Known<Vec<Name>> {
     Ok(Some(names))
 }
 
-/// The size of a regular file, and up to `len` bytes of it from an offset on.
+/// The size of a regular file, and up to `len` of its bytes from an offset.
 pub(super) fn read(system: &Ext4, path: &str, offset: u64, len: u64) -> Known<(u64, Vec<u8>)> {
     let Some((path, found)) = locate(system, path)? else { return Ok(None) };
     if !found.file_type().is_regular_file() {

@@ -1,4 +1,4 @@
-//! A raw image that is read here and there, within limits: a damaged file system can send a reader anywhere.
+//! Random access to a raw image, with limits, because a damaged file system can make its reader read anything.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,9 +8,9 @@ use std::time::Instant;
 /// Reads at an offset in the raw image until the buffer is full.
 pub type ReadAt = dyn Fn(u64, &mut [u8]) -> io::Result<()> + Send;
 
-/// Bytes that are read at a time, and kept.
+/// Number of bytes that are read at a time and cached.
 const PIECE: u64 = 64 << 10;
-/// Most pieces that are read. Usual images need a hundredth of them.
+/// Maximum number of pieces read. Usual images need a hundredth of that.
 const MAX_PIECES: usize = 1024;
 
 /// A raw image.
@@ -23,12 +23,12 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Nothing is read after `until`.
+    /// Reads nothing after `until`.
     pub(super) fn new(read: Box<ReadAt>, len: u64, until: Instant) -> Self {
         Self { read, len, until, pieces: RefCell::default() }
     }
 
-    /// Fills the buffer from this byte of the image. None if there is no such place, or if too much was read.
+    /// Fills the buffer from this offset in the image. `None` if that is beyond its end, or if too much was read.
     pub(super) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         let (mut at, mut left) = (offset, buffer);
         while !left.is_empty() {
@@ -47,7 +47,7 @@ impl Source {
         Some(())
     }
 
-    /// The same in a new buffer.
+    /// Like [`Source::fill`], into a new buffer.
     pub(super) fn bytes(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.fill(offset, &mut bytes).map(|()| bytes)

@@ -6,7 +6,7 @@ use super::*;
 
 const DS_IDENTIFY: &str = "root/etc/cloud/ds-identify.cfg";
 
-/// An ext4 file system with what is looked for, after this change; none without the program that makes it.
+/// An ext4 file system with the files that are looked for, changed by the script `change`. `None` if mke2fs is missing.
 fn made(options: &str, change: &str) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(

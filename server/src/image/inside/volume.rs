@@ -1,4 +1,4 @@
-//! A file system of an image, as far as it can be looked into.
+//! A file system of an image, and the operations needed to look into it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,26 +14,26 @@ use super::{Known, Name, Unknown, ext4};
 
 /// A partition with a file system.
 pub(super) struct Volume {
-    /// Its partition in words.
+    /// The partition in words, for messages.
     pub(super) name: String,
-    /// Type of the partition; none in an MBR.
+    /// Type of the partition. `None` in an MBR.
     pub(super) kind: Option<String>,
-    /// Name of the partition.
+    /// Name of the partition in the GPT.
     pub(super) partition_name: String,
     pub(super) label: Option<String>,
     content: Content,
-    /// Whether something of it could not be read.
+    /// Whether something in it could not be read.
     pub(super) is_unknown: Cell<bool>,
 }
 
 enum Content {
     Ext4(Ext4),
-    /// FAT from this byte of the image on.
+    /// FAT, from this byte of the image.
     Fat(Rc<Source>, u64),
 }
 
 impl Volume {
-    /// Opens the file system of a partition; none if it is of another kind.
+    /// Opens the file system of a partition. `None` if it is of another kind.
     pub(super) fn open(partition: &Partition, source: &Rc<Source>) -> Known<Self> {
         let (start, len) = (partition.bytes.start, partition.bytes.end.saturating_sub(partition.bytes.start));
         let is_fat = || fat::read::Files::open(&mut |at, len| source.bytes(start.checked_add(at)?, len)).is_some();
@@ -51,12 +51,12 @@ impl Volume {
         Ok(Some(Self { name, kind, partition_name, label, content, is_unknown: Cell::new(false) }))
     }
 
-    /// Whether it can be a root file system.
+    /// Whether it stores owners, so that it can be a root file system.
     pub(super) fn keeps_owners(&self) -> bool {
         matches!(self.content, Content::Ext4(_))
     }
 
-    /// The path without links, if there is something.
+    /// The path with links resolved. `None` if it does not exist.
     pub(super) fn followed(&self, path: &str) -> Known<String> {
         match &self.content {
             Content::Ext4(system) => Ok(ext4::locate(system, path)?.map(|(path, _)| path)),
@@ -64,7 +64,7 @@ impl Volume {
         }
     }
 
-    /// Remembers that something is not known, for callers who go on without it.
+    /// Records that something is unknown, for callers that ignore it.
     fn told<T>(&self, found: Result<T, Unknown>) -> Result<T, Unknown> {
         self.is_unknown.set(self.is_unknown.get() | found.is_err());
         found
@@ -121,7 +121,7 @@ impl BootFiles for Volume {
     }
 
     fn is_boot_of_itself(&self) -> bool {
-        // What is read twice is judged as if it were once.
+        // Not checked: boot texts that are read twice give the same result.
         false
     }
 
@@ -149,7 +149,7 @@ fn read_fat(source: &Source, start: u64, path: &str, offset: u64, len: u64) -> K
     Ok(Some((file.len, bytes)))
 }
 
-/// What is in a folder of a FAT file system.
+/// The names in a folder of a FAT file system.
 fn found_fat(files: &mut fat::read::Files<'_, '_>, folder: &str) -> Known<Vec<fat::read::Found>> {
     let mut found = files.list("").ok_or(Unknown)?;
     for name in folder.split('/').filter(|name| !matches!(*name, "" | ".")) {

@@ -1,4 +1,4 @@
-//! A certificate, and what of it decides.
+//! A parsed certificate, with the fields that are used here.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use time::OffsetDateTime;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// A certificate, parsed.
+/// A parsed certificate.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// As it is stored.
+    /// PEM, as it is stored.
     pub pem: String,
-    /// As it is sent.
+    /// DER, as it is sent.
     pub der: CertificateDer<'static>,
-    /// Common name of its subject.
+    /// Common name of the subject.
     pub common_name: String,
-    /// When it begins.
+    /// Start of validity.
     pub not_before: OffsetDateTime,
-    /// When it ends.
+    /// End of validity.
     pub not_after: OffsetDateTime,
-    /// Most certificates of authorities below it, if it says so.
+    /// Path length constraint: how many CA certificates may follow it in a chain.
     pub path_length: Option<u32>,
-    /// Host names and addresses that it may vouch for; none if it may vouch for all.
+    /// Permitted host names and addresses (name constraints). `None` if unlimited.
     pub permitted: Option<BTreeSet<String>>,
-    /// Host names and addresses that it is for.
+    /// Subject alternative names: host names and addresses.
     pub names: BTreeSet<String>,
     public_key: Vec<u8>,
     key_id: Vec<u8>,
@@ -70,17 +70,17 @@ impl Certificate {
         })
     }
 
-    /// Whether this is the certificate of the key.
+    /// Whether the certificate has this public key.
     pub fn is_of(&self, key: &KeyPair) -> bool {
         self.public_key == key.subject_public_key_info()
     }
 
-    /// Whether it says that this authority signed it.
+    /// Whether its issuer is this authority. Does not verify the signature.
     pub fn is_issued_by(&self, authority: &Certificate) -> bool {
         self.issuer_key_id.as_ref() == Some(&authority.key_id)
     }
 
-    /// Whether it may vouch for this host name or address. A host name stands for the names below it too.
+    /// Whether it may sign for this host name or address. A permitted host name includes the names below it.
     pub fn permits(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let is_address = name.parse::<IpAddr>().is_ok();
@@ -92,7 +92,8 @@ impl Certificate {
     }
 }
 
-/// A host name or an address. An address of a constraint has a mask behind it, which is ours and so of all bits.
+/// Formats a host name or an address. An address in a constraint is followed by a mask, which here always has all bits
+/// set.
 fn general_name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),

@@ -14,11 +14,11 @@ use crate::base::error::Error;
 pub struct Files {
     /// The root's certificate, which machines trust.
     pub root: &'static str,
-    /// Its key. It may be elsewhere: only a new intermediate needs it.
+    /// The root's key. It may be kept elsewhere, because only a new intermediate needs it.
     pub root_key: &'static str,
     /// The certificate of the intermediate, which signs for the server and the nodes.
     pub intermediate: &'static str,
-    /// Its key.
+    /// The intermediate's key.
     pub intermediate_key: &'static str,
 }
 
@@ -29,7 +29,7 @@ pub const CURRENT: Files = Files {
     intermediate: "intermediate.pem",
     intermediate_key: "intermediate.key",
 };
-/// The generation that a rotation brings.
+/// The next generation, during a rotation.
 pub const NEXT: Files = Files {
     root: "next-ca.pem",
     root_key: "next-ca.key",
@@ -39,24 +39,24 @@ pub const NEXT: Files = Files {
 
 /// A root and an intermediate.
 pub struct Generation {
-    /// The root.
+    /// The root's certificate.
     pub root: Certificate,
-    /// The intermediate.
+    /// The intermediate's certificate.
     pub intermediate: Certificate,
-    /// Signs as the intermediate.
+    /// Signs with the intermediate's key.
     pub issuer: Issuer<'static, KeyPair>,
 }
 
 impl Generation {
-    /// Reads a generation. Refuses one whose files do not belong together.
+    /// Reads a generation. Refuses files that do not belong together.
     pub fn open(data: &DataDir, files: &Files) -> Result<Self, Error> {
         let root = certificate(data, files.root)?.ok_or_else(|| no_root(data, files))?;
         if let Some(key) = key_pair(data, files.root_key)?
             && !root.is_of(&key)
         {
             let message = format!(
-                "{} does not belong to {}: put the right key there, or, if it is kept elsewhere, move this one away with \
-                 `mv {} {}.other`",
+                "{} does not belong to {}: put the right key there, or, if it is kept elsewhere, move this one away \
+                 with `mv {} {}.other`",
                 files.root_key,
                 files.root,
                 data.path(files.root_key).display(),
@@ -79,7 +79,8 @@ impl Generation {
         Ok(Self { root, intermediate, issuer: issuer.map_err(certificate_error("reading the intermediate"))? })
     }
 
-    /// Makes a root and an intermediate for these names. The root's certificate is written last, unless there was one.
+    /// Makes a root and an intermediate for these names. The root's certificate is written last, unless it already
+    /// existed.
     pub fn make(data: &DataDir, files: &Files, names: &BTreeSet<String>) -> Result<(), Error> {
         let root_key = existing_or_new_key(data, files.root_key)?;
         let key = existing_or_new_key(data, files.intermediate_key)?;
@@ -91,7 +92,7 @@ impl Generation {
         data.replace(files.root, &root.pem)
     }
 
-    /// Signs a new intermediate for these names with the root's key. `fresh`: its key is new too.
+    /// Signs a new intermediate for these names with the root's key. With `fresh`, the intermediate's key is new too.
     pub fn renew(
         data: &DataDir,
         files: &Files,
@@ -122,19 +123,19 @@ fn sign(root: &Certificate, root_key: KeyPair, key: &KeyPair, names: &BTreeSet<S
     Ok(made.pem())
 }
 
-/// A certificate of the folder, if it is there.
+/// Reads a certificate of the folder. `None` if it does not exist.
 pub fn certificate(data: &DataDir, name: &str) -> Result<Option<Certificate>, Error> {
     let pem = data.read(name)?;
     pem.map(|pem| Certificate::parse(&pem).ok_or_else(|| unreadable(data, name, "a certificate"))).transpose()
 }
 
-/// A key of the folder, if it is there.
+/// Reads a private key of the folder. `None` if it does not exist.
 pub fn key_pair(data: &DataDir, name: &str) -> Result<Option<KeyPair>, Error> {
     let pem = data.read(name)?;
     pem.map(|pem| KeyPair::from_pem(&pem).map_err(|_| unreadable(data, name, "a private key"))).transpose()
 }
 
-/// A new key, which is nowhere yet.
+/// A new P-256 key, not stored anywhere.
 pub fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(certificate_error("creating a private key"))
 }
@@ -148,13 +149,13 @@ fn existing_or_new_key(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
     Ok(key)
 }
 
-/// A file is not what it should be.
+/// Error: a file is not a certificate or key.
 pub fn unreadable(data: &DataDir, name: &str, what: &str) -> Error {
     let message = format!("{:?} is not {what} in PEM; restore it from a backup", data.path(name));
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The root's certificate is not there.
+/// Error: the root's certificate is missing.
 pub fn no_root(data: &DataDir, files: &Files) -> Error {
     let message = format!(
         "{:?}, the certificate that machines trust, is missing: restore it from a backup, or from a boot medium",
@@ -163,7 +164,7 @@ pub fn no_root(data: &DataDir, files: &Files) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The intermediate must be replaced.
+/// Error: the intermediate must be replaced.
 pub fn renew(data: &DataDir, what: &str) -> Error {
     let at = match data.path(CURRENT.root_key).exists() {
         true => "",

@@ -1,7 +1,7 @@
-//! A second root, with an RSA key, for firmware and network boot loaders that verify nothing else. It signs a second
-//! certificate of the server, and nothing else. No machine trusts it after it has booted.
+//! A second root, with an RSA key, for firmware and network boot loaders that support only RSA. It signs only a second
+//! certificate of the server. Machines do not trust it after they have booted.
 //!
-//! It is not limited to names as the first root is: iPXE refuses a certificate with critical name constraints.
+//! Unlike the first root, it is not limited to names, because iPXE rejects certificates with critical name constraints.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::base::error::Error;
 
 const ROOT: &str = "firmware-ca.pem";
 const ROOT_KEY: &str = "firmware-ca.key";
-/// Files of the server's certificate for such firmware, and of its key. A reverse proxy may use them too.
+/// Names of the files with the server's certificate and key for such firmware. A reverse proxy may use them too.
 pub const SERVER: [&str; 2] = ["firmware-server.pem", "firmware-server.key"];
 
-/// What such firmware is to trust, in PEM: made on first use.
+/// The certificate that such firmware must trust, in PEM. Made on first use.
 pub fn root(data: &DataDir) -> Result<String, Error> {
     let _lock = data.lock()?;
     if let Some(root) = certificate(data, ROOT)? {
@@ -38,14 +38,14 @@ pub fn root(data: &DataDir) -> Result<String, Error> {
     Ok(root)
 }
 
-/// The server's certificate for such firmware, for these host names and addresses, created or renewed as needed. None if
-/// there is no root for it.
+/// The server's certificate for such firmware, for these host names and addresses, created or renewed if needed. `None`
+/// if the site has no such root.
 pub fn identity(data: &DataDir, names: &BTreeSet<String>) -> Result<Option<ServerIdentity>, Error> {
     let Some(root) = certificate(data, ROOT)? else { return Ok(None) };
     let key = key_pair(data, ROOT_KEY)?.ok_or_else(|| unreadable(data, ROOT_KEY, "a private key"))?;
     let issuer = Issuer::from_ca_cert_pem(&root.pem, key);
     let issuer = issuer.map_err(certificate_error("reading the root for firmware"))?;
-    // The root itself is not sent: who does not have it would not trust it.
+    // The root itself is not sent, because a client that does not have it would not trust it.
     kept_or_signed(data, SERVER, &root, &issuer, new_key, names).map(Some)
 }
 

@@ -1,7 +1,7 @@
-//! A new certificate authority beside the old one, until all machines know it.
+//! Rotation: a new certificate authority next to the old one, until all machines trust it.
 //!
-//! The files of the next generation are written before its root, and the root is moved first when it takes over. So
-//! whatever else is left without the root tells which of the two was interrupted.
+//! When a generation is made, its root is written last; when it takes over, its root is moved first. So if next-* files
+//! remain without the root, it is known which of the two was interrupted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +13,8 @@ use super::files::{self, CURRENT, Files, Generation, NEXT};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 
-/// Makes the next root and intermediate. Machines are told of both from now on. They may vouch for the names of the
-/// current ones and these.
+/// Makes the next root and intermediate. From now on machines are told of both roots. They may sign for the names of
+/// the current ones and the names in `further`.
 pub fn begin(data: &DataDir, further: &BTreeSet<String>) -> Result<(), Error> {
     let _lock = data.lock()?;
     recover(data)?;
@@ -28,7 +28,7 @@ pub fn begin(data: &DataDir, further: &BTreeSet<String>) -> Result<(), Error> {
     Generation::make(data, &NEXT, &names)
 }
 
-/// Puts the next root and intermediate in the place of the current ones, whose keys are removed.
+/// Replaces the current root and intermediate by the next ones, and removes the old keys.
 pub fn finish(data: &DataDir) -> Result<(), Error> {
     let _lock = data.lock()?;
     recover(data)?;
@@ -40,7 +40,7 @@ pub fn finish(data: &DataDir) -> Result<(), Error> {
     take_over(data)
 }
 
-/// Forgets the next root and intermediate.
+/// Removes the next root and intermediate.
 pub fn cancel(data: &DataDir) -> Result<(), Error> {
     let _lock = data.lock()?;
     recover(data)?;
@@ -53,7 +53,7 @@ pub fn cancel(data: &DataDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Completes what an earlier command was killed in.
+/// Completes a command that was killed.
 pub fn recover(data: &DataDir) -> Result<(), Error> {
     let Files { root, root_key, intermediate, intermediate_key } = NEXT;
     if data.path(root).exists() {
@@ -67,11 +67,12 @@ pub fn recover(data: &DataDir) -> Result<(), Error> {
     }
 }
 
-/// What follows once the root has moved. The intermediate's certificate is last, so that all of it can be repeated.
+/// Completes a rotation whose root was already moved. The intermediate's certificate is moved last, so that everything
+/// before can be repeated.
 fn take_over(data: &DataDir) -> Result<(), Error> {
     match data.path(NEXT.root_key).exists() {
         true => rename(data, NEXT.root_key, CURRENT.root_key)?,
-        // It was moved away already. What is there belongs to the old root, or a repetition finds the new one.
+        // Already moved. The existing file is the old root's, or the new one if this is a repetition.
         false => {
             let root = files::certificate(data, CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
             if files::key_pair(data, CURRENT.root_key)?.is_some_and(|key| !root.is_of(&key)) {
@@ -99,7 +100,7 @@ fn remove(data: &DataDir, name: &str) -> Result<(), Error> {
     remove_file(&data.path(name))
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub fn remove_file(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {

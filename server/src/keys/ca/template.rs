@@ -1,4 +1,4 @@
-//! What the certificates of this installation say.
+//! Templates of this site's certificates.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,21 +17,21 @@ use crate::base::random;
 
 const CA_LIFETIME: Duration = Duration::days(3650);
 const SERVER_LIFETIME: Duration = Duration::days(365);
-/// How far the start of validity lies in the past, for machines whose clocks are behind.
+/// How far the start of validity is in the past, for machines whose clocks are behind.
 const BACKDATED: Duration = Duration::days(1);
 
-/// A root that may vouch for these names alone. It signs intermediates, and nothing else.
+/// A root that may sign only for these names. It signs only intermediates.
 pub fn root(names: &BTreeSet<String>) -> CertificateParams {
-    // The random part lets people tell the authorities of different installations apart.
+    // The random part distinguishes the authorities of different sites for people.
     let mut params = authority(&format!("slipway CA {}", random::id()), 1, names);
     params.use_authority_key_identifier_extension = false;
     params
 }
 
-/// An intermediate that may vouch for these names alone, and is valid as long as its root.
+/// An intermediate that may sign only for these names, and is valid as long as its root.
 pub fn intermediate(root: &Certificate, names: &BTreeSet<String>) -> CertificateParams {
-    // Roots of older versions allow no intermediate, except one with the root's own name: such a certificate does not
-    // count (RFC 5280, section 4.2.1.9).
+    // Roots of older versions allow no intermediate, except one with the root's own name, because path length does not
+    // count self-issued certificates (RFC 5280, section 4.2.1.9).
     let name = match root.path_length {
         Some(0) => root.common_name.clone(),
         _ => format!("{} intermediate {}", root.common_name, random::id()),
@@ -45,7 +45,7 @@ fn authority(name: &str, path_length: u8, names: &BTreeSet<String>) -> Certifica
     let mut params = params(name, CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(path_length));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    // For TLS alone: not for mail, and not for programs.
+    // Only for TLS, not for mail or programs.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.name_constraints = Some(NameConstraints {
         permitted_subtrees: names.iter().map(|name| subtree(name)).collect(),
@@ -54,7 +54,7 @@ fn authority(name: &str, path_length: u8, names: &BTreeSet<String>) -> Certifica
     params
 }
 
-/// An address, or a host name with the names below it (RFC 5280, section 4.2.1.10).
+/// A name constraint: an address, or a host name including the names below it (RFC 5280, section 4.2.1.10).
 fn subtree(name: &str) -> GeneralSubtree {
     match name.parse::<IpAddr>() {
         Ok(address) => {
@@ -65,7 +65,7 @@ fn subtree(name: &str) -> GeneralSubtree {
     }
 }
 
-/// A root for firmware. It signs certificates of the server, and nothing else.
+/// A root for firmware. It signs only certificates of the server.
 pub fn firmware_root() -> CertificateParams {
     let mut params = params(&format!("slipway firmware CA {}", random::id()), CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -75,15 +75,15 @@ pub fn firmware_root() -> CertificateParams {
     params
 }
 
-/// The server's certificate, for this key. It does not outlive its issuer.
+/// The server's certificate for this key. It does not outlive its issuer.
 pub fn server(names: &BTreeSet<String>, issuer: &Certificate, key: &KeyPair) -> Result<CertificateParams, Error> {
-    // GnuTLS takes the common name for a host name if the certificate is for addresses alone.
+    // GnuTLS takes the common name as a host name if the certificate has only addresses.
     let has_host_name = names.iter().any(|name| name.parse::<IpAddr>().is_err());
     let mut params = params(if has_host_name { "slipway-server" } else { "localhost" }, SERVER_LIFETIME);
     params.not_after = params.not_after.min(issuer.not_after);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     if key.algorithm() == &rcgen::PKCS_RSA_SHA256 {
-        // Old firmware has no other key exchange than encryption with this key (RFC 5246, section 7.4.2).
+        // Old firmware supports no key exchange except RSA encryption with this key (RFC 5246, section 7.4.2).
         params.key_usages.push(KeyUsagePurpose::KeyEncipherment);
     }
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -1,4 +1,4 @@
-//! Why a key in a token does not sign.
+//! Errors of keys in tokens.
 
 use std::error::Error as StdError;
 use std::io;
@@ -10,120 +10,121 @@ use cryptoki::error::Error as ModuleError;
 #[derive(Debug, thiserror::Error)]
 #[error("using the key {key}")]
 pub struct KeyFault {
-    /// Its PKCS #11 URI.
+    /// PKCS #11 URI of the key.
     pub key: String,
-    /// The cause.
+    /// What failed.
     #[source]
     pub source: Fault,
 }
 
-/// Why not.
+/// Why a key in a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The library cannot be loaded.
+    /// The module cannot be loaded.
     #[error("loading the module {path:?}; install the package that has it, and check module-path")]
     Load {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
-        /// The cause.
+        /// Error of the loader or the file system.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// Root does not load what others can change.
+    /// Root does not load a library that others can change.
     #[error(
-        "loading the module {path:?} as root: somebody else can change it, or a folder above it; run this as the \
+        "loading the module {path:?} as root: other users can change it or a folder above it; run this as the \
          owner of the data folder (`runuser -u slipway -- slipway-server ...`), or use a module that belongs to root"
     )]
     NotOfRoot {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
     },
-    /// The module did not do something.
+    /// A call of the module failed.
     #[error("{doing}: {answer}")]
     Call {
-        /// What was being done.
+        /// The operation, such as "looking for tokens".
         doing: &'static str,
-        /// What the module answered.
+        /// The module's answer, such as "C_Sign answered DeviceError".
         answer: String,
     },
-    /// There is no such token.
+    /// No token matches the URI.
     #[error(
-        "looking for the token: the module knows no token of this name; {}",
-        found_or(found, "it knows none at all: check whether the token is there, and whether this user may use it")
+        "looking for the token: the module has no token with this name; {}",
+        found_or(found, "it has no token at all: check that the token is connected and that this user may use it")
     )]
     NoToken {
-        /// The tokens that there are.
+        /// The tokens of the module.
         found: Vec<String>,
     },
-    /// There are several such tokens.
-    #[error("looking for the token: the URI fits several; add the serial number; {}", found_or(found, ""))]
+    /// Several tokens match the URI.
+    #[error("looking for the token: the URI matches several; add the serial number; {}", found_or(found, ""))]
     ManyTokens {
-        /// The tokens that fit.
+        /// The tokens that match.
         found: Vec<String>,
     },
-    /// The token wants a PIN, and there is none.
+    /// The token requires a PIN, but the URI names no file with one.
     #[error(
         "the token needs a PIN; write it to a file that others cannot read, and add pin-source=file:/PATH to the URI"
     )]
     NoPin,
-    /// The file of the PIN cannot be read.
+    /// The PIN's file cannot be read.
     #[error("reading the PIN in {path:?}")]
     PinFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The file of the PIN cannot be used.
+    /// The content of the PIN's file is not a PIN.
     #[error("reading the PIN in {path:?}: {wrong}")]
     PinText {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         wrong: &'static str,
     },
-    /// The PIN is wrong.
+    /// The token refused the PIN.
     #[error(
-        "logging in: the PIN in {path:?} is wrong; it was tried once. Tokens lock after a few wrong ones, so correct the file \
-         before you try again"
+        "logging in: the PIN in {path:?} is wrong; it was tried once. Tokens lock after a few wrong PINs, so correct \
+         the file before you try again"
     )]
     WrongPin {
-        /// The file.
+        /// Path of the PIN's file.
         path: PathBuf,
     },
-    /// The PIN cannot be used any more.
+    /// The token is locked.
     #[error(
-        "logging in: the token is locked after wrong PINs; unlock it with its own program, by its PUK or security officer"
+        "logging in: the token is locked after wrong PINs; unlock it with its own program, with the PUK or as security \
+         officer"
     )]
     Locked,
-    /// A wrong PIN would lock the token.
+    /// A wrong PIN now would lock the token.
     #[error(
-        "logging in: one more wrong PIN would lock the token, so none was tried; log in with the token's own program, for \
-         example `pkcs11-tool --login --test`, then try again"
+        "logging in: one more wrong PIN would lock the token, so none was tried; log in with the token's own program, \
+         for example `pkcs11-tool --login --test`, then try again"
     )]
     LastTry,
-    /// There is no such key.
-    #[error("looking for the key: the token has no such private key; {}", found_or(found, "it has none at all"))]
+    /// No private key matches the URI.
+    #[error("looking for the key: the token has no such private key; {}", found_or(found, "it has none"))]
     NoKey {
-        /// The private keys that there are.
+        /// The private keys in the token.
         found: Vec<String>,
     },
-    /// There are several such keys.
-    #[error("looking for the key: the URI fits several; add its object or id; {}", found_or(found, ""))]
+    /// Several private keys match the URI.
+    #[error("looking for the key: the URI matches several; add its object or id; {}", found_or(found, ""))]
     ManyKeys {
-        /// The keys that fit.
+        /// The keys that match.
         found: Vec<String>,
     },
-    /// The key is of another kind.
-    #[error("the key is not RSA, and firmware verifies nothing else")]
+    /// The key is not RSA.
+    #[error("the key is not RSA, but firmware supports only RSA")]
     NotRsa,
-    /// The token cannot sign so.
+    /// The token does not support the signature algorithm.
     #[error("the token offers neither CKM_RSA_PKCS nor CKM_SHA256_RSA_PKCS to sign with this key")]
     NoMechanism,
 }
 
-/// What was found, or what to say if there is nothing.
+/// Lists what was found, or says `nothing` if that is empty.
 fn found_or(found: &[String], nothing: &str) -> String {
     match found {
         [] => nothing.to_owned(),
@@ -132,7 +133,7 @@ fn found_or(found: &[String], nothing: &str) -> String {
 }
 
 impl Fault {
-    /// What a module answered. The names of its answers are those of the standard, without `CKR`.
+    /// An error from a module. Names of return values are the standard's without `CKR`.
     pub fn call(doing: &'static str) -> impl Fn(ModuleError) -> Self {
         move |error| {
             let answer = match error {

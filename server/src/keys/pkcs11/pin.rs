@@ -1,4 +1,4 @@
-//! The PIN of a token, in a file.
+//! Reads the PIN of a token from a file.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,10 +10,10 @@ use cryptoki::types::AuthPin;
 
 use super::fault::Fault;
 
-/// Bytes of the longest PIN.
+/// Maximum length of a PIN in bytes.
 const LONGEST: u64 = 255;
 
-/// A PIN, the file that it is from, and when that was written.
+/// A PIN, with its file's path and modification time.
 pub struct Pin {
     pub text: AuthPin,
     pub path: PathBuf,
@@ -21,11 +21,11 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Reads the PIN: the only line of a file that is not everybody's.
+    /// Reads the PIN: the only line of a file that not every user can read.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let failed = |source| Fault::PinFile { path: path.to_owned(), source };
         let wrong = |wrong| Fault::PinText { path: path.to_owned(), wrong };
-        // A pipe would keep whoever opens it waiting.
+        // Checked first, because opening a pipe would block.
         if !fs::metadata(path).map_err(failed)?.is_file() {
             return Err(wrong("it is not a regular file"));
         }
@@ -35,7 +35,7 @@ impl Pin {
             return Err(wrong("every user can read or change it; change the PIN, and run `chmod 0600` on the file"));
         }
         let mut text = String::new();
-        // One byte more than can be right, and the end of the line.
+        // Reads one byte more than a PIN can have, and the line break.
         file.take(LONGEST + 3).read_to_string(&mut text).map_err(failed)?;
         let pin = text.strip_suffix('\n').unwrap_or(&text);
         let pin = pin.strip_suffix('\r').unwrap_or(pin);

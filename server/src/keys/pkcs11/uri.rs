@@ -1,47 +1,47 @@
-//! PKCS #11 URIs (RFC 7512), as far as they name one private key.
+//! PKCS #11 URIs (RFC 7512) that identify a private key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// How such a URI begins.
+/// Scheme with colon.
 const SCHEME: &str = "pkcs11:";
-/// Bytes of the longest URI. Each of the attributes that are known has at most a hundred, but for two paths.
+/// Maximum length of a URI in bytes. Each known attribute has at most a hundred, except the two paths.
 const LONGEST: usize = 4096;
 const KNOWN: &str =
     "token, serial, manufacturer, model, object, id and type, and after a question mark module-path and pin-source";
 
-/// Which private key signs, in which token, how it is reached, and where the token's PIN is.
+/// Identifies a private key, its token, the module that reaches the token, and the file with the PIN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyUri {
-    /// As it was given. It has no secret.
+    /// The URI as it was given. It contains no secret.
     text: String,
     /// Label of the token.
     pub token: Option<String>,
-    /// Its serial number.
+    /// Serial number of the token.
     pub serial: Option<String>,
-    /// Its manufacturer.
+    /// Manufacturer of the token.
     pub manufacturer: Option<String>,
-    /// Its model.
+    /// Model of the token.
     pub model: Option<String>,
     /// Label of the key (CKA_LABEL).
     pub object: Option<String>,
     /// Identifier of the key (CKA_ID).
     pub id: Option<Vec<u8>>,
-    /// The library that knows the token.
+    /// Path of the module, the library that talks to the token.
     pub module: PathBuf,
-    /// The file with the token's PIN.
+    /// Path of the file with the token's PIN.
     pub pin: Option<PathBuf>,
 }
 
-/// A URI names no key. The reason repeats no value, because one may be a PIN.
+/// Why a URI is invalid. The reason contains no attribute's value, because one may be a PIN.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("reading a PKCS #11 URI: {reason}")]
 pub struct UriError {
     reason: String,
 }
 
-/// Whether a text is meant as such a URI.
+/// Whether a text looks like a PKCS #11 URI.
 pub fn is_uri(text: &str) -> bool {
     text.starts_with(SCHEME)
 }
@@ -65,20 +65,20 @@ impl FromStr for KeyUri {
                     error(format!("between its {sign}, each part must be NAME=VALUE"))
                 })?;
                 if seen.contains(&name) {
-                    return refuse(format!("{} is there twice", shown(name)));
+                    return refuse(format!("{} is given twice", shown(name)));
                 }
                 seen.push(name);
                 read(&mut uri, name, &decode(name, value)?)?;
             }
         }
         if uri.module.as_os_str().is_empty() {
-            return refuse("it does not say which library knows the token; add ?module-path=/PATH/OF/THE/LIBRARY.so");
+            return refuse("it names no library for the token; add ?module-path=/PATH/OF/THE/LIBRARY.so");
         }
         Ok(uri)
     }
 }
 
-/// Takes an attribute with its decoded value.
+/// Stores an attribute's decoded value.
 type Read = fn(&mut KeyUri, &str, &[u8]) -> Result<(), UriError>;
 
 impl KeyUri {
@@ -106,10 +106,10 @@ impl KeyUri {
         match name {
             "module-path" => self.module = file(name, &text(name, value)?)?,
             "pin-source" => self.pin = Some(pin_file(&text(name, value)?)?),
-            // It would be in the list of processes, in the data folder and in each backup.
+            // It would appear in the list of processes, in the data folder and in every backup.
             "pin-value" => {
                 return refuse(
-                    "it has the PIN in it; write the PIN to a file, and name that with pin-source=file:/PATH",
+                    "it contains the PIN; write the PIN to a file, and name the file with pin-source=file:/PATH",
                 );
             }
             _ => return unknown(name),
@@ -124,20 +124,20 @@ impl fmt::Display for KeyUri {
     }
 }
 
-/// The file of a pin-source: its path, or a URI of the scheme `file` without a host (RFC 8089).
+/// The file in a pin-source: a path, or a `file` URI without a host (RFC 8089).
 fn pin_file(source: &str) -> Result<PathBuf, UriError> {
     if source.starts_with('|') {
-        return refuse("pin-source names a program, which is not started; name a file with the PIN");
+        return refuse("pin-source names a program, which slipway does not run; name a file with the PIN");
     }
     let path = source.strip_prefix("file:").unwrap_or(source);
-    // After two slashes comes the host, which must be left out.
+    // After two slashes a host could follow, which must be empty.
     file("pin-source", path.strip_prefix("//").unwrap_or(path))
 }
 
 fn file(name: &str, path: &str) -> Result<PathBuf, UriError> {
     match Path::new(path).is_absolute() {
         true => Ok(path.into()),
-        false => refuse(format!("{name} must be an absolute path, because the server has another folder")),
+        false => refuse(format!("{name} must be an absolute path, because the server has another current directory")),
     }
 }
 
@@ -149,7 +149,7 @@ fn text(name: &str, value: &[u8]) -> Result<String, UriError> {
     }
 }
 
-/// Replaces each `%` and its two hexadecimal digits by their byte.
+/// Replaces each `%` and two hexadecimal digits by a byte.
 fn decode(name: &str, value: &str) -> Result<Vec<u8>, UriError> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
@@ -164,7 +164,7 @@ fn decode(name: &str, value: &str) -> Result<Vec<u8>, UriError> {
             b'!'..=b'~' => byte,
             _ => return refuse(format!("{} has a space or a letter that must be written as %XX", shown(name))),
         };
-        // No name in a token has it, and it ends paths.
+        // No name in a token contains it, and it would end a path early.
         if byte == 0 && name != "id" {
             return refuse(format!("{} has a zero byte", shown(name)));
         }
@@ -174,10 +174,10 @@ fn decode(name: &str, value: &str) -> Result<Vec<u8>, UriError> {
 }
 
 fn unknown<T>(name: &str) -> Result<T, UriError> {
-    refuse(format!("{} is not known here; known are {KNOWN}", shown(name)))
+    refuse(format!("{} is not supported; supported are {KNOWN}", shown(name)))
 }
 
-/// A name as it was given, but not too long.
+/// A name from the URI, truncated.
 fn shown(name: &str) -> String {
     format!("{:?}", name.chars().take(40).collect::<String>())
 }
@@ -222,17 +222,17 @@ mod tests {
             (&long, "it has 4125 bytes; at most 4096"),
             ("pkcs11:", "add ?module-path="),
             ("pkcs11:object=sesame", "add ?module-path="),
-            ("pkcs11:object=sesame;module-path=/m", "\"module-path\" is not known here; known are token, serial"),
+            ("pkcs11:object=sesame;module-path=/m", "\"module-path\" is not supported; supported are token, serial"),
             ("pkcs11:sesame", "between its semicolons, each part must be NAME=VALUE"),
             ("pkcs11:object=a;?module-path=/m", "between its semicolons"),
             ("pkcs11:?module-path=/m&", "between its ampersands"),
             ("pkcs11:?module-path=/m&sesame", "between its ampersands"),
-            ("pkcs11:object=sesame;object=sesame?module-path=/m", "\"object\" is there twice"),
-            ("pkcs11:slot-id=7?module-path=/m", "\"slot-id\" is not known here"),
-            ("pkcs11:x-vendor=sesame?module-path=/m", "\"x-vendor\" is not known here"),
-            ("pkcs11:Object=sesame?module-path=/m", "\"Object\" is not known here"),
-            ("pkcs11:?module-name=sesame", "\"module-name\" is not known here"),
-            ("pkcs11:?module-path=/m&pin-value=sesame", "it has the PIN in it; write the PIN to a file"),
+            ("pkcs11:object=sesame;object=sesame?module-path=/m", "\"object\" is given twice"),
+            ("pkcs11:slot-id=7?module-path=/m", "\"slot-id\" is not supported"),
+            ("pkcs11:x-vendor=sesame?module-path=/m", "\"x-vendor\" is not supported"),
+            ("pkcs11:Object=sesame?module-path=/m", "\"Object\" is not supported"),
+            ("pkcs11:?module-name=sesame", "\"module-name\" is not supported"),
+            ("pkcs11:?module-path=/m&pin-value=sesame", "it contains the PIN; write the PIN to a file"),
             ("pkcs11:?module-path=/m&pin-source=sesame", "pin-source must be an absolute path"),
             ("pkcs11:?module-path=/m&pin-source=file:sesame", "pin-source must be an absolute path"),
             ("pkcs11:?module-path=/m&pin-source=file://sesame/pin", "pin-source must be an absolute path"),

@@ -1,4 +1,4 @@
-//! What is kept of the keys of a site, and how a key gets there.
+//! The stored form of a site's Secure Boot keys, and how keys get into it.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Secret};
@@ -10,24 +10,24 @@ use crate::base::data::DataDir;
 use crate::base::error::{Error, chain};
 use crate::keys::pkcs11::{self, KeyUri};
 
-/// How long certificates are valid. Firmware does not look at it, and other programs do.
+/// Validity of certificates. Firmware ignores it, but other programs do not.
 const VALID: Duration = Duration::days(365 * 30);
 
-/// What is in the file.
+/// Content of the file.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
-    /// Owner of our entries in the lists (UEFI Specification 2.10, section 32.4.1).
+    /// Owner GUID of our entries in the signature lists (UEFI Specification 2.10, section 32.4.1).
     pub owner: String,
-    /// Whether the lists have Microsoft's certificates too.
+    /// Whether the lists include Microsoft's certificates.
     pub microsoft: bool,
     pub pk: StoredKey,
     pub kek: StoredKey,
     pub db: StoredKey,
-    /// What takes the place of `db`, by a rotation in progress.
+    /// The key that replaces `db` at the end of a rotation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_db: Option<StoredKey>,
-    /// What may not start any more.
+    /// Certificates and programs that must no longer boot.
     #[serde(default)]
     pub revoked: Vec<Revoked>,
 }
@@ -36,37 +36,37 @@ pub struct Stored {
 #[serde(deny_unknown_fields)]
 pub struct StoredKey {
     pub certificate: String,
-    /// In PEM, or the PKCS #11 URI of a key in a token.
+    /// Private key in PEM, or the PKCS #11 URI of a key in a token.
     pub key: Secret,
 }
 
-/// What may not start any more.
+/// A revoked certificate or program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Revoked {
-    /// What is signed with the key of this certificate, in PEM.
+    /// Everything signed with the key of this certificate, in PEM.
     Certificate(String),
     /// The program with this digest (Authenticode, SHA-256, in hexadecimal).
     Program(String),
 }
 
-/// A key and its certificate, to import.
+/// A key and its certificate to import.
 pub struct Imported {
-    /// The private key in PEM, or the PKCS #11 URI of one in a token.
+    /// Private key in PEM, or the PKCS #11 URI of a key in a token.
     pub key: String,
-    /// Its certificate in PEM.
+    /// The key's certificate in PEM.
     pub certificate: String,
 }
 
-/// The name tells keys of a rotation apart.
+/// Common name of a signature key. The date distinguishes the keys of a rotation.
 pub fn signer_name(now: OffsetDateTime) -> String {
     format!("slipway Secure Boot signature (db) {}", now.date())
 }
 
-/// The imported key, if it can be used now, or a new one with this name.
+/// The imported key, if it is usable, or a new one with this name.
 pub fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<StoredKey, Error> {
     let Some(Imported { key, certificate }) = imported else {
-        // A machine whose clock is behind would take a certificate of today for one of tomorrow.
+        // Valid since yesterday, for machines whose clock is behind.
         let new = SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID);
         return Ok(stored(&new.map_err(refused)?, String::new()));
     };
@@ -76,7 +76,7 @@ pub fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Resul
     Ok(stored(&new, key))
 }
 
-/// The key of a text in PEM, or in the token that a URI names. The token is not asked for anything before the first signature.
+/// Reads a key in PEM, or one in a token by its URI. The token is not accessed before the first signature.
 pub fn read_key(key: &str, certificate: &str) -> Result<SigningKey, KeyError> {
     if !pkcs11::is_uri(key) {
         return SigningKey::from_pem(key, certificate);
@@ -85,7 +85,7 @@ pub fn read_key(key: &str, certificate: &str) -> Result<SigningKey, KeyError> {
     SigningKey::elsewhere(certificate, Box::new(move |message| Ok(pkcs11::sign(&uri, message)?)))
 }
 
-/// What is stored of a key: of one that is elsewhere, the URI that it was read from.
+/// The stored form of a key. For a key in a token, the URI that it was read from.
 fn stored(key: &SigningKey, uri: String) -> StoredKey {
     StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem().unwrap_or(uri)) }
 }
@@ -95,7 +95,7 @@ pub fn save(data: &DataDir, stored: &Stored) -> Result<(), Error> {
     data.replace(FILE, &text.map_err(failed("writing"))?)
 }
 
-/// Only a command refuses a key, and it shows one line.
+/// Formats an error in one line, because only commands import keys, and they show one line.
 fn refused(error: KeyError) -> Error {
     Error::refused(ErrorCode::InvalidRequest, chain(&error))
 }

@@ -18,7 +18,7 @@ slipway_report() {
             body="$body$1=${value%"%0A"}&"
         }
         body=
-        # The server accepts 64. A character that is cut becomes one of three bytes.
+        # The server accepts 64 bytes. A truncated character is replaced by one of three bytes.
         field name "$(printf '%.62s' "${1:-}")"
         field status "${2:-}"
         field percent "${3:-}"
@@ -26,7 +26,8 @@ slipway_report() {
         field logs "$(printf '%s' "${5:-}" | tail -c 8000)"
         field priority "${6:-}"
         work=$(mktemp -d "${TMPDIR:-/tmp}/slipway.XXXXXX") || exit 0
-        # Everybody can read the arguments of a program. If there is no room for all of the body, there is none for the CA after it.
+        # Files, because every user can read program arguments. If the disk is too full for the body, writing the CA fails
+        # too, and nothing is sent.
         printf '%s' "$body" >"$work/body"
         printf '%s\n' "$ca" >"$work/ca"
         : >"$work/request"
@@ -41,7 +42,7 @@ slipway_report() {
             set -- wget --config="$work/config" --ca-certificate="$work/ca" --ca-directory="$work" --no-verbose \
                 --output-document=/dev/null --tries=1 --timeout=4 --max-redirect=0 --post-file="$work/body" "$url"
         else
-            # There is only busybox: its wget cannot verify with a CA, so openssl sends the request.
+            # Only busybox is left. Its wget cannot verify with a CA, so openssl sends the request.
             printf 'POST %s HTTP/1.0\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n%s' \
                 '@PATH@' '@ADDRESS@' "$token" application/x-www-form-urlencoded "$(($(printf '%s' "$body" | wc -c)))" \
                 "$body" >"$work/request"
