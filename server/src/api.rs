@@ -61,7 +61,7 @@ use forwarded::believe_proxies;
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The state that handlers share.
+/// State shared by all handlers.
 pub struct App {
     /// The database.
     pub store: Store,
@@ -71,7 +71,7 @@ pub struct App {
     pub authority: Authority,
     /// Signs the nodes' JWTs.
     pub signer: Signer,
-    /// What the site asks of every machine.
+    /// What every machine of the site must prove.
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
     pub tpms: tpm::Verifier,
@@ -79,46 +79,46 @@ pub struct App {
     pub boot: Option<PathBuf>,
     /// Makes boot files for operators.
     pub boot_files: BootFiles,
-    /// Held while the lists of firmware are signed for a run.
+    /// Held while firmware updates are signed for a run.
     pub signing: Arc<Mutex<()>>,
-    /// Proxies that say who fetches boot files.
+    /// Proxies that are trusted to name the machine that fetches a boot file.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Boot files that were fetched.
+    /// Records the boot files that were fetched.
     pub boot_fetches: Arc<BootFetches>,
-    /// How often installed systems may report.
+    /// Rate limit of installed systems' reports.
     pub reports: Rate,
-    /// How often the bearer of a run's token may report.
+    /// Rate limit of reports with one token of a run.
     pub token_reports: Rate,
-    /// How often installed systems may ask for metadata.
+    /// Rate limit of installed systems' metadata requests.
     pub metadata: Rate,
-    /// How often strangers may ask.
+    /// Rate limit of strangers' requests.
     pub requests: Buckets,
-    /// Bodies of authenticated callers.
+    /// Memory for request bodies of authenticated callers.
     pub bodies: Bodies,
-    /// Bodies of strangers.
+    /// Memory for request bodies of strangers.
     pub stranger_bodies: Bodies,
-    /// Strangers whose requests are in the database.
+    /// Permits for strangers' requests that use the database.
     pub strangers: Semaphore,
-    /// All limits.
+    /// All limits of the server.
     pub limits: Arc<Limits>,
     /// Host name at which machines reach the server.
     pub site: String,
-    /// Where captured disks go.
+    /// Stores captured disks.
     pub captures: Captures,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
 
 impl App {
-    /// Waits for a stranger's turn in the database. There, requests are processed one after the other, and nodes must
-    /// not queue behind all strangers.
+    /// Waits until a stranger's request may use the database. It processes one request at a time, and nodes must not
+    /// queue behind all strangers.
     pub async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         // The semaphore is never closed.
         self.strangers.acquire().await.map_err(|_| Error::refused(ErrorCode::Unavailable, "the server stops"))
     }
 
-    /// Counts a request of a stranger, or refuses it. The refusal is held back, because a client that does not look at it
-    /// would repeat its request at once.
+    /// Counts a stranger's request, or refuses it. The refusal is delayed, because a client that ignores it would
+    /// repeat its request immediately.
     async fn pace(&self, peer: &Peer) -> Result<(), Error> {
         let taken = self.requests.take(peer.address.ip());
         if taken.is_err() {
@@ -183,7 +183,7 @@ pub fn router(app: Arc<App>) -> Router {
     finish(routes, app)
 }
 
-/// The boot routes alone, for the plain HTTP listener.
+/// Only the boot routes, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
     finish(boot_routes(&app, BootWay::Http), app)
 }
@@ -204,7 +204,7 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Refuses requests of an address that sends too many, before anything else is done for them.
+/// Refuses requests of an address that sends too many, before any other work for them.
 async fn keep_pace(State(app): State<Arc<App>>, peer: Peer, request: Request, next: Next) -> Response {
     match app.pace(&peer).await {
         Ok(()) => next.run(request).await,
@@ -212,7 +212,7 @@ async fn keep_pace(State(app): State<Arc<App>>, peer: Peer, request: Request, ne
     }
 }
 
-/// Does not repeat the path: it may differ from a route's only by a slash, and contain a token.
+/// The path is not repeated in the error: it may contain a token and differ from a route only by a slash.
 async fn no_route() -> ApiError {
     Error::refused(ErrorCode::NotFound, "there is nothing at this path").into()
 }
@@ -222,8 +222,8 @@ async fn wrong_method() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 
-/// Ends requests that take too long. Logs every request by its route, because paths may contain tokens; and what operators
-/// change by its path, with who asked.
+/// Aborts requests that take too long, and logs all requests. A request is logged by its route, because the path may
+/// contain a token; an operator's change is logged by its path, with the operator.
 async fn limit_and_log(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
@@ -247,7 +247,7 @@ async fn limit_and_log(mut request: Request, next: Next) -> Response {
     if let Some(operator) = operator
         && !method.is_safe()
     {
-        // Who removes or rotates a token by itself, and not by its operator's name, is told so with 404.
+        // With 404, the path may have a token instead of an operator's name.
         let has_token = route.contains("{token}") || route.contains("{operator}") && status == 404;
         let path = if has_token { route } else { &path };
         tracing::info!(operator, %method, path, peer, status, "request of an operator");

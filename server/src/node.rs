@@ -1,4 +1,4 @@
-//! What a machine does here: it enrols, is admitted, reports and sends captured disks and recovery keys.
+//! Requests of machines: enrolment and admission, reports, captured disks and recovery keys.
 
 pub mod admission;
 pub mod capture;

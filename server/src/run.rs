@@ -1,4 +1,4 @@
-//! A run before its first step, and what the machine is told of it.
+//! Composes a run and checks it before its first step, and serves its metadata.
 
 pub mod compose;
 pub mod facts;

@@ -19,7 +19,7 @@ use crate::base::error::{Error, MOST_LOGGED, chain};
 use crate::base::time::dated;
 use crate::store::to_word;
 
-/// An answer to an operator, in JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
+/// An answer to an operator, in JSON. Each time appears twice: in milliseconds since 1970 and in RFC 3339.
 pub struct Dated<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Dated<T> {
@@ -31,7 +31,7 @@ impl<T: Serialize> IntoResponse for Dated<T> {
     }
 }
 
-/// An error as the response to a request.
+/// An error as an HTTP response.
 pub struct ApiError(Error);
 
 impl From<Error> for ApiError {
@@ -53,13 +53,13 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Logs why a request was refused, if it was, with the operator or the node that asked, or its address.
+/// Logs why a request was refused, with the operator, node or address that sent it.
 pub fn log_refusal(response: &Response, operator: Option<&str>, node: Option<&str>, peer: &str) {
     let Some(error) = response.extensions().get::<Arc<Error>>() else { return };
     let body = error.body();
     match body.code {
         ErrorCode::Internal => tracing::error!(operator, node, error = chain(&**error), "request failed"),
-        // Whoever asks too often must not fill the log either.
+        // Requests beyond a limit must not fill the log either.
         ErrorCode::TooManyRequests => tracing::debug!(operator, reason = body.message, "request refused"),
         ErrorCode::Unauthenticated if operator.is_none() => tracing::debug!(reason = body.message, "request refused"),
         code => {
@@ -83,7 +83,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     }
 }
 
-/// The query of an operator's URL. A parameter without a value is refused.
+/// The query of an operator's URL. Parameters without a value are refused.
 pub struct OperatorQuery<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for OperatorQuery<T> {
@@ -99,7 +99,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for OperatorQuery<
     }
 }
 
-/// A number in a query, with the same bound as one in a body.
+/// A number in a query, with the same upper bound as in a body.
 pub fn number<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     let number = u64::deserialize(reader)?;
     if number <= given::LARGEST {
@@ -108,7 +108,7 @@ pub fn number<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     Err(D::Error::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"))
 }
 
-/// The query of a URL. Boot loaders send parameters without a value for what a machine has not.
+/// The query of a URL. Boot loaders send parameters without a value for what a machine does not have.
 pub struct UrlQuery<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for UrlQuery<T> {

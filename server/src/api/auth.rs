@@ -1,4 +1,4 @@
-//! Authentication of callers.
+//! Authenticates callers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ use crate::operate;
 /// The remote end of the connection. The listener adds it to every request.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// Address and port.
     pub address: SocketAddr,
     /// The node and key of its client certificate, if it presented a valid one signed by our authority.
     pub certificate: Option<Subject>,
@@ -34,8 +34,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// The calling node, authenticated by its certificate or its JWT. Its record is looked up for every request: the
-/// credentials of a decommissioned node are refused, and so are those for a key that is no longer the node's.
+/// The calling node, authenticated by its certificate or JWT. Its record is read for every request, to refuse the
+/// credentials of a decommissioned node and those for a key that is no longer valid for the node.
 pub struct NodeCaller(pub Subject);
 
 impl FromRequestParts<Arc<App>> for NodeCaller {
@@ -57,18 +57,18 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
     }
 }
 
-/// The node whose credentials a request has, for the log.
+/// The node that a request's credentials belong to, for the log.
 #[derive(Clone, Debug, Default)]
 pub struct NodeName(Arc<OnceLock<String>>);
 
 impl NodeName {
-    /// The id of the node, if the caller has credentials of one.
+    /// The id of the node, if the caller has a node's credentials.
     pub fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 }
 
-/// The name of the operator whose token a request has, for the log: known once the caller is authenticated.
+/// The name of the operator that a request's token belongs to, for the log. Set once the caller is authenticated.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorName(Arc<OnceLock<String>>);
 
@@ -79,7 +79,7 @@ impl OperatorName {
     }
 }
 
-/// An operator, authenticated by a token of its own.
+/// An operator, authenticated by a token.
 pub struct OperatorCaller;
 
 impl FromRequestParts<Arc<App>> for OperatorCaller {
@@ -93,14 +93,14 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
             return Err(unauthenticated(message).into());
         };
         let Some(operator) = operate::bearer(&app.store, token).await? else {
-            // A guess costs a look into the database.
+            // A guess costs a query of the database, so guesses are limited.
             app.pace(&Peer::from_request_parts(parts, app).await?).await?;
-            let message = "no operator has this token: it was removed or replaced, or never was one; on the server, \
+            let message = "no operator has this token: it is wrong, or was removed or replaced; on the server, \
                            `slipway-server operator list` shows the operators";
             return Err(unauthenticated(message).into());
         };
         if let Some(OperatorName(name)) = parts.extensions.get() {
-            // It is set already where a handler asks twice.
+            // Already set if a handler authenticates twice.
             let _ = name.set(operator.name);
         }
         operator.ended.map_or(Ok(Self), |message| Err(unauthenticated(&message).into()))

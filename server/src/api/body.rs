@@ -1,5 +1,5 @@
-//! Bodies of requests. Their memory has a budget, and each must arrive in time, so that bodies which never end cost
-//! little and not for long.
+//! Reads request bodies. Their memory is limited, and each must arrive in time, so that endless bodies cost little and
+//! not for long.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -21,12 +21,12 @@ use crate::base::error::Error;
 use crate::base::limits::{Limits, Memory};
 use crate::base::rate::Origin;
 
-/// The least memory that is taken at once.
+/// Minimum number of bytes of memory taken at once.
 const FIRST_BYTES: usize = 4 << 10;
 /// Number of addresses at which those without a body are forgotten.
 const CROWD: usize = 256;
 
-/// Memory for bodies of one kind of caller, and their time.
+/// Limits on memory and time for the bodies of one kind of caller.
 #[derive(Debug)]
 pub struct Bodies {
     memory: Memory,
@@ -42,7 +42,7 @@ impl Bodies {
         Self::new(limits.stranger_bodies, limits.stall, limits.stranger_body)
     }
 
-    /// For nodes and operators. The time of the whole body is that of the request.
+    /// For nodes and operators. Only the time limit of the request applies to the whole body.
     pub fn of_known(limits: &Limits) -> Self {
         Self::new(limits.known_bodies, limits.stall, Duration::from_secs(3600))
     }
@@ -51,7 +51,7 @@ impl Bodies {
         Self { memory, stall, whole, total: Arc::new(Semaphore::new(memory.total)), of_address: Mutex::default() }
     }
 
-    /// Reads a body of at most so many bytes. Its memory counts until it is dropped.
+    /// Reads a body of at most `most` bytes. Its memory counts until the result is dropped.
     pub async fn read(&self, unread: Unread, most: usize) -> Result<Bytes, Error> {
         let Unread { mut body, from } = unread;
         if body.size_hint().lower() > most as u64 {
@@ -81,7 +81,7 @@ impl Bodies {
         Ok(Bytes::from_owner(held))
     }
 
-    /// The budget of an address. It lasts as long as somebody uses it.
+    /// The memory budget of an address. It is kept as long as it is in use.
     fn budget_of(&self, from: IpAddr) -> Arc<Semaphore> {
         let mut budgets = self.of_address.lock().unwrap_or_else(PoisonError::into_inner);
         if budgets.len() >= CROWD {
@@ -96,7 +96,7 @@ impl Bodies {
     }
 }
 
-/// The part of a body that has arrived, and the memory it takes.
+/// The received part of a body, and the memory it takes.
 struct Held {
     bytes: Vec<u8>,
     budget: Arc<Semaphore>,
@@ -104,13 +104,13 @@ struct Held {
 }
 
 impl Held {
-    /// Makes room for more bytes, once there is memory for them.
+    /// Makes room for more bytes, waiting for memory if necessary.
     async fn grow(&mut self, more: usize, most: usize, total: &Arc<Semaphore>) {
         let (needed, before) = (self.bytes.len() + more, self.bytes.capacity());
         if needed <= before {
             return;
         }
-        // Doubled, so that a body is not copied for each of its frames.
+        // Doubled, so that a body is not copied for each frame.
         let after = needed.max(2 * before).max(FIRST_BYTES).min(most.max(needed));
         let wanted = u32::try_from(after - before).unwrap_or(u32::MAX);
         for budget in [Arc::clone(&self.budget), Arc::clone(total)] {
@@ -127,7 +127,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// A body that has not been read. Handlers take it where callers are checked first.
+/// A body that was not read yet, for handlers that check the caller first.
 pub struct Unread {
     body: Body,
     from: IpAddr,

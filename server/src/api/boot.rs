@@ -28,8 +28,8 @@ use crate::store::nodes::{self, Node};
 use crate::store::runs;
 use utoipa::IntoParams;
 
-/// What iPXE knows about its machine. Anyone may ask: who knows all identifiers of a node learns whether it installs, and
-/// nothing else.
+/// What iPXE knows about its machine. Anyone may send this: a caller that knows all identifiers of a node learns only
+/// whether it installs.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Machine {
@@ -67,8 +67,8 @@ pub async fn script(
     Ok(text(script))
 }
 
-/// What is known about a machine by the identifiers that iPXE has: it knows one network card, which need not be among
-/// those that were registered beside a UUID or serial number. With the id of its node.
+/// What is known about the machine with these identifiers, and the id of its node. iPXE knows only one network card,
+/// which need not be among the registered ones if a UUID or serial number is registered too.
 async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), Error> {
     let macs = machine.mac.into_iter().collect();
     let found = Identity { uuid: machine.uuid, serial: machine.serial, macs }.usable();
@@ -112,13 +112,12 @@ pub async fn file(
     }
     let at = folder.join(&path);
     let (file, metadata) = files::open(&at).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
-    // A file that replaces another differs in at least one of these. Files must not be changed in place while they are
-    // served.
+    // A replaced file differs in at least one of these. Files must not be changed in place while they are served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served = Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: media_type(&at) };
     let (bytes, address) = (served.size, peer.address.ip());
-    // An installed system fetches it, not a machine that boots slipway.
+    // An installed system fetches this file, not a machine that boots slipway.
     let is_program = FilePath::new(&path).file_name().is_some_and(|name| name == PROGRAM);
     let note = move || {
         if is_program {
@@ -130,8 +129,8 @@ pub async fn file(
     files::respond_and_tell(served, &headers, Box::new(note)).await
 }
 
-/// The media type of a boot file, by which firmware tells a program from an image that it makes a RAM disk of (UEFI 2.10,
-/// section 24.7.3.2, and the media types that are registered with IANA).
+/// The media type of a boot file. Firmware uses it to tell a program from an image for a RAM disk (UEFI 2.10, section
+/// 24.7.3.2, and IANA's registered media types).
 fn media_type(path: &FilePath) -> &'static str {
     match path.extension().and_then(OsStr::to_str) {
         Some("efi") => "application/efi",
@@ -141,8 +140,8 @@ fn media_type(path: &FilePath) -> &'static str {
     }
 }
 
-/// Whether the path is relative and has plain names only. Links inside the folder are the operator's choice and are
-/// followed.
+/// Whether the path is relative and has only plain names. Symbolic links inside the folder are followed, because the
+/// operator made them.
 fn stays_inside(path: &str) -> bool {
     !path.contains('\0') && FilePath::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }

@@ -49,7 +49,7 @@ pub async fn report(
     Ok(Json(boot::store(&app.store, &token, report, now()).await?))
 }
 
-/// Where a log belongs.
+/// The boot that a log is about.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
@@ -72,7 +72,7 @@ pub async fn logs(
     unread: Unread,
 ) -> Result<StatusCode, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
-    // The bearer of a token is known.
+    // The memory for known callers is used, because the token was checked.
     let body = app.bodies.read(unread, MAX_REQUEST_BYTES).await?;
     if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
         return Err(Error::refused(ErrorCode::InvalidRequest, "the log must be compressed with gzip").into());

@@ -36,7 +36,7 @@ pub async fn begin(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Where a piece of an image belongs.
+/// Where a piece belongs in an image.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PiecePlace {

@@ -23,7 +23,7 @@ use crate::node::enrol::{self, Answer, Credentials};
 
 /// Seconds after which a waiting machine asks again.
 const RETRY_SECONDS: &str = "2";
-/// Largest enrolment request in bytes. Limited because anyone may send one and its inventory is stored.
+/// Maximum size of an enrolment request in bytes. Anyone may send one, and its inventory is stored.
 const MAX_ENROL_BYTES: usize = 256 << 10;
 
 /// Enrol a machine as a node.
@@ -71,7 +71,7 @@ pub async fn renew(
     let csr = NodeRequest::from_pem(&request.csr)?;
     if csr.fingerprint() != subject.key {
         let message =
-            "credentials are renewed for the key that the node enrolled with, and this request is for another";
+            "credentials are renewed only for the key that the node enrolled with, but this request has another key";
         return Err(Error::refused(ErrorCode::Forbidden, message).into());
     }
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };

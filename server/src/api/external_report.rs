@@ -1,4 +1,4 @@
-//! Reports of external steps, from anything that has curl or wget.
+//! Reports of external steps, sent with curl, wget or any other HTTP client.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub async fn report(
 fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
     let mut report = ExternalStepReport::default();
     for (key, value) in form_urlencoded::parse(body) {
-        // Neither is repeated: the message goes to the log.
+        // The errors repeat no value and no unknown key, because they are logged.
         let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
         let wrong = |what: &str| invalid(format!("the form's {key} is not {what}"));
         let word = value.trim();
@@ -63,7 +63,7 @@ fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
             }
             _ => {
                 let fields = "name, label, priority, status, percent and logs";
-                return Err(invalid(format!("the form has a field that a report has not; a report has {fields}")));
+                return Err(invalid(format!("the form has an unknown field; the fields of a report are {fields}")));
             }
         }
     }
@@ -93,8 +93,8 @@ mod tests {
         };
         check(b"name=a&status=none", "the form's status is not init, done or failed");
         check(b"percent=1000", "the form's percent is not a number from 0 to 100");
-        let unknown = "the form has a field that a report has not; a report has name, label, priority, status, percent \
-                       and logs";
+        let unknown = "the form has an unknown field; the fields of a report are name, label, priority, status, \
+                       percent and logs";
         check(b"nmae=a", unknown);
         check(b"\xff=\xfe", unknown);
     }

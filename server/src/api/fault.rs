@@ -1,5 +1,5 @@
-//! What is wrong with a request, without repeating any of it: what is answered is also logged, and a value may be a secret
-//! or meant for whoever reads the log.
+//! Describes what is wrong with a request without repeating any of its content. Answers are also logged, and a value
+//! may be a secret or text aimed at the reader of the log.
 
 use serde_json::error::Category;
 use slipway_protocol::shared::given;
@@ -9,23 +9,23 @@ pub fn of_json(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let said = error.to_string();
     match error.classify() {
-        // The parser's own sentences.
+        // These are the parser's own sentences.
         Category::Io | Category::Syntax | Category::Eof => said,
         Category::Data => format!("{}{place}", without_values(said.strip_suffix(&place).unwrap_or(&said))),
     }
 }
 
-/// What is wrong with the query of a URL, from axum's sentence about it.
+/// What is wrong with a URL's query, from axum's error message.
 pub fn of_query(said: &str) -> String {
     let said = said.strip_prefix("Failed to deserialize query string: ").unwrap_or(said);
-    // Our own field, if its value is wrong.
+    // If a value is wrong, the message starts with our field's name.
     match said.split_once(": ").filter(|(name, _)| is_name(name)) {
         Some((name, said)) => format!("{name}: {}", without_values(said)),
         None => without_values(said),
     }
 }
 
-/// What is wrong with a parameter of a query that has no value.
+/// The error for a query parameter without a value.
 pub fn of_blank(name: &str) -> String {
     format!("{}{}", if is_name(name) { name } else { "a parameter" }, given::NO_VALUE)
 }
@@ -34,10 +34,10 @@ fn is_name(text: &str) -> bool {
     text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
-/// A sentence of serde (its `Error` trait) without what was submitted. What would be right comes from our types and is
+/// A message of serde (its `Error` trait) without submitted values. The expected values come from our types and are
 /// kept.
 fn without_values(said: &str) -> String {
-    // Only our fields can be missing or be there twice.
+    // Only our own fields can be missing or duplicate.
     if said.starts_with("missing field `") || said.starts_with("duplicate field `") || given::is_own(said) {
         return said.to_owned();
     }
@@ -45,13 +45,13 @@ fn without_values(said: &str) -> String {
         ("unknown field `", "a field is not known"),
         ("unknown variant `", "a name is not known"),
         ("invalid type: ", "a value has the wrong type"),
-        ("invalid value: ", "a value is not possible"),
+        ("invalid value: ", "a value is invalid"),
         ("invalid length ", "a list has the wrong length"),
     ];
     let Some((_, words)) = kinds.iter().find(|(start, _)| said.starts_with(start)) else {
-        return "a value is not possible".to_owned();
+        return "a value is invalid".to_owned();
     };
-    // The last one: the value itself may contain these words too.
+    // The last occurrence, because the value itself may contain these words.
     match said.rsplit_once(", expected ") {
         Some((_, expected)) => format!("{words}, expected {expected}"),
         None => (*words).to_owned(),
@@ -86,13 +86,13 @@ mod tests {
         check(trap, &format!("a field is not known, expected {fields} at line 1 column 17"));
         check("{}", "missing field `_count` at line 1 column 2");
         check("{\"_count\": \"X\"}", "a value has the wrong type, expected u32 at line 1 column 14");
-        check("{\"_count\": -1}", "a value is not possible, expected u32 at line 1 column 13");
+        check("{\"_count\": -1}", "a value is invalid, expected u32 at line 1 column 13");
         check("{\"_count\": 1, \"_count\": 1}", "duplicate field `_count` at line 1 column 22");
         let states = "one of `pending`, `running`, `succeeded`, `failed`";
         let body = "{\"_count\": 1, \"_state\": \"X\"}";
         check(body, &format!("a name is not known, expected {states} at line 1 column 28"));
         let digest = "{\"_count\": 1, \"_digest\": \"X\"}";
-        check(digest, "a value is not possible at line 1 column 29");
+        check(digest, "a value is invalid at line 1 column 29");
         let none = "_digest has no value: leave the key out, or give it one";
         check("{\"_count\": 1, \"_digest\": null}", &format!("{none} at line 1 column 30"));
         check("{\"_count\": X}", "expected value at line 1 column 12");
@@ -110,9 +110,9 @@ mod tests {
         let check = |said: &str, expect: &str| {
             assert_eq!(of_query(&format!("Failed to deserialize query string: {said}")), expect);
         };
-        check("wait: invalid digit found in string", "wait: a value is not possible");
+        check("wait: invalid digit found in string", "wait: a value is invalid");
         check("missing field `boot_id`", "missing field `boot_id`");
         check("kind: unknown variant `X: Y`, expected `a` or `b`", "kind: a name is not known, expected `a` or `b`");
-        check("X Y: unknown field `Z`", "a value is not possible");
+        check("X Y: unknown field `Z`", "a value is invalid");
     }
 }

@@ -1,5 +1,5 @@
-//! A part of a file as the body of an answer. All downloads share a budget of memory: the more there are, the less of
-//! its file each reads ahead of its client, so that many clients that do not read cost no more than a few that do.
+//! A part of a file as an answer's body. All downloads share a memory budget: the more downloads, the less each reads
+//! ahead of its client. So many clients that do not read cost no more than a few.
 
 use std::fs::File;
 use std::io;
@@ -17,14 +17,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::base::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READS_AT_ONCE};
 
-/// Downloads of this process in progress.
+/// Number of downloads in progress in this process.
 static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);
 static READS: Semaphore = Semaphore::const_new(READS_AT_ONCE);
 
-/// What is done when the last byte is on its way.
+/// Called when the last byte is on its way.
 pub type OnLastByte = Box<dyn FnOnce() + Send>;
 
-/// The bytes of a file that are left to send.
+/// The bytes of a file that are still to be sent.
 pub struct FileBody {
     on_last_byte: Option<OnLastByte>,
     file: Arc<File>,
@@ -33,7 +33,7 @@ pub struct FileBody {
 }
 
 impl FileBody {
-    /// These bytes of a file.
+    /// A body with this range of bytes of the file.
     pub fn new(file: File, bytes: Range<u64>, on_last_byte: Option<OnLastByte>) -> Self {
         DOWNLOADS.fetch_add(1, Ordering::Relaxed);
         Self { on_last_byte, file: Arc::new(file), left: bytes, reading: None }
@@ -88,7 +88,7 @@ impl Body for FileBody {
     }
 }
 
-/// How much each of so many downloads reads at once.
+/// Number of bytes that each of `downloads` downloads reads at once.
 fn chunk(downloads: usize) -> usize {
     (DOWNLOAD_BYTES / downloads.max(1)).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)
 }

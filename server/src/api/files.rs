@@ -19,19 +19,19 @@ use crate::base::error::Error;
 
 /// An open file, and how to serve it.
 pub struct Served {
-    /// The file.
+    /// The open file.
     pub file: File,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its strong entity tag, with quotes.
+    /// Strong entity tag, including quotes.
     pub etag: String,
-    /// How caches may keep it.
+    /// Value of the header Cache-Control.
     pub cache: &'static str,
-    /// Its media type.
+    /// Media type for the header Content-Type.
     pub content_type: &'static str,
 }
 
-/// Opens a regular file and returns it with its metadata, or `None` if there is none.
+/// Opens a regular file and returns it with its metadata. `None` if it does not exist.
 pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Error> {
     let failed = |source| Error::File { doing: "opening", path: path.to_owned(), source };
     let file = match File::open(path).await {
@@ -43,18 +43,18 @@ pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Erro
     Ok(metadata.is_file().then_some((file, metadata)))
 }
 
-/// Whether a failed open means that there is no such file. No file has a name longer than the file system allows.
+/// Whether a failed open means that the file does not exist. That includes a name longer than the file system allows.
 fn is_absence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename)
 }
 
-/// Answers a GET or HEAD.
+/// Answers a GET or HEAD request.
 pub async fn respond(served: Served, request: &HeaderMap) -> Result<Response, ApiError> {
     respond_and_tell(served, request, Box::new(|| ())).await
 }
 
-/// Answers a GET or HEAD, and tells when the last byte of the file is on its way. Clients that fetch a file in parts fetch
-/// that byte last. A HEAD does not fetch it.
+/// Answers a GET or HEAD request, and calls back when the last byte of the file is on its way. Clients that fetch a
+/// file in parts fetch that byte last. A HEAD request does not fetch it.
 pub async fn respond_and_tell(
     served: Served,
     request: &HeaderMap,

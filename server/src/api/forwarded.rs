@@ -1,4 +1,4 @@
-//! Who fetches boot files behind a proxy that decrypts for it.
+//! Finds out which machine fetches boot files through a reverse proxy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use axum::response::Response;
 use crate::api::App;
 use crate::api::auth::Peer;
 
-/// The header to which each proxy adds the address that it was asked from.
+/// Header to which each proxy appends the address of its client.
 const HEADER: &str = "x-forwarded-for";
 
-/// Takes the machine's address from a proxy that the operator trusts. Anybody else could say anything.
+/// Uses the machine's address from a proxy that the operator trusts. Other clients could send any address.
 pub async fn believe_proxies(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let said = last(request.headers());
     if let Some((peer, said)) = request.extensions_mut().get_mut::<Peer>().zip(said)
@@ -25,7 +25,7 @@ pub async fn believe_proxies(State(app): State<Arc<App>>, mut request: Request, 
     next.run(request).await
 }
 
-/// The address that the last proxy has added. What is before it came with the request.
+/// The address that the last proxy appended. Earlier ones came with the request and cannot be trusted.
 fn last(headers: &HeaderMap) -> Option<IpAddr> {
     let line = headers.get_all(HEADER).iter().next_back()?.to_str().ok()?;
     line.rsplit(',').next()?.trim().parse().ok()

@@ -1,5 +1,5 @@
-//! Images by digest. Knowing the digest of an image that an operator added is enough to get it, so that any cache can be
-//! put in front. What was captured from a disk is for nodes and operators.
+//! Images by digest. An image that an operator added can be fetched by anyone who knows its digest, so that caches can
+//! be put in front of the server. Images captured from disks are only for nodes and operators.
 
 use std::sync::Arc;
 
@@ -67,7 +67,8 @@ pub async fn get(
     files::respond(served, &parts.headers).await
 }
 
-/// An image that is being captured has no record yet, and one that is being added neither: both are nobody's.
+/// Whether an image was captured. One that is still being captured or added has no record yet, and is treated as
+/// captured.
 async fn is_captured(connection: &mut Connection, digest: &Digest) -> Result<bool, Error> {
     Ok(images::get_by_digest(connection, digest).await?.is_none_or(|image| image.captured))
 }
@@ -76,12 +77,12 @@ async fn is_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &m
     if let Some(token) = &access.token {
         return is_of_open_run(&mut *app.store.read().await?, digest, token).await;
     }
-    // Nodes first: what is no operator's token counts as a guess.
+    // Checked before operators, because a token that is not an operator's counts as a guess.
     Ok(NodeCaller::from_request_parts(parts, app).await.is_ok()
         || OperatorCaller::from_request_parts(parts, app).await.is_ok())
 }
 
-/// Whether a run that is not over gave this token to its machine, for this image.
+/// Whether a run that has not ended gave this token to its machine, for this image.
 async fn is_of_open_run(connection: &mut Connection, digest: &Digest, token: &str) -> Result<bool, Error> {
     let run = run_tokens::run_of(connection, &image_token_hash(token, digest), Purpose::Image).await?;
     let Some(run) = run else { return Ok(false) };

@@ -1,5 +1,5 @@
-//! The metadata service of installed systems. User-data holds secrets, so a system is identified by its run's token
-//! alone: addresses are shared, reassigned and forged.
+//! The metadata service for installed systems. User-data contains secrets, so a system is identified only by its run's
+//! token: addresses are shared, reassigned and forged.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::api::answer::{ApiError, UrlPath};
 use crate::base::error::Error;
 use crate::run::metadata::{self, VERSIONS};
 
-/// The header in which EC2's clients send their token (Amazon EC2 User Guide, "IMDSv2").
+/// Header with the token of EC2 clients (Amazon EC2 User Guide, "IMDSv2").
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 
 /// Get metadata by a URL that contains the token.

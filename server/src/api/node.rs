@@ -1,4 +1,4 @@
-//! What an enrolled node asks for and reports.
+//! Requests and reports of enrolled nodes.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::store::logs;
 use crate::store::logs::Chunk;
 use utoipa::IntoParams;
 
-/// How often a poll checks the database. It checks the database instead of a signal in this process, so that any other
-/// process on the same database can start a run.
+/// Interval at which a poll queries the database. It does not wait for a signal in this process, because any process on
+/// the same database can start a run.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest id of a boot or a run. The kernel's and ours have at most 36 characters.
+/// Maximum length of a boot id or run id. The kernel's and ours have at most 36 characters.
 const MAX_ID_BYTES: usize = 64;
 
 /// How long a poll may be held.
@@ -86,7 +86,7 @@ pub async fn events(
     Ok(Json(run_events::store_events(&app.store, &node, &batch, app.limits.run_bytes, now()).await?))
 }
 
-/// Where a chunk of log belongs.
+/// Where a chunk belongs in a log.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
@@ -128,7 +128,7 @@ pub async fn logs(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns the body, decompressed if it was compressed.
+/// The body, decompressed if it was compressed.
 pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {

@@ -1,5 +1,5 @@
-//! The OpenAPI description, derived from the handlers and the protocol's types. `openapi.json` beside `src` is the same
-//! document. A test compares the two, so that a change to the API is seen in review.
+//! The OpenAPI document, generated from the handlers and the protocol's types. A test compares it with `openapi.json`
+//! next to `src`, so that reviewers see every change to the API.
 
 mod rules;
 
@@ -66,7 +66,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::remove_operator,
         super::operator::rotate_operator,
     ),
-    // Used only in a query, where utoipa does not look.
+    // Used only in a query, where utoipa does not find it.
     components(schemas(crate::operate::LogType)),
     modifiers(&Security, &Tags)
 )]
@@ -91,7 +91,7 @@ impl Modify for Security {
     }
 }
 
-/// Tags by path prefix. The first match counts.
+/// Tags by path prefix. The first match applies.
 const TAGS: [(&str, &str); 7] = [
     ("/v1/operator/", "operators"),
     ("/v1/node/", "machines"),
@@ -116,7 +116,7 @@ impl Modify for Tags {
 
 /// The document.
 pub fn document() -> Value {
-    // A type of utoipa always becomes JSON.
+    // A utoipa document can always be serialised.
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
     rules::apply(&mut document);
     document

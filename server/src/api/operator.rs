@@ -171,7 +171,7 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
-    // Keys may be in a token that does not answer. Then whoever waits for its turn holds no thread.
+    // The lock is awaited asynchronously, so that requests waiting for a slow token do not block threads.
     let turn = app.signing.clone().lock_owned().await;
     let data = app.data.clone();
     let signed = spawn_blocking(move || {
@@ -212,7 +212,7 @@ pub async fn log(
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}/attestation", params(("node" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = NodeAttestation), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody, description = "There is no such node, or its machine proved none.")))]
+        (status = 404, body = ErrorBody, description = "There is no such node, or its machine has not proved a TPM.")))]
 pub async fn attestation(
     _: OperatorCaller,
     State(app): State<Arc<App>>,

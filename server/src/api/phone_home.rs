@@ -1,4 +1,4 @@
-//! Installed systems report that they are up, with cloud-init's phone_home module.
+//! Reports of installed systems that have booted, sent by cloud-init's phone_home module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::base::time::now;
 use crate::node::reports::phone_home;
 use crate::node::reports::phone_home::Caller;
 
-/// Limits of a form. cloud-init's form has seven fields; the longest is an RSA host key.
+/// Maximum number of fields, and their size. cloud-init's form has seven fields; the longest is an RSA host key.
 const MAX_FIELDS: usize = 32;
 const MAX_FORM_BYTES: usize = 64 << 10;
 
@@ -59,14 +59,14 @@ pub async fn by_instance(State(app): State<Arc<App>>, unread: Unread) -> Result<
 
 async fn read_form(app: &App, unread: Unread) -> Result<BTreeMap<String, String>, Error> {
     let body = app.stranger_bodies.read(unread, MAX_FORM_BYTES).await?;
-    // The message leaves out the form's content, because it goes to the log.
+    // The error does not repeat the form's content, because it is logged.
     let invalid = |message: &str| Error::refused(ErrorCode::InvalidRequest, message);
     let mut form = BTreeMap::new();
     for (key, value) in form_urlencoded::parse(&body) {
         if form.len() == MAX_FIELDS {
             return Err(invalid(&format!("the form has more than {MAX_FIELDS} fields")));
         }
-        // The parser puts this character in place of bytes that are not UTF-8.
+        // The parser replaces invalid UTF-8 by this character.
         if key.contains(char::REPLACEMENT_CHARACTER) || value.contains(char::REPLACEMENT_CHARACTER) {
             return Err(invalid("a field of the form is not UTF-8"));
         }

@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-/// What part of an object a request asks for.
+/// Which part of an object a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it: there is no range, one we do not understand, or several. A server may answer these in full (section
-    /// 14.2).
+    /// The whole object: there is no range, one that is not understood, or several. A server may then answer in full
+    /// (section 14.2).
     Whole,
-    /// These bytes.
+    /// This range of bytes.
     Part(Range<u64>),
-    /// Bytes the object does not have.
+    /// A range beyond the object's end.
     Outside,
 }
 
-/// Reads a `Range` header for an object of `size` bytes.
+/// Parses a `Range` header for an object of `size` bytes.
 pub fn parse(header: &str, size: u64) -> Wanted {
     let Some((first, last)) = header.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Wanted::Whole;
@@ -33,7 +33,7 @@ pub fn parse(header: &str, size: u64) -> Wanted {
     }
 }
 
-/// Whether an `If-Range` header lets the range apply: only if it is the object's strong tag (section 13.1.5).
+/// Whether an `If-Range` header permits the range: only if it is the object's strong tag (section 13.1.5).
 pub fn if_range_holds(header: Option<&str>, etag: &str) -> bool {
     header.is_none_or(|wanted| wanted.trim() == etag)
 }

@@ -1,6 +1,5 @@
-//! Fetches of boot files on their way into the store. Who serves a file only notes that it was fetched. All notes are
-//! written together, at most one batch at a time, so that fetches never wait for the database, and many of them cost the
-//! database as little as one.
+//! Queues records of fetched boot files for the store. Serving a file only adds a record to the queue. Records are
+//! written in batches, one at a time, so that fetches never wait for the database and many of them cost little.
 
 use std::net::IpAddr;
 use std::path::{Component, Path};
@@ -18,13 +17,13 @@ use crate::store::boot_fetches::{self, Fetched};
 
 /// Pause after a batch.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most notes that wait, and most of strangers in one network. Others are dropped.
+/// Maximum number of queued records, and of those from strangers in one network. Further ones are dropped.
 const MOST: usize = 512;
 const MOST_OF_NETWORK: usize = 16;
-/// Longest path of a file that is kept, in characters.
+/// Maximum length of a stored path in characters.
 const LONGEST_PATH: usize = 255;
 
-/// What waits to be stored.
+/// Records to be stored.
 #[derive(Debug, Default)]
 pub struct BootFetches {
     notes: Mutex<Vec<Note>>,
@@ -38,7 +37,7 @@ enum Note {
 }
 
 impl BootFetches {
-    /// Notes that a boot file was fetched.
+    /// Queues a record that a boot file was fetched.
     pub fn fetched(&self, mut fetched: Fetched) {
         fetched.file = plain_path(&fetched.file);
         tracing::debug!(
@@ -48,7 +47,7 @@ impl BootFetches {
         self.add(Note::Fetched(fetched));
     }
 
-    /// Notes that the machine of a node is at an address.
+    /// Queues a record that a node's machine has this address.
     pub fn met(&self, node: String, address: IpAddr, at: Millis) {
         self.add(Note::Met { node, address, at });
     }
@@ -68,7 +67,7 @@ impl BootFetches {
         self.noted.notify_one();
     }
 
-    /// Stores what is noted, whenever there is something.
+    /// Stores queued records as long as the server runs.
     pub async fn keep_written(&self, store: &Store) {
         loop {
             self.noted.notified().await;
@@ -79,7 +78,8 @@ impl BootFetches {
         }
     }
 
-    /// Stores what is noted. What could not be stored stays noted. Must not be called twice at a time.
+    /// Stores the queued records. Records that could not be stored stay in the queue. Must not run twice at the same
+    /// time.
     pub async fn write(&self, store: &Store) -> Result<(), Error> {
         let batch = self.notes().clone();
         if batch.is_empty() {
@@ -96,7 +96,7 @@ impl BootFetches {
         }
         boot_fetches::forget_of_strangers(&mut transaction, now()).await?;
         store::commit(transaction).await?;
-        // A note that was repeated in between is another.
+        // A record that was repeated meanwhile has another time, and is kept.
         self.notes().retain(|note| !batch.contains(note));
         Ok(())
     }
@@ -107,7 +107,7 @@ impl BootFetches {
 }
 
 impl Note {
-    /// Whether both say the same of the same machine, at whatever time.
+    /// Whether both records say the same of the same machine, apart from the time.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Fetched(a), Self::Fetched(b)) => *a == Fetched { at: a.at, ..b.clone() },
@@ -116,7 +116,7 @@ impl Note {
         }
     }
 
-    /// The network of a machine that did not say which it is.
+    /// The network of a machine that was not identified.
     fn stranger(&self) -> Option<Origin> {
         match self {
             Self::Fetched(fetched) if fetched.node.is_none() => Some(Origin::of(fetched.address)),
@@ -125,7 +125,7 @@ impl Note {
     }
 }
 
-/// A path with one spelling: clients may repeat slashes.
+/// The path in a single spelling, because clients may repeat slashes.
 fn plain_path(path: &str) -> String {
     let parts = Path::new(path).components().filter_map(|part| match part {
         Component::Normal(part) => Some(part.to_string_lossy()),

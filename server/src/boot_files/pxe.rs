@@ -1,5 +1,5 @@
-//! Network boot beside a DHCP server that belongs to somebody else: on which interfaces, for which machines, and with which
-//! of the boot files. [`slipway_pxe`] has the packets.
+//! Network boot beside somebody else's DHCP server: on which interfaces, for which machines, and with which boot files.
+//! [`slipway_pxe`] handles the packets.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,24 +24,24 @@ use crate::store::nodes::{self, Node};
 use crate::store::{Store, runs};
 use tokio::task::JoinSet;
 
-/// What firmware gets, in the boot folder, best first: the boot image itself, else iPXE.
+/// Paths in the boot folder offered to firmware, in order of preference: the boot image itself, else iPXE.
 const X64: [&str; 2] = ["x86_64/slipway.efi", "x86_64/ipxe.efi"];
 const ARM64: [&str; 2] = ["aarch64/slipway.efi", "aarch64/ipxe.efi"];
 const BIOS: [&str; 1] = ["x86_64/undionly.kpxe"];
 
-/// Machines that are remembered as having been told of in the log.
+/// Maximum number of machines remembered so that they are logged only once.
 const MOST_TOLD: usize = 10_000;
 
-/// Where network boot is offered, and to whom.
+/// Where network boot is offered, and to which machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Names of network interfaces. None: it is not offered.
+    /// Names of network interfaces. If empty, network boot is not offered.
     pub interfaces: Vec<String>,
-    /// Whether machines are answered that nobody registered.
+    /// Whether to answer machines that are not registered.
     pub unknown: bool,
 }
 
-/// Proxies and TFTP servers that listen but do not answer yet.
+/// Proxies and TFTP servers whose sockets are bound but that do not answer yet.
 pub(crate) struct NetworkBoot {
     segments: Vec<Segment>,
     folder: PathBuf,
@@ -57,8 +57,8 @@ struct Segment {
 }
 
 impl NetworkBoot {
-    /// Listens on each interface, unless another proxy answers there. That takes two seconds to find out. Notes what is
-    /// fetched by TFTP.
+    /// Binds the sockets on each interface, after checking for two seconds that no other proxy answers there. Fetches
+    /// by TFTP are recorded in `fetches`.
     pub async fn bind(
         settings: &Settings,
         folder: Option<&Path>,
@@ -81,14 +81,14 @@ impl NetworkBoot {
             let proxy = Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?;
             let open = open(folder.to_owned(), data.clone());
             let tftp = tftp::Server::bind(&interface, open, on_fetch(Arc::clone(fetches)), Arc::clone(&counters));
-            tracing::info!(interface = name, address = %interface.address, "network boot is offered");
+            tracing::info!(interface = name, address = %interface.address, "offering network boot");
             segments.push(Segment { tftp: tftp.map_err(failed)?, interface, proxy });
         }
         let (folder, fetches) = (folder.to_owned(), Arc::clone(fetches));
         Ok(Some(Self { segments, folder, unknown: settings.unknown, counters, fetches }))
     }
 
-    /// Answers until it is dropped. `https` is the server's URL, `boot` where boot files are to be had without TLS.
+    /// Answers until the future is dropped. `https` is the server's URL, `boot` the address for boot files without TLS.
     pub async fn run(mut self, store: &Store, https: &str, boot: Option<SocketAddr>) {
         let (store, fetches) = (store.clone(), Arc::clone(&self.fetches));
         let audience = Arc::new(Audience { store, unknown: self.unknown, told: Mutex::default(), fetches });
@@ -107,17 +107,17 @@ impl NetworkBoot {
     }
 }
 
-/// Who is answered.
+/// Decides which machines are answered.
 struct Audience {
     store: Store,
     unknown: bool,
-    /// Machines with nothing to install whose requests are in the log.
+    /// Machines with nothing to install that were already logged.
     told: Mutex<BTreeSet<[u8; 6]>>,
     fetches: Arc<BootFetches>,
 }
 
 impl Audience {
-    /// Whether the machine is to be answered. Notes at which address it is.
+    /// Whether to answer the machine. Also records its address.
     async fn admit(&self, machine: &Machine, address: Option<Ipv4Addr>) -> Result<(), Dropped> {
         let (known, node) = known(&self.store, machine).await.map_err(|error| {
             tracing::warn!(error = chain(&error), "looking up a machine that boots over the network");
@@ -130,7 +130,7 @@ impl Audience {
         if ipxe::boots_from_disk(&known) {
             if told.len() < MOST_TOLD && told.insert(machine.mac) {
                 let mac = mac(machine);
-                tracing::info!(mac, "a machine with nothing to install asks for a boot file; it is left to its disk");
+                tracing::info!(mac, "a machine with nothing to install asked for a boot file; it boots from its disk");
             }
             return Err(Dropped::NothingToInstall);
         }
@@ -144,17 +144,17 @@ impl Audience {
 
 impl Drop for NetworkBoot {
     fn drop(&mut self) {
-        tracing::info!("network boot ends: {}", self.counters);
+        tracing::info!("network boot stopped: {}", self.counters);
     }
 }
 
-/// A number for the exchange with a proxy that may be there. Its next is used too.
+/// A random transaction ID for the check for other proxies, which also uses the next number.
 fn exchange() -> u32 {
     let text = random::id();
     text.bytes().fold(0, |number: u32, byte| number.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-/// Opens boot files, as the HTTP API does.
+/// Opens boot files by the same rules as the HTTP API.
 fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
     Box::new(move |name| {
         let file = tftp::open_below(&folder, name)?;
@@ -162,7 +162,7 @@ fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
     })
 }
 
-/// Notes what was fetched by TFTP.
+/// Records files fetched by TFTP.
 fn on_fetch(fetches: Arc<BootFetches>) -> Box<tftp::OnFetch> {
     Box::new(move |address: IpAddr, name: &str, bytes| {
         let (at, way, file) = (now(), BootWay::Tftp, name.to_owned());
@@ -170,8 +170,8 @@ fn on_fetch(fetches: Arc<BootFetches>) -> Box<tftp::OnFetch> {
     })
 }
 
-/// Where HTTP clients on an interface find the server: without TLS if there is such a listener, because firmware may
-/// not know the CA.
+/// The server's base URL for HTTP clients on an interface. Without TLS if there is a plain listener, because firmware
+/// may not trust the CA.
 fn base_url(https: &str, boot: Option<SocketAddr>, interface: Ipv4Addr) -> String {
     match boot {
         Some(boot) if boot.ip().is_unspecified() => format!("http://{interface}:{}", boot.port()),
@@ -180,7 +180,7 @@ fn base_url(https: &str, boot: Option<SocketAddr>, interface: Ipv4Addr) -> Strin
     }
 }
 
-/// What the boot folder holds at the moment.
+/// The boot files that exist now.
 fn policy(folder: &Path, base: &str) -> Policy {
     let first = |names: &[&str]| names.iter().find(|name| folder.join(name).is_file()).map(|name| (*name).to_owned());
     let tftp = Files { bios: first(&BIOS), x64: first(&X64), arm64: first(&ARM64) };
@@ -189,13 +189,13 @@ fn policy(folder: &Path, base: &str) -> Policy {
     Policy { tftp, http, script: Some(format!("{base}/boot/ipxe")) }
 }
 
-/// What is known about a machine by UUID and one of its network cards, and the id of its node, if it is one node's. Firmware
-/// does not send the serial number.
+/// What is known about a machine by its UUID and one of its network cards, and the id of its node, if it matches
+/// exactly one. Firmware does not send the serial number.
 async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
     let uuid = machine.uuid.map(|uuid| base16ct::lower::encode_string(&uuid));
     let asks = Identity { uuid, serial: None, macs: vec![mac(machine)] }.usable();
     let mut connection = store.read().await?;
-    // Two machines may have had the same network card.
+    // Two machines may have had the same network card at different times.
     let is_it = |node: &Node| {
         let registered = node.identity.usable().uuid;
         registered.is_none() || asks.uuid.is_none() || registered == asks.uuid
@@ -210,7 +210,7 @@ async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String
     for node in nodes {
         let run = runs::newest_of(&mut connection, &node.id).await?;
         known = known_to_loader(&node, run.as_ref());
-        // Of several, one that has something to install counts.
+        // If several nodes match, one that has something to install is used.
         if !ipxe::boots_from_disk(&known) {
             break;
         }

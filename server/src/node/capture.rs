@@ -1,8 +1,8 @@
-//! Images that nodes capture from disks. Received data is kept aside. It becomes an image once it is complete and its
-//! digest is right.
+//! Images that nodes capture from disks. Received data is stored separately. It becomes an image when it is complete
+//! and its digest is right.
 //!
-//! A file in use is locked, because a node that lost its connection may come back while the server is still processing
-//! the data it sent before.
+//! A file in use is locked, because a node that lost its connection may reconnect while the server still processes the
+//! data sent before.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -27,31 +27,31 @@ use crate::store;
 use crate::store::images::{self, Image};
 use crate::store::{Connection, Store, runs};
 
-/// Bytes of disk space that captures must leave free.
+/// Number of bytes of disk space that captures must leave free.
 const KEPT_FREE: u64 = 512 << 20;
-/// How long a node waits for an answer while its image is verified. Then it asks again.
+/// How long a request waits while an image is verified. After that the node repeats it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often leftovers of finished runs are removed.
+/// Interval at which leftovers of finished runs are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// An image being captured, and who captures it.
+/// An image being captured, with its node and run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capture {
-    /// The node's id.
+    /// Id of the node.
     pub node: String,
-    /// The run's id.
+    /// Id of the run.
     pub run: String,
     /// Name of the image.
     pub name: String,
 }
 
-/// The result of storing a piece.
+/// Result of storing a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// The piece is stored. The image now has this many bytes.
+    /// The piece was stored. The image now has this many bytes.
     Stored(u64),
-    /// The piece is not stored, because its offset is not the number of bytes stored, which is this.
+    /// The piece was not stored, because its offset is not the number of bytes stored so far, which is this one.
     Misplaced(u64),
 }
 
@@ -60,7 +60,7 @@ pub enum Appended {
 pub struct Captures {
     store: Store,
     data: DataDir,
-    /// Largest image accepted, in bytes.
+    /// Maximum size of an image in bytes.
     max: u64,
     /// Becomes true when the server stops.
     stopping: watch::Receiver<bool>,
@@ -71,7 +71,7 @@ pub struct Captures {
 type Verification = JoinHandle<Result<Image, Error>>;
 
 impl Captures {
-    /// Accepts images of up to `max` bytes each. There is none yet.
+    /// Accepts images of up to `max` bytes each.
     pub fn new(store: Store, data: DataDir, max: u64, stopping: watch::Receiver<bool>) -> Self {
         Self { store, data, max, stopping, verifications: Mutex::default() }
     }
@@ -80,7 +80,7 @@ impl Captures {
         self.verifications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an image. If it was begun before, it starts again from empty.
+    /// Begins an image. An image that was begun before starts again from empty.
     pub async fn begin(&self, capture: &Capture) -> Result<(), Error> {
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, capture).await?;
@@ -96,15 +96,15 @@ impl Captures {
         .await
     }
 
-    /// Appends a piece to an image that was begun, if its offset is the end of the stored data.
+    /// Appends a piece to an image, if its offset is the end of the stored data.
     pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
         check_allowed(&mut *self.store.read().await?, capture).await?;
         let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
         blocking(move || write(&place, offset, &piece, largest)).await
     }
 
-    /// Makes an image of the stored data, if its size and digest are right. Returns `None` if that takes longer; the
-    /// caller then asks again. Repeating a finished commit changes nothing.
+    /// Makes an image from the stored data, if size and digest are right. Returns `None` if that takes longer; the
+    /// caller then repeats the request. Repeating a finished commit changes nothing.
     pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, &capture).await?;
@@ -119,7 +119,7 @@ impl Captures {
         let begun = self.verifications().remove(&key);
         let mut verification = begun.unwrap_or_else(|| {
             let (store, data, stopping) = (self.store.clone(), self.data.clone(), self.stopping.clone());
-            // Continues if the node loses its connection.
+            // Continues even if the node loses its connection.
             tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
         });
         match tokio::time::timeout(PATIENCE, &mut verification).await {
@@ -131,7 +131,7 @@ impl Captures {
         }
     }
 
-    /// Removes the captures of runs that are over. Returns the other runs with captures.
+    /// Removes captures of runs that have ended. Returns the other runs with captures.
     pub async fn sweep(&self) -> Result<Vec<String>, Error> {
         let folder = self.data.captures();
         let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
@@ -160,7 +160,7 @@ impl Captures {
         Ok(open)
     }
 
-    /// Sweeps periodically, for ever.
+    /// Sweeps periodically, as long as the server runs.
     pub async fn keep_swept(&self) {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
@@ -184,8 +184,7 @@ fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Append
     }
     let end = offset.saturating_add(piece.len() as u64);
     if end > largest {
-        let message =
-            format!("the image has more than {largest} bytes, the most that this server accepts (--max-capture)");
+        let message = format!("the image has more than {largest} bytes, the maximum on this server (--max-capture)");
         return Err(too_large(message));
     }
     let no_room = || {
@@ -197,7 +196,7 @@ fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Append
     if room.f_bavail.saturating_mul(room.f_frsize) < (piece.len() as u64).saturating_add(KEPT_FREE) {
         return Err(no_room());
     }
-    // If the write fails, the part that was written is still right.
+    // If the write fails, the part that was written is still valid.
     match file.write_all_at(piece, offset) {
         Ok(()) => Ok(Appended::Stored(end)),
         Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Err(no_room()),
@@ -216,7 +215,7 @@ async fn verify(
     let (incoming, expected) = (place.clone(), image.clone());
     let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
     let mut transaction = store.write().await?;
-    // Both may have changed in the meantime.
+    // Both may have changed meanwhile.
     check_allowed(&mut transaction, capture).await?;
     check_name_is_free(&mut transaction, &capture.name).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
@@ -235,7 +234,7 @@ async fn verify(
     Ok(image)
 }
 
-/// Checks the size and digest of the stored data. Removes the file if the digest is wrong.
+/// Checks size and digest of the stored data. Removes the file if the digest is wrong.
 fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
@@ -270,7 +269,7 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
     Ok(file)
 }
 
-/// Opens and locks the file of a capture, so that nobody else works on it.
+/// Opens and locks a capture's file.
 fn open_locked(place: &Path) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let gone = || Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload");
@@ -295,7 +294,7 @@ fn open_locked(place: &Path) -> Result<File, Error> {
     }
 }
 
-/// Allows only a node whose run captures this image, and only while the run is open.
+/// Permits only a node whose run captures this image, and only until the run ends.
 async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
     let Capture { node, run, name } = capture;
     let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {

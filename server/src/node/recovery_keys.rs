@@ -1,5 +1,5 @@
-//! Recovery keys of encrypted disks. Nodes store them before they encrypt, and operators ask for them. If operators have
-//! given public keys, they are stored encrypted to these, and the server cannot read them.
+//! Recovery keys of encrypted disks. Nodes store them before encrypting, and operators can retrieve them. If operators
+//! have added public keys, recovery keys are stored encrypted to those, and the server cannot read them.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use crate::store::recovery_keys::{self, Stored, recipients};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 
-/// Length of a UUID as text (RFC 9562, 4).
+/// Length of a UUID as text (RFC 9562, section 4).
 const UUID: usize = 36;
-/// Length of a key: eight groups of eight digits, joined by hyphens.
+/// Length of a key as text: eight groups of eight digits, joined by hyphens.
 const KEY: usize = 71;
 /// Digits of systemd's recovery keys (src/shared/recovery-key.c).
 const MODHEX: &[u8] = b"cbdefghijklnrtuv";
-/// Most keys of one node. Each attempt of a step makes one.
+/// Maximum number of keys of a node. Each attempt of a step makes one.
 const MOST_KEYS: usize = 1000;
 
-/// Stores a key for a run that encrypts. Once this returns, the key survives a power cut. Storing it again changes
-/// nothing.
+/// Stores a key for a run that encrypts a disk. When this returns, the key survives a power cut. Storing the same key
+/// again changes nothing.
 pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) -> Result<(), Error> {
     check_key(key)?;
     let mut transaction = store.write().await?;
@@ -50,6 +50,7 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
     match recipients(&mut transaction).await?.as_slice() {
         [] => recovery_keys::insert(&mut transaction, node, run, key, None, now()).await?,
         recipients => {
+            // Encryption gives another text each time. The hash recognises a key that is stored again.
             let (sealed, hash) = (sealed(recipients, key)?, random::token_hash(key.key.reveal()));
             recovery_keys::insert(&mut transaction, node, run, &sealed, Some(&hash), now()).await?;
         }
@@ -66,8 +67,8 @@ fn is_same(known: &Stored, key: &RecoveryKey) -> bool {
     }
 }
 
-/// The key, encrypted together with the name of its volume: what is decrypted is the line that is printed of a key in
-/// clear.
+/// Encrypts a key together with the name of its volume. Decryption gives the same line that is printed for an
+/// unencrypted key.
 fn sealed(recipients: &[Recipient], RecoveryKey { volume, key }: &RecoveryKey) -> Result<RecoveryKey, Error> {
     let sealed = seal::text(recipients, &format!("{volume} {}\n", key.reveal()))?;
     Ok(RecoveryKey { volume: volume.clone(), key: sealed })
@@ -77,16 +78,16 @@ async fn recipients(connection: &mut Connection) -> Result<Vec<Recipient>, Error
     recipients::all(connection).await?.iter().map(|recipient| seal::recipient(recipient)).collect()
 }
 
-/// How recovery keys stand to a new recipient.
+/// What adding a recipient meant for the stored recovery keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// How many were in clear, and are encrypted now.
+    /// Number of keys that were unencrypted before, and are encrypted now.
     pub sealed: usize,
-    /// How many were encrypted before, to others.
+    /// Number of keys that were already encrypted to other recipients.
     pub older: usize,
 }
 
-/// Adds a public key. Keys in clear are encrypted at once to all there are.
+/// Adds a public key. Unencrypted recovery keys are then encrypted to all recipients.
 pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Error> {
     seal::recipient(recipient)?;
     let mut transaction = store.write().await?;
@@ -105,16 +106,16 @@ pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Erro
         added.sealed += 1;
     }
     store::commit(transaction).await?;
-    tracing::warn!(recipient, sealed = added.sealed, "recovery keys are encrypted to a further recipient");
+    tracing::warn!(recipient, sealed = added.sealed, "recovery keys are now also encrypted to another recipient");
     Ok(added)
 }
 
-/// The public keys to which keys are encrypted.
+/// The public keys to which recovery keys are encrypted.
 pub async fn list_recipients(store: &Store) -> Result<Vec<String>, Error> {
     recipients::all(&mut *store.read().await?).await
 }
 
-/// Removes a public key. Returns whether others are left.
+/// Removes a public key. Returns whether other public keys remain.
 pub async fn remove_recipient(store: &Store, recipient: &str) -> Result<bool, Error> {
     let mut transaction = store.write().await?;
     if !recipients::remove(&mut transaction, recipient).await? {
@@ -163,8 +164,8 @@ async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Res
     Ok(keys)
 }
 
-/// The keys of these volumes of a node, or all, newest first, for an operator who asks for them. This is recorded and
-/// logged.
+/// The keys of these volumes of a node, or all if `volumes` is empty, newest first. Showing them to an operator is
+/// recorded and logged.
 pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String]) -> Result<Vec<Stored>, Error> {
     let mut transaction = store.write().await?;
     let mut keys = known_keys(&mut transaction, node, label).await?;
@@ -178,14 +179,14 @@ pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String
     Ok(keys)
 }
 
-/// Refuses what [`forget_keys`] would refuse, and forgets nothing.
+/// Fails like [`forget_keys`], but removes nothing.
 pub async fn check_unused(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
     check_all_unused(&mut *store.read().await?, id, label, volumes).await
 }
 
-/// Forgets the keys of these volumes of a node, all or none, and logs it. Keys are never forgotten automatically,
-/// because the server cannot see which disks exist. While the node is in service, a key that is likely to be of a disk
-/// in use is refused.
+/// Removes the keys of these volumes of a node, all or none, and logs it. Keys are never removed automatically, because
+/// the server cannot see which disks exist. While the node is in service, removing a key is refused if its disk is
+/// probably in use.
 pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     check_all_unused(&mut transaction, id, label, volumes).await?;
@@ -221,7 +222,7 @@ async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, vo
     Ok(())
 }
 
-/// The runs that stored `keys` and are still in progress, and the last of them that encrypted a disk. `keys` are newest
+/// The runs that stored `keys` and have not ended, and the last run that encrypted a disk. `keys` are sorted newest
 /// first.
 async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
     let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
@@ -241,7 +242,7 @@ async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTr
     Ok(in_use)
 }
 
-/// A later step may have failed. The disk is encrypted nevertheless.
+/// Whether a step of the run encrypted a disk, even if a later step failed.
 fn has_encrypted(run: &Run) -> bool {
     let mut steps = run.workflow.iter().zip(&run.progress.steps);
     steps.any(|(step, status)| matches!(step.action, Action::EncryptRoot(_)) && status.state == StepState::Succeeded)

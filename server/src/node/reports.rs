@@ -1,4 +1,4 @@
-//! What nodes and the systems they install report.
+//! Reports of nodes and of the systems installed on them.
 
 pub mod boot;
 pub mod external_steps;

@@ -1,5 +1,5 @@
-//! Judges a whole run before its first step: when an operator starts it, and when its machine fetches it. The machine
-//! judges it once more (`actions::foresee`), with what it alone knows.
+//! Checks a whole run before its first step: when an operator starts it, and when its machine fetches it. The machine
+//! checks it again (`actions::foresee`) with what only the machine knows.
 
 mod image;
 mod inside;
@@ -19,9 +19,9 @@ pub use self::inside::unmet;
 /// What is certain of the machine that will do the steps: nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine<'a> {
-    /// Its architecture, as uname(2) says it. Empty if it is not known.
+    /// Architecture, as in uname(2). Empty if unknown.
     pub arch: &'a str,
-    /// Its disks. None if they may be others, or more, once it works.
+    /// The machine's disks. Empty if they may be different later.
     pub disks: &'a [Disk],
 }
 
@@ -42,8 +42,7 @@ pub fn foresee(store: &Store, facts: &Facts, machine: Machine<'_>, steps: &[Step
         })
 }
 
-/// The digests of the images that steps write, and of the other files that they fetch, as far as this server may have
-/// them.
+/// The digests of the images and other files that steps fetch, if this server may have them.
 pub fn images_of(steps: &[Step]) -> Vec<Digest> {
     let of_step = |step: &Step| {
         let image = match &step.action {
@@ -111,7 +110,7 @@ fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     steps.iter().enumerate().find_map(of_step)
 }
 
-/// The disks that a machine may choose by these hints, of those it reported.
+/// The disks among those reported that a machine may choose by these hints.
 fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     let is_named = |disk: &Disk| match &hints.device {
         Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),
@@ -122,7 +121,7 @@ fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
         is_usable && is_named(disk) && hints.mismatch(disk).is_none()
     };
     let found: Vec<&Disk> = disks.iter().filter(may_be).collect();
-    // The medium that the machine started from may look like a disk, and is never chosen.
+    // The boot medium may look like a disk, but is never chosen.
     let has_medium = found.iter().any(|disk| disk.transport.as_deref() == Some("usb"));
     match hints.choose {
         DiskChoice::Smallest if !has_medium => found.into_iter().min_by_key(|disk| disk.size).into_iter().collect(),

@@ -1,5 +1,5 @@
-//! The metadata service of installed systems, as a tree like EC2's. Listings name only what exists: cloud-init's Ec2
-//! data source requests everything listed, and gives up entirely if one item is not found
+//! The metadata service of installed systems, as a tree like EC2's. Listings name only what exists, because
+//! cloud-init's Ec2 data source requests everything listed, and gives up if one item is not found
 //! (cloudinit/sources/helpers/ec2.py).
 
 use slipway_protocol::{Action, ErrorCode, NodeState, SeedCloudInit, Step};
@@ -9,13 +9,13 @@ use crate::base::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Connection, nodes, runs};
 
-/// The versions offered. cloud-init's Ec2 data source asks for newer ones first, and falls back to the older of these.
+/// The versions offered. cloud-init's Ec2 data source asks for newer ones first, then for the older of these.
 pub const VERSIONS: [&str; 2] = ["latest", "2009-04-04"];
 
-/// The data behind the tree.
+/// The data in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// The node's id.
+    /// Id of the node.
     pub node: String,
     /// Host name of this server, used as the name of the site.
     pub site: String,
@@ -24,15 +24,15 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The content at a path below the version, or `None` if there is none.
+    /// The content at a path below the version. `None` if it does not exist.
     pub fn get(&self, path: &str) -> Option<String> {
         let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
         match path {
             "user-data" => Some(self.seed.user_data.clone()),
-            // NoCloud requests these two again and again if they are not found.
+            // NoCloud keeps requesting these two if they are not found.
             "vendor-data" => Some(or_empty(&self.seed.vendor_data)),
             "network-config" => Some(or_empty(&self.seed.network_config)),
-            // Without a slash this is where NoCloud looks for a document in YAML (cloud-init documentation, "NoCloud").
+            // Without a slash: the YAML document that NoCloud requests (cloud-init documentation, "NoCloud").
             "meta-data" => Some(self.document()),
             "meta-data/" => {
                 let keys = (!self.seed.ssh_keys.is_empty()).then_some("public-keys/");
@@ -85,9 +85,9 @@ impl Metadata {
     }
 }
 
-/// The metadata of a run. It is closed once the system has reported, unless its operating system says otherwise, and
-/// gone when the run is over without. `None` unless the run is the newest of a node in service and seeds cloud-init: the token of
-/// an old system must not give access to the data of a new one.
+/// The metadata of a run. `None` if its system has already reported (unless its operating system says otherwise), if it
+/// ended without a system, or unless it is the newest run of a node in service and has a cloud-init seed: an old
+/// system's token must not give access to the data of a new one.
 pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Result<Option<Metadata>, Error> {
     let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
     let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
@@ -115,7 +115,7 @@ fn seed(step: Step) -> Option<SeedCloudInit> {
     }
 }
 
-/// The newest run of a node. Refused if it has no metadata.
+/// The newest run of a node. Fails if it has no metadata.
 pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<String, Error> {
     if let Some(run) = &node.run
         && of_run(connection, run, "").await?.is_some()
@@ -129,8 +129,8 @@ pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<Stri
         }
         None => format!("node {label} has no run, and therefore no metadata; start one with `run start`"),
         Some(run) if has_seed(connection, run).await? => format!(
-            "run {run}, the newest of node {label}, is over, and its metadata is closed: ask for the URL while it goes \
-             on, or add the operating system with --keep-metadata"
+            "run {run}, the newest of node {label}, has ended, and its metadata is closed: ask for the URL before \
+             that, or add the operating system with --keep-metadata"
         ),
         Some(run) => {
             format!("run {run}, the newest of node {label}, has no seed-cloud-init step, and therefore no metadata")

@@ -345,7 +345,7 @@ async fn a_run_that_spent_its_bytes_still_ends_as_its_steps_do() {
 
     let store = server.store().await;
     let history = events::of_run(&mut store.read().await.unwrap(), &run).await.unwrap();
-    let spent = "the events of this run have reached the limit of the server; it drops further notes";
+    let spent = "the events of this run have reached the server's limit; further notes are dropped";
     let is_mark = |event: &&Event| event.kind == EventKind::Note(spent.to_owned());
     assert_eq!(history.iter().filter(is_mark).count(), 1);
     assert_eq!(history.len(), 1 + 4 + 1 + 1, "begun, four notes, the mark, done");

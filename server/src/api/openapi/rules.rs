@@ -1,5 +1,5 @@
-//! What is true of every operation, and so is not written at each: a key that is present has a value, and any request
-//! may meet a server that is stopping.
+//! Adds rules that hold for every operation and so are not repeated at each one: a key that is present has a value, and
+//! any request may meet a server that is stopping.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::base::time::{DATED, is_time};
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// Writes the rules into the document.
+/// Applies the rules to the document.
 pub fn apply(document: &mut Value) {
     forbid_null(document);
     close_variants(document);
@@ -42,7 +42,7 @@ pub fn apply(document: &mut Value) {
     }
 }
 
-/// Optional fields are left out, and never `null`.
+/// Makes optional fields absent rather than `null`.
 fn forbid_null(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(forbid_null),
@@ -69,7 +69,7 @@ fn forbid_null(value: &mut Value) {
     }
 }
 
-/// A value of an enum that has content is an object with one key, its variant.
+/// An enum value with content is an object with one key, the variant's name.
 fn close_variants(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(close_variants),
@@ -86,7 +86,8 @@ fn close_variants(value: &mut Value) {
     }
 }
 
-/// The names of the schemas of what operators and scripts give with these methods; `all` adds those that they refer to.
+/// Names of the request schemas of operators and scripts for these methods. With `all`, includes the schemas they refer
+/// to.
 fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -97,7 +98,7 @@ fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
     found
 }
 
-/// The names of the schemas of what operators read.
+/// Names of the schemas in answers to operators.
 fn answered(document: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -108,7 +109,7 @@ fn answered(document: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Adds the dates that stand beside times.
+/// Adds the RFC 3339 fields next to times.
 fn add_dates(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(add_dates),
@@ -144,7 +145,7 @@ fn add_references(document: &Value, value: &Value, all: bool, found: &mut BTreeS
     }
 }
 
-/// What selects is not empty.
+/// Selecting lists and mappings must not be empty.
 fn forbid_empty(schema: &mut Value) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
     for (_, property) in properties.filter(|(key, _)| given::selects(key)) {
@@ -153,7 +154,7 @@ fn forbid_empty(schema: &mut Value) {
             property.insert(least.to_owned(), json!(1));
             if let Some(items) = property.get_mut("items").and_then(Value::as_object_mut) {
                 items.insert("minProperties".to_owned(), json!(1));
-                // What leaves disks out cannot name one or choose (`DiskHints::validate`).
+                // Hints that exclude disks cannot name a disk or choose one (`DiskHints::validate`).
                 let chooses = ["device", "choose", "skip"].map(|key| json!({ "required": [key] }));
                 items.insert("not".to_owned(), json!({ "anyOf": chooses }));
             }
@@ -161,7 +162,7 @@ fn forbid_empty(schema: &mut Value) {
     }
 }
 
-/// Texts are not blank, unless their key says otherwise, and numbers are those that are accepted.
+/// Texts must not be blank, unless their key permits it, and numbers must be in the accepted range.
 fn bound(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(bound),
@@ -195,7 +196,7 @@ fn bound_number(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Adds what any such request may be answered with.
+/// Adds the answers that are possible for every request.
 fn add_statuses(operation: &mut Map<String, Value>) {
     let (has_body, has_parameters) = (operation.contains_key("requestBody"), operation.contains_key("parameters"));
     let of_node = operation.get("security").is_some_and(|security| security.to_string().contains("\"node\""));

@@ -1,4 +1,4 @@
-//! Reports of the boot reporters of installed systems. The caller has [admitted](run_token::admit) the token.
+//! Reports of installed systems' boot reporters. The caller has already [admitted](run_token::admit) the token.
 
 use slipway_protocol::node::boot_report::{MAX_BOOT_WORD_BYTES, MAX_FAILED_UNITS, is_unit_name};
 use slipway_protocol::{
@@ -24,7 +24,7 @@ pub fn is_awaited(run: &Run) -> bool {
     run.workflow.iter().zip(&run.progress.steps).any(has_one)
 }
 
-/// What a boot reporter must know before its first report.
+/// What a boot reporter needs to know before its first report.
 pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown, Error> {
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
@@ -34,8 +34,8 @@ pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown,
     Ok(BootKnown { node, last: last.map(|status| status.report) })
 }
 
-/// Stores a report. A running system moves its node from `booting` to `running`. If its cloud-init is asked to phone
-/// home, only that does.
+/// Stores a report. If the system runs, its node goes from `booting` to `running`, unless its cloud-init phones home,
+/// because then only that report does.
 pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) -> Result<BootKnown, Error> {
     check(&report)?;
     let mut transaction = store.write().await?;
@@ -50,7 +50,7 @@ pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) 
     Ok(BootKnown { node, last: Some(report) })
 }
 
-/// Stores a log, compressed with gzip, of the boot with this id.
+/// Stores a gzip-compressed log of the boot with this id.
 pub async fn store_log(store: &Store, token: &str, boot_id: &str, data: &[u8], now: Millis) -> Result<(), Error> {
     check_word("boot_id", boot_id)?;
     let mut transaction = store.write().await?;
@@ -85,7 +85,7 @@ fn check(report: &BootReport) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Checks a word, because it is shown to operators.
+/// Checks a word that is shown to operators.
 fn check_word(name: &str, word: &str) -> Result<(), Error> {
     let shown = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {

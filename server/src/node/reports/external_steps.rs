@@ -1,5 +1,5 @@
-//! External steps: reports by anything with a run's token. They are separate from the workflow's steps and never change
-//! them.
+//! External steps, reported by anything that has a run's token. They are separate from the workflow's steps and never
+//! change them.
 
 use slipway_protocol::node::external_step::DEFAULT_PRIORITY;
 use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport};
@@ -11,14 +11,14 @@ use crate::store;
 use crate::store::run_tokens::Purpose;
 use crate::store::{Store, external_steps};
 
-/// Most external steps of one run.
+/// Maximum number of external steps of a run.
 pub const MAX_STEPS: u64 = 100;
 /// Longest label in characters, and largest log kept of a step in bytes.
 const MAX_LABEL: usize = 200;
 const MAX_LOGS: usize = 8 << 10;
 
-/// Stores a report of an [admitted](run_token::admit) caller. A name that the run does not expect is flagged, but
-/// stored.
+/// Stores a report of an [admitted](run_token::admit) caller. A name that the run does not expect is stored and
+/// flagged.
 pub async fn store(
     store: &Store,
     token: &str,
@@ -47,7 +47,7 @@ pub async fn store(
     Ok(ExternalStepAck { warning })
 }
 
-/// Refuses a label that is too long to be shown.
+/// Refuses a label that is too long to display.
 fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     let length = report.label.as_deref().map_or(0, |label| label.trim().chars().count());
     if length <= MAX_LABEL {
@@ -83,13 +83,13 @@ fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bo
     step
 }
 
-/// One line that is safe for a terminal.
+/// The text as one line that is safe for a terminal.
 fn line(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.collect::<String>().trim().to_owned()
 }
 
-/// Appends lines to a log, of which only the newest are kept.
+/// Appends lines to a log and keeps the newest ones.
 fn append(log: &mut String, lines: &str) {
     let shown = lines.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c });
     log.extend(shown);

@@ -1,4 +1,4 @@
-//! The state of a node, as its reports change it.
+//! How reports change the state of a node.
 
 use slipway_protocol::shared::printable;
 use slipway_protocol::{NodeState, StepState, StepStatus};
@@ -10,7 +10,7 @@ use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{Connection, nodes, to_word};
 
-/// What a boot loader may know of a node. A machine whose run waits to be confirmed starts its disk, as it did before.
+/// What a boot loader may know about a node. If a run waits to be confirmed, its machine boots from disk as before.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
     match run {
         Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None },
@@ -18,7 +18,7 @@ pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
     }
 }
 
-/// Why a run failed, if it did.
+/// Why a run failed. `None` if it did not fail.
 fn reason(run: &Run) -> Option<String> {
     let failed = |step: &&StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);
     let step = run.progress.steps.iter().find(failed)?;
@@ -26,7 +26,7 @@ fn reason(run: &Run) -> Option<String> {
     Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
 }
 
-/// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
+/// Moves the node to its next state, if this is its newest run. An older run does not affect the node.
 pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     if node.run.as_deref() != Some(&run.id) {
@@ -39,7 +39,7 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
         node.state = next;
     }
     if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {
-        // There is nothing left to do for another machine.
+        // No other machine can take over now, because there is nothing left to do.
         node.armed = false;
         node.key_left = matches!(event, NodeEvent::RunSucceeded(_)) && state::leaves(&run.progress.steps);
     }

@@ -1,4 +1,4 @@
-//! The report of an installed system that it is up.
+//! The report of an installed system that it has booted.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::store::{Connection, Store, nodes};
 
 /// How the installed system identifies its run.
 pub enum Caller<'a> {
-    /// By the token in the URL its run gave it.
+    /// By the token in the URL from its run.
     Token(&'a str),
-    /// By the cloud-init instance id its run gave it, which is as hard to guess.
+    /// By the cloud-init instance id from its run, which is as hard to guess.
     Instance(&'a str),
 }
 
-/// Records that an installed system reported, and what it posted if this is the first time.
+/// Records that an installed system reported and, the first time, what it posted.
 pub async fn phone_home(
     store: &Store,
     rate: &Rate,
@@ -30,8 +30,8 @@ pub async fn phone_home(
     form: BTreeMap<String, String>,
     now: Millis,
 ) -> Result<(), Error> {
-    // Reading needs no write lock, which a system that reports too often must not take. The limit is per run, so that a
-    // holder of an old run's URL cannot block the reports of the new run.
+    // Reading does not take the write lock, so systems that report too often do not hold it. The limit is per run, so
+    // that a holder of an old run's URL cannot block the new run's reports.
     let known = reporting_run(&mut *store.read().await?, caller).await?;
     rate.take(&known.id)?;
     let mut transaction = store.write().await?;
@@ -58,7 +58,7 @@ pub async fn phone_home(
 async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
     let run = match caller {
         Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
-        // It is known to the system's users, and good for one report.
+        // The system's users know the instance id, so it is valid for one report only.
         Caller::Instance(id) => runs::by_instance(connection, id).await?.filter(|run| run.phoned_home_at.is_none()),
     };
     run.ok_or_else(unknown_caller)

@@ -1,4 +1,4 @@
-//! Events of runs, as nodes report them.
+//! Events of runs, as reported by nodes.
 
 use std::net::IpAddr;
 
@@ -20,15 +20,15 @@ use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_fetches, events, nodes, notes};
 
-/// Milliseconds for which a sign of life stands for those that follow. It spares a write for most requests, and is
-/// less than the time between two heartbeats.
+/// Milliseconds after which the time of a node's last request is stored again. This saves a write for most requests,
+/// and is less than the time between two heartbeats.
 const SEEN_LATELY: Millis = 2000;
-/// Bytes that events which change a step may take beyond the budget of their run.
+/// Number of bytes that events that change a step may take beyond the run's limit.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// The last note of a run whose events have taken up its budget.
-const BUDGET_SPENT: &str = "the events of this run have reached the limit of the server; it drops further notes";
+/// The last note of a run whose events have reached its limit.
+const BUDGET_SPENT: &str = "the events of this run have reached the server's limit; further notes are dropped";
 
-/// The node, if it may ask and report with this key. The credentials of a decommissioned node are refused.
+/// The node with this key, if it may send requests. The credentials of a decommissioned node are refused.
 pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
     let Some(node) = nodes::get_by_id(connection, &subject.node).await? else {
         let message = "the credentials belong to a node that no longer exists";
@@ -38,14 +38,14 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
         return Err(Error::refused(ErrorCode::Decommissioned, "an operator took this node out of service"));
     }
     if !node.released || node.key.as_ref().is_none_or(|key| key.fingerprint != subject.key) {
-        let message = "the node is not known by this key (any more); enrol again";
+        let message = "this key is no longer valid for the node; enrol again";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
     Ok(node)
 }
 
-/// Records that the node was heard from, and from where, if it is known. Most requests of a node come soon after
-/// another, and need no write.
+/// Records that the node was heard from, and its address if known. Most requests soon follow another one and need no
+/// write.
 pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
     if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
         return Ok(());
@@ -58,14 +58,14 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
     store::commit(transaction).await
 }
 
-/// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
-/// is in progress is, because the machine may have been power-cycled.
+/// The workflow for a node, which is then recorded as fetched. A run that has ended is not handed out again. A run in
+/// progress is, because the machine may have been power-cycled.
 ///
-/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later ends
-/// here, before the machine erases a disk for it. Its disks are left to the machine, which enrols when the first of
-/// them is there, but judges when all are.
+/// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later is
+/// ended here, before the machine erases a disk. Its disks are only checked on the machine: the machine enrols when it
+/// has found the first disk, and checks again when it has found all.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
-    // Reading needs no write lock, and most polls find nothing.
+    // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
     drop(connection);
@@ -87,7 +87,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
         return Ok(None);
     }
     if node.key_left {
-        // It asks for work, so it has not left.
+        // It asks for work, so it has not left for the installed system.
         node.key_left = false;
         nodes::save(&mut transaction, &node).await?;
     }
@@ -98,7 +98,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
 }
 
-/// The run that the machine with this key may work on.
+/// The run that the machine with this key may execute.
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
     let node = admitted_node(connection, subject).await?;
     let run = runs::newest_of(connection, &node.id).await?;
@@ -107,8 +107,8 @@ async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Opti
     Ok(run.filter(may).map(|run| (node, run)))
 }
 
-/// Stores events of a node's run, of which there may be so many bytes. Those at or below the highest sequence number
-/// stored are skipped.
+/// Stores events of a node's run, up to `budget` bytes for the whole run. Events up to the highest stored sequence
+/// number are skipped.
 pub async fn store_events(
     store: &Store,
     node: &str,
@@ -123,7 +123,7 @@ pub async fn store_events(
     };
     check_gap(batch, run.last_seq)?;
     if run.is_held() && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
-        // Its machine works on it, so it was not over when the backup was made, and is not now.
+        // The machine works on the run, so the run had not ended at the time of the backup, nor has it now.
         runs::confirm(&mut transaction, &run.id).await?;
     }
     for event in &batch.events {
@@ -134,8 +134,8 @@ pub async fn store_events(
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
         if turn == RunTransition::StepStarted && is_beginning(event) {
-            // The machine was switched off in the middle and begins again. Earlier reports are not of the system that
-            // is installed now.
+            // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
+            // that is being installed now.
             run.phoned_home_at = None;
             run.last_contact_at = None;
             run.phone_home.clear();
@@ -157,7 +157,7 @@ pub async fn store_events(
     Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
 }
 
-/// Adds an event to the history of its run, within the budget of the run.
+/// Adds an event to the history of its run, within the run's limit.
 async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget: u64) -> Result<(), Error> {
     if matches!(event.kind, EventKind::Progress(_)) {
         return Ok(());
@@ -169,7 +169,7 @@ async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget:
             if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
                 return Ok(());
             }
-            // What is left is for no later note, however short.
+            // The rest of the limit is not used for later, shorter notes.
             run.event_bytes = run.event_bytes.max(budget);
             json = store::to_json(&Event { kind: EventKind::Note(BUDGET_SPENT.to_owned()), ..event.clone() });
         }
@@ -200,7 +200,7 @@ fn check_batch(batch: &EventBatch) -> Result<(), Error> {
     batch.events.iter().find_map(Event::problem).map_or(Ok(()), invalid)
 }
 
-/// Refuses sequence numbers that no node comes to. After the highest one there would be none for later events.
+/// Refuses sequence numbers that no node reaches. After the highest possible number, no later event could be stored.
 fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
     match batch.events.last() {
         Some(event) if event.seq.saturating_sub(last) > MAX_SEQ_GAP => {
@@ -214,7 +214,7 @@ fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
     }
 }
 
-/// Whether the run begins, or begins again, with this event.
+/// Whether the run begins, or starts over, with this event.
 fn is_beginning(event: &Event) -> bool {
     event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }

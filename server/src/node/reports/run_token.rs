@@ -1,4 +1,4 @@
-//! Callers with the token of a run instead of a node's credentials. They may report, and nothing else.
+//! Callers with a run's token instead of a node's credentials. They may only report.
 
 use slipway_protocol::{ErrorCode, NodeState};
 
@@ -10,10 +10,10 @@ use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 
-/// Most tokens of one run for one purpose. Each may be in use somewhere, so none is withdrawn for a new one.
+/// Maximum number of tokens of a run for one purpose. Any of them may be in use, so none is revoked for a new one.
 const MAX_TOKENS: u64 = 16;
 
-/// Issues a token of a run, which is stored as its hash.
+/// Issues a token of a run and stores its hash.
 pub async fn issue(connection: &mut Connection, run: &str, purpose: Purpose, now: Millis) -> Result<String, Error> {
     if run_tokens::count(connection, run, purpose).await? >= MAX_TOKENS {
         let message = format!("run {run} has already issued {MAX_TOKENS} tokens; use one of them");
@@ -28,19 +28,19 @@ fn unknown() -> Error {
     Error::refused(ErrorCode::NotFound, "no run issued this token for reports of this kind")
 }
 
-/// Admits the bearer of a run's token, before its request is processed. Every request counts, even one that is refused
-/// later, so that refused requests cost no more than others.
+/// Admits a caller with a run's token, before its request is processed. Every request counts against the rate limit,
+/// even one that is refused later, so that refused requests cost no more than others.
 ///
-/// A token that no run gave out costs a database query and is not counted. Nothing is kept of guesses, because their
-/// number is unlimited, and others share the address of the guesser.
+/// An unknown token costs one database query and is not counted. Guesses are not recorded, because their number is
+/// unlimited and others may share the guesser's address.
 pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) -> Result<(), Error> {
     let hash = token_hash(token);
     run_tokens::run_of(&mut *store.read().await?, &hash, purpose).await?.ok_or_else(unknown)?;
     rate.take(&hash)
 }
 
-/// The run of this token. Also records a sign of life of its node. A token is valid while its run is the newest of its
-/// node. The caller has been [admitted](admit).
+/// The run of this token. Also records that its node was heard from. A token is valid while its run is the node's
+/// newest. The caller was [admitted](admit).
 pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
     let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
     let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;

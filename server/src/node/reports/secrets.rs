@@ -1,5 +1,5 @@
-//! Secrets leave the store when nobody needs them any more: those of a run when it is over, except the user-data that
-//! the metadata service still gives out.
+//! Removes secrets from the store when they are no longer needed: a run's secrets when it has ended, except user-data
+//! that the metadata service still serves.
 
 use slipway_protocol::workflow::shown_url;
 use slipway_protocol::{Action, NodeState, RegistryAuth, RunState, Secret, Step};
@@ -10,10 +10,10 @@ use crate::store;
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 
-/// Stands in the place of a secret that was removed.
+/// Replaces a secret that was removed.
 pub const REMOVED: &str = "(removed when the run was over)";
 
-/// Forgets the secrets of a node's runs that need them no more.
+/// Removes the secrets of those of a node's runs that no longer need them.
 pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
     let node = nodes::get_by_id(connection, node).await?;
     let Some(node) = node else { return Ok(()) };
@@ -26,7 +26,7 @@ pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(
     Ok(())
 }
 
-/// Forgets what earlier versions kept, or a server that was killed.
+/// Removes secrets that an earlier version, or a server that was killed, left in the store.
 pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     for node in runs::nodes_with_unforgotten(&mut transaction).await? {
@@ -35,8 +35,8 @@ pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
     store::commit(transaction).await
 }
 
-/// Whether a machine may fetch the run again, or its system may ask for metadata. `is_served`: the run is the newest of
-/// a node in service.
+/// Whether a machine may fetch the run again, or its system may ask for metadata. `is_served` says whether the run is
+/// the newest of a node in service.
 fn needs_secrets(run: &Run, is_served: bool) -> bool {
     state::is_open(run.progress.state)
         || is_served
@@ -44,7 +44,7 @@ fn needs_secrets(run: &Run, is_served: bool) -> bool {
             && (run.keep_metadata || run.has_metadata_url && run.phoned_home_at.is_none())
 }
 
-/// The steps with a mark in the place of each secret.
+/// The steps with [`REMOVED`] in place of each secret.
 fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
     for step in &mut steps {
         match &mut step.action {
@@ -98,7 +98,7 @@ fn remove(text: &mut Option<String>) {
     text.iter_mut().for_each(mark);
 }
 
-/// An empty text was no secret.
+/// An empty text is not a secret.
 fn mark(text: &mut String) {
     if !text.is_empty() {
         REMOVED.clone_into(text);

@@ -1,4 +1,4 @@
-//! A node's network as cloud-init's configuration (cloud-init documentation, "Networking config Version 2").
+//! A node's network as a cloud-init network configuration (cloud-init documentation, "Networking config Version 2").
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use slipway_protocol::shared::identity;
 use slipway_protocol::{Bond, BondMode, Interface, Network, Vlan};
 
-/// How often the kernel checks the links of a bond, in milliseconds. Without it the kernel never checks, and no link
-/// ever fails.
+/// Interval at which the kernel checks the links of a bond, in milliseconds. Without it, the kernel never notices that
+/// a link failed.
 const LINK_CHECK: u32 = 100;
 
 /// The network configuration as JSON, which is also YAML. The network must be valid.
@@ -42,7 +42,7 @@ pub fn text(network: &Network) -> String {
     format!("{config:#}\n")
 }
 
-/// The settings that interfaces of every kind have.
+/// The settings common to all kinds of interface.
 fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
     let mut value = Map::new();
     let mut put = |key: &str, given: Value| value.insert(key.to_owned(), given);
@@ -52,7 +52,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
         put("addresses", json!(interface.addresses));
     }
     for gateway in &interface.gateways {
-        // Not as routes: cloud-init 22.4 would turn ::/0 into ::/64.
+        // Not as routes, because cloud-init 22.4 would turn ::/0 into ::/64.
         let is_ipv6 = gateway.parse().is_ok_and(|gateway: IpAddr| gateway.is_ipv6());
         put(if is_ipv6 { "gateway6" } else { "gateway4" }, json!(gateway));
     }
@@ -68,7 +68,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
 fn bond_parts(bond: &Bond) -> [(String, Value); 2] {
     let mut parameters = json!({ "mode": bond.mode, "mii-monitor-interval": LINK_CHECK });
     if bond.mode == BondMode::Lacp {
-        // The switch then notices a lost link within seconds.
+        // So that the switch notices a lost link within seconds.
         parameters["lacp-rate"] = json!("fast");
     }
     [("interfaces".to_owned(), json!(bond.of)), ("parameters".to_owned(), parameters)]

@@ -1,4 +1,4 @@
-//! Whether and how an installed system reports that it is up: the `phone_home` block in its user-data.
+//! Adds or removes the `phone_home` block in the user-data, by which an installed system reports that it has booted.
 
 use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, workflow};
 use slipway_user_data::ignition::{self, Additions};
@@ -6,16 +6,16 @@ use slipway_user_data::{Block, Refusal, inject_phone_home, inject_text, remove_t
 
 use crate::base::error::Error;
 
-/// Paths of this server that systems report to. The first is followed by a run's token.
+/// Paths of this server that installed systems report to. The first is followed by a run's token.
 const PATHS: [&str; 3] = ["/v1/phone-home/", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home"];
 
-/// Makes every `seed-cloud-init` step have the system report, over TLS that trusts `ca`. Removes all other blocks.
+/// Adds the block to every `seed-cloud-init` step and removes all other blocks. The report uses TLS that trusts `ca`.
 pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
     let mut asked = false;
     for seed in seeds(steps) {
         asked = true;
         if seed.is_for_ignition() {
-            // No cloud-init reads the user-data. Instead, the node adds a unit that reports.
+            // No cloud-init reads this user-data. Instead, the machine adds a unit that reports.
             seed.phone_home = Some(PhoneHome { url: block.url.clone(), tries: block.tries });
             seed.ca = Some(ca.to_owned());
             continue;
@@ -31,7 +31,7 @@ pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Removes every block that reports to `server`, and inserts the steps' own blocks.
+/// Removes every block that reports to `server`, and inserts the block that a step itself asks for.
 pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
     let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
     for seed in seeds(steps) {
@@ -53,7 +53,7 @@ pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// Whether a URL is one at which systems report to this server, for any run.
+/// Whether systems of any run report to this server at this URL.
 fn is_of(url: &str, server: &str) -> bool {
     let Some((at, _)) = url.match_indices('/').nth(2) else { return false };
     let (origin, path) = url.split_at(at);
@@ -66,7 +66,7 @@ fn without_default_port(origin: &str) -> &str {
     origin.strip_suffix(":443").unwrap_or(origin)
 }
 
-/// Whether user-data has its own block, which this server's block would replace.
+/// Whether the user-data has a phone_home block of its own, which the server's block would replace.
 pub fn has_own_block(user_data: &str) -> bool {
     !workflow::is_ignition(user_data) && matches!(remove_text(user_data, &|_| true), Ok(Some(_)))
 }
@@ -83,7 +83,7 @@ fn cannot_report(refusal: Refusal) -> Error {
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 
-/// Refuses an Ignition config that nothing can be added to.
+/// Refuses an Ignition config that cannot be extended.
 pub fn complete_config(config: &str, additions: &Additions) -> Result<(), Error> {
     ignition::complete(config, additions).map(drop).map_err(|refusal| {
         let message = format!("the Ignition config cannot be used: {refusal}");

@@ -1,4 +1,4 @@
-//! What is known of the image of a step.
+//! Checks the image of a step.
 
 use slipway_formats::architecture;
 use slipway_formats::image::made_for::MadeFor;
@@ -17,7 +17,7 @@ pub(super) fn of<'a>(step: &StreamImage, facts: &'a Facts) -> Option<&'a Stored>
     step.digest.as_ref().and_then(with).or_else(|| at_url().as_ref().and_then(with))
 }
 
-/// Why an image of this server cannot be what a step says of it.
+/// Why an image on this server cannot be what the step says.
 pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     let name = format!("the image {} ({})", image.file_name, image.digest);
     match (&step.digest, &step.raw_digest) {
@@ -26,7 +26,9 @@ pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
         }
         (Some(_), Some(_)) if image.is_qcow2() => {
             let advice = "leave out `raw_digest`, or leave out `digest`, so that machines read it by ranges";
-            return Some(format!("{name} is a qcow2 image, of which one pass can check one digest alone; {advice}"));
+            return Some(format!(
+                "{name} is a qcow2 image, and a single pass can check only one of its digests; {advice}"
+            ));
         }
         _ => {}
     }
@@ -40,13 +42,13 @@ pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     Some(format!("the raw image of {} has {found} bytes, not {said} bytes as given", image.file_name))
 }
 
-/// Why machines cannot use an image as a step wants it, by what was found in its file.
+/// Why machines cannot use the image as the step says, judged by the content of its file.
 pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
     let is_read_once = step.digest.is_some() || step.sums.is_some() || step.signature.is_some();
     match content {
         Content::Unusable(reason) => Some(reason.clone()),
         Content::MadeFor(made_for) if made_for.needs_ranges && is_read_once => Some(
-            "the image is qcow2, and its blocks are not in the order in which one pass can read and check them; \
+            "the image is qcow2, and the order of its blocks does not allow reading and checking it in one pass; \
              convert it with `qemu-img convert -O qcow2` or to raw, and add that"
                 .to_owned(),
         ),
@@ -55,14 +57,14 @@ pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
 }
 
 impl Stored {
-    /// Why a machine of this architecture cannot use the image in a step. An empty architecture is not known.
+    /// Why a machine of this architecture cannot use the image in a step. An empty architecture is unknown.
     pub(super) fn problem(&self, step: &StreamImage, machine: &str) -> Option<String> {
         let content = &self.finding.as_ref()?.content;
         let foreign = |made_for: &MadeFor| architecture::mismatch(&made_for.machines, machine);
         unusable(step, content).or_else(|| self.made_for().and_then(foreign))
     }
 
-    /// What the image is made for.
+    /// What kind of disk and machine the image is made for.
     pub(super) fn made_for(&self) -> Option<&MadeFor> {
         match &self.finding.as_ref()?.content {
             Content::MadeFor(made_for) => Some(made_for),

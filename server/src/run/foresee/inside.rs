@@ -1,4 +1,4 @@
-//! What steps need in the file systems of an image that a step before them writes.
+//! Checks what steps need in the file systems of an image that an earlier step writes.
 
 use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::{Action, DiskHints, KernelArgs, SeedCloudInit, SeedPlace, Step};
@@ -46,13 +46,14 @@ pub(super) fn lacking(facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     None
 }
 
-/// Why a step would not find what it needs in this image, whatever the machine. `steps` write it.
+/// Why a step would not find what it needs in this image on any machine. `steps` are those that follow the one that
+/// writes the image.
 pub fn unmet(image: Image, finding: Option<Finding>, steps: &[Step]) -> Option<String> {
     let facts = Facts { server: None, images: vec![Stored { image, finding }] };
     lacking(&facts, steps).map(|foreseen| foreseen.problem)
 }
 
-/// Whether these arguments may change what cloud-init makes of a seed.
+/// Whether these kernel arguments may change how cloud-init treats a seed.
 fn concerns_cloud_init(arguments: &KernelArgs) -> bool {
     let replaced = arguments.replace.iter().map(|replacement| &replacement.old);
     arguments.added().chain(&arguments.delete).chain(replaced).any(|argument| is_telling(argument))
@@ -67,7 +68,7 @@ fn no_boot_loader(Image { file_name, digest, .. }: &Image, inside: &Inside) -> O
     })
 }
 
-/// Why cloud-init would not take a seed, even with what the step writes over in the configuration of the image.
+/// Why cloud-init would not accept a seed, even with the configuration that the step overwrites.
 fn not_taken(step: &SeedCloudInit, image: &Image, configuration: &Configuration) -> Option<String> {
     let seed = Seed {
         has_network: step.network_config.is_some(),
