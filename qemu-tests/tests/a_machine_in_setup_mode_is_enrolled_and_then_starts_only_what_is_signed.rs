@@ -42,7 +42,7 @@ fn a_machine_in_setup_mode_is_enrolled_and_then_starts_only_what_is_signed() -> 
         let after = state(&again).context("an inventory")?;
         assert_eq!((after.secure_boot, after.setup_mode), (Some(true), Some(false)));
         let shown = bench.lab.operator(&["status", "m1"])?;
-        assert!(shown.contains("Secure Boot: on, with the keys of this site"), "{shown}");
+        assert!(shown.contains("Secure Boot: on, with this site's keys"), "{shown}");
         assert!(running.console()?.contains("Kernel is locked down from EFI Secure Boot"));
         drop(running);
 

@@ -54,8 +54,8 @@ use token::TokenCommand;
 #[command(name = "slipway-server", version)]
 pub struct Arguments {
     /// Data folder. `serve` creates it if it is missing. [default: SLIPWAY_DATA, or /var/lib/slipway]
-    // clap's own `env` and `default` are not used: with the variable set, the usage shown for every mistake would
-    // require `--data`.
+    // clap's own `env` and `default` are not used. With the variable set, the usage in every error would show `--data`
+    // as required.
     #[arg(long, global = true)]
     data: Option<PathBuf>,
     #[command(subcommand)]
@@ -66,10 +66,10 @@ pub struct Arguments {
 pub enum Command {
     /// Run the server.
     Serve(serve::Options),
-    /// Register, release and look at machines.
+    /// Register, release and show machines.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Issue tokens, such as those that let one unknown machine in, and revoke them.
+    /// Issue and revoke tokens, such as those that let in one unknown machine.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Add, list, show and remove images.
@@ -84,7 +84,7 @@ pub enum Command {
     /// Make, show and replace the site's keys for UEFI Secure Boot.
     #[command(subcommand)]
     Keys(KeysCommand),
-    /// Make what machines boot from.
+    /// Make boot files and boot media.
     #[command(subcommand)]
     Media(MediaCommand),
     /// Show the state of each machine.
@@ -94,18 +94,18 @@ pub enum Command {
     /// Encrypt the recovery keys of disks to operators' public keys.
     #[command(subcommand)]
     Escrow(EscrowCommand),
-    /// Write all that this server keeps to a file, while it runs.
+    /// Write everything this server keeps to a file, while it runs.
     Backup(backup::BackupOptions),
-    /// Make a data folder, which must be missing or empty, of a backup.
+    /// Restore a backup to a data folder, which must be missing or empty.
     Restore(backup::RestoreOptions),
-    /// Print the token of the first operator of the HTTPS API, which comes with the data folder.
+    /// Print the token of the first operator of the HTTPS API, which is created with the data folder.
     OperatorToken,
     /// Add, list and remove operators of the HTTPS API, and change their tokens.
     #[command(subcommand)]
     Operator(OperatorCommand),
-    /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
+    /// Print the certificate that machines trust: the certificate authority's, in PEM. The subcommands change it.
     Ca(ca::Options),
-    /// Print the names that belong behind these words of a command line, for completions of shells.
+    /// Print the names that can follow these words of a command line, for shell completion.
     #[command(hide = true)]
     Names {
         /// The words, after --.
@@ -115,13 +115,13 @@ pub enum Command {
     /// Write man pages and completions into an empty folder.
     #[command(hide = true)]
     Manual {
-        /// The folder.
+        /// Folder for the files.
         folder: PathBuf,
     },
 }
 
 impl Command {
-    /// How the log is written, if a format was chosen.
+    /// The log format, if one was given.
     pub fn log_format(&self) -> Option<log::Format> {
         match self {
             Command::Serve(options) => options.log_format,
@@ -129,7 +129,7 @@ impl Command {
         }
     }
 
-    /// The log level if the environment sets none: the server logs what happens, commands log only problems.
+    /// The log level if the environment sets none. The server logs what happens; commands log only problems.
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
@@ -145,12 +145,12 @@ pub enum ImageCommand {
 Examples:
   slipway-server image add debian-12.raw.zst")]
     Add {
-        /// The image, compressed or not.
+        /// Image file, compressed or not.
         file: PathBuf,
-        /// SHA-256 that the raw image must have, after decompression.
+        /// SHA-256 that the raw image must have after decompression.
         #[arg(long)]
         raw_digest: Option<Digest>,
-        /// Size that the raw image must have in bytes, after decompression.
+        /// Size in bytes that the raw image must have after decompression.
         #[arg(long)]
         raw_size: Option<u64>,
         /// Add a file that is not an image, such as an archive or a block map, for actions to fetch. It is not checked.
@@ -178,7 +178,7 @@ Examples:
     },
 }
 
-/// The arguments of this program. If one is wrong, says so and ends the program.
+/// The arguments of this program. Prints an error and ends the program if they are wrong.
 pub fn arguments() -> Arguments {
     options::read(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }
@@ -187,7 +187,7 @@ pub fn arguments() -> Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = match (arguments.data, std::env::var_os("SLIPWAY_DATA")) {
         (Some(data), _) => data,
-        // Another folder than was meant would be used.
+        // A blank value is refused, because it would mean another folder than intended.
         (None, Some(data)) if data.to_str().is_some_and(is_blank) => {
             bail!("SLIPWAY_DATA is set but has no value: unset it, or give it one")
         }
@@ -262,12 +262,10 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     }
 }
 
-/// Empties the log of the database, where something of what was removed may be left.
+/// Empties the database's write-ahead log, which may still contain deleted secrets.
 async fn erase(store: &Store) -> anyhow::Result<()> {
     if !store.empty_log().await? {
-        tell(
-            "the server is using the database; it erases what is left in the log of the database within two minutes\n",
-        );
+        tell("the server is using the database; it erases the rest from the database's log within two minutes\n");
     }
     Ok(())
 }
@@ -278,7 +276,7 @@ fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
         let mut bytes = Vec::new();
         opened(file)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         let text = slipway_user_data::unpacked(&bytes)?;
-        // What was meant to be written to it is missing, and nobody could log in.
+        // An empty file is a mistake: nobody could log in to the system.
         ensure!(
             !is_blank(&text),
             "it is empty: leave the option out, or write \"#cloud-config\" for data without settings"
@@ -288,7 +286,7 @@ fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     file.map(|file| read(file).with_context(|| format!("reading {file:?}"))).transpose()
 }
 
-/// Opens a file that an option names; `-` is standard input.
+/// Opens a file named by an option; `-` is standard input.
 fn opened(file: &Path) -> std::io::Result<Box<dyn Read>> {
     if file == Path::new("-") {
         return Ok(Box::new(std::io::stdin()));
@@ -296,20 +294,20 @@ fn opened(file: &Path) -> std::io::Result<Box<dyn Read>> {
     File::open(file).map(|file| Box::new(file) as Box<dyn Read>)
 }
 
-/// Reads a file that an option names.
+/// Reads a file named by an option.
 fn read(file: &Path) -> anyhow::Result<String> {
     let text = opened(file).and_then(std::io::read_to_string).with_context(|| format!("reading {file:?}"))?;
     ensure!(!is_blank(&text), "reading {file:?}: it is empty");
     Ok(text)
 }
 
-/// Prints JSON. Times are there twice: in milliseconds since 1970, and in RFC 3339.
+/// Prints JSON. Each time appears twice: in milliseconds since 1970 and in RFC 3339.
 fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
     print(&printable::json(&serde_json::to_string_pretty(&dated(value)?)?))?;
     print("\n")
 }
 
-/// Writes to standard error. Errors are ignored, because nobody needs this output.
+/// Writes to standard error. Errors are ignored, because the output is not essential.
 fn tell(text: &str) {
     let mut output = std::io::stderr().lock();
     let _ = output.write_all(printable::lines(text).as_bytes()).and_then(|()| output.flush());
@@ -319,8 +317,8 @@ fn print_line(line: &str) -> anyhow::Result<()> {
     print(&format!("{}\n", printable::line(line)))
 }
 
-/// Writes to standard output what is safe for a terminal: of control characters, only line breaks and tabs. Unlike
-/// `print!`, this does not panic if the reader is gone.
+/// Prints text to standard output without control characters, except line breaks and tabs, which are safe on a
+/// terminal. Unlike `print!`, does not panic if the reader is gone.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     output
@@ -329,7 +327,7 @@ fn print(text: &str) -> anyhow::Result<()> {
         .context("writing to standard output")
 }
 
-/// Milliseconds of a length of time.
+/// Parses a duration into milliseconds.
 fn parse_duration(text: &str) -> Result<u64, String> {
     slipway_protocol::shared::duration::parse(text)
         .map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
@@ -345,7 +343,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// The examples in the help of a command and its subcommands: the command's full name, and the example line.
+    /// The examples in the help of a command and its subcommands: the full name of the command, and the example line.
     fn examples(command: &clap::Command, names: &str) -> Vec<(String, String)> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let own =
@@ -365,7 +363,7 @@ mod tests {
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");
-            // The quoted parts are for the shell to expand: a digest or a key.
+            // The shell would expand the quoted parts: a digest or a key.
             let quoted = |(index, piece): (usize, &str)| if index % 2 == 1 { digest.clone() } else { piece.to_owned() };
             let line: String = line.split('"').enumerate().map(quoted).collect();
             let line = line.split(" > ").next().unwrap_or_default();

@@ -10,24 +10,24 @@ use rustix::fs::Mode;
 use slipway_protocol::Failure;
 use tracing_subscriber::EnvFilter;
 
-/// How long work on files may go on after the end.
+/// How long work on files may continue when the program ends.
 const LAST_WORK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    // The data folder holds keys. Whoever made the folder, files made in it are for their owner alone.
+    // The data folder contains keys, so new files are private to their owner, whatever the folder's mode.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = cli::arguments();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
     cli::log::start(filter, arguments.command.log_format());
     let done = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let done = runtime.block_on(cli::run(arguments));
-        // Not for ever: a token that does not answer holds its thread.
+        // With a limit, because a PKCS #11 token that does not answer blocks its thread.
         runtime.shutdown_timeout(LAST_WORK);
         done
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of standard output, such as head(1), has enough.
+        // The reader of standard output, such as head(1), has closed it.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slipway-server: {}", Failure::of(&*error).in_one_line());

@@ -19,21 +19,21 @@ use super::{print_line, tell};
 Examples:
   slipway-server backup /var/backups/slipway.tar.age --recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p")]
 pub struct BackupOptions {
-    /// The new file.
+    /// File to create.
     file: PathBuf,
-    /// Back up the images too.
+    /// Include the images.
     #[arg(long)]
     images: bool,
-    /// Encrypt the backup to this public key of age; may be given several times.
+    /// Encrypt the backup to this age public key; may be given several times.
     #[arg(long = "recipient", value_name = "RECIPIENT")]
     recipients: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct RestoreOptions {
-    /// The backup.
+    /// File with the backup.
     file: PathBuf,
-    /// File with a private key of age, as `age-keygen` writes it, if the backup is encrypted.
+    /// File with an age private key, as `age-keygen` writes it, if the backup is encrypted.
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> a
     let recipients = options.recipients.iter().map(|text| seal::recipient(text)).collect::<Result<Vec<_>, _>>()?;
     backup::back_up(store, data, &options.file, options.images, &recipients).await?;
     if recipients.is_empty() {
-        tell("the backup is not encrypted: it holds the keys and secrets of this server\n");
+        tell("the backup is not encrypted: it contains the keys and secrets of this server\n");
     }
     print_line(&options.file.display().to_string())
 }
@@ -54,17 +54,17 @@ pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()>
     if held > 0 {
         let runs = if held == 1 { "1 unfinished run is" } else { &format!("{held} unfinished runs are") };
         tell(&format!(
-            "{runs} held: `run list` shows them as restored; `run confirm` lets the machine go on, `run cancel` ends the \
-             run\n"
+            "{runs} held: `run list` shows them as restored; `run confirm` lets the machine continue, `run cancel` \
+             ends the run\n"
         ));
     }
     match unusable_images(data).await? {
         0 => {}
         1 => tell(
-            "the file of 1 image is missing or not as it was added: `image list` shows it; add it again with `image add`\n",
+            "the file of 1 image is missing or has changed: `image list` shows it; add it again with `image add`\n",
         ),
         many => tell(&format!(
-            "the files of {many} images are missing or not as they were added: `image list` shows them; add them again \
+            "the files of {many} images are missing or have changed: `image list` shows them; add them again \
              with `image add`\n"
         )),
     }
@@ -81,11 +81,11 @@ async fn unusable_images(data: &Path) -> anyhow::Result<usize> {
 fn identities(file: &Path) -> anyhow::Result<Vec<Identity>> {
     let text = super::read(file)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    // The reason is not shown with the line, which is a private key.
+    // The error does not include the line, which is a private key.
     let read = |(number, line)| Identity::from_str(line).map_err(|reason| anyhow::anyhow!("key {number}: {reason}"));
     let found = (1..).zip(lines).map(read).collect::<Result<Vec<_>, _>>();
     match found.with_context(|| format!("reading the private keys in {file:?}"))? {
-        found if found.is_empty() => bail!("{file:?} has no private key of age"),
+        found if found.is_empty() => bail!("{file:?} has no age private key"),
         found => Ok(found),
     }
 }

@@ -22,38 +22,40 @@ pub struct Options {
 
 #[derive(Subcommand)]
 enum CaCommand {
-    /// Show what machines trust: how long, for which names and addresses, and where the root key is.
+    /// Show what machines trust: validity, permitted names and addresses, and where the root key is.
     Show,
-    /// Print the root for firmware and network boot loaders that verify nothing but RSA; made on first use.
+    /// Print the root for firmware and network boot loaders that support only RSA; made on first use.
     Firmware,
-    /// Begin a new certificate authority beside the old one, or end that with --finish or --cancel.
+    /// Begin a new certificate authority next to the old one, or end that with --finish or --cancel.
     #[command(after_help = "\
 Examples:
   slipway-server ca rotate --san install2.example
   slipway-server ca rotate --finish")]
     Rotate {
-        /// Host name or address that the new one may vouch for too; may be given several times.
+        /// Additional host name or address that the new CA may issue certificates for; may be given several times.
         #[arg(long = "san", alias = "name", value_name = "NAME")]
         names: Vec<String>,
-        /// Put the new one in the place of the old one, which machines then no longer trust.
+        /// Replace the old certificate authority by the new one. Machines that trust only the old one then refuse the
+        /// server.
         #[arg(long, conflicts_with_all = ["names", "cancel"])]
         finish: bool,
-        /// Forget the new one. What was built or installed meanwhile trusts the old one too.
+        /// Remove the new certificate authority. What was built or installed meanwhile also trusts the old one.
         #[arg(long, conflicts_with = "names")]
         cancel: bool,
     },
-    /// Sign a new intermediate with the root key. Machines notice nothing.
+    /// Sign a new intermediate with the root key. Machines are not affected.
     Renew {
-        /// The root key, if it is not in the data folder.
+        /// File with the root key, if it is not in the data folder.
         #[arg(long, value_name = "FILE")]
         root_key: Option<PathBuf>,
-        /// Host name or address that the intermediate may vouch for too, if the root may; may be given several times.
+        /// Additional host name or address that the intermediate may issue certificates for, if the root may; may be
+        /// given several times.
         #[arg(long = "san", alias = "name", value_name = "NAME")]
         names: Vec<String>,
     },
     /// Move the root key out of the data folder into a new file, to be kept offline.
     ExportKey {
-        /// The file, which must not exist.
+        /// File to create; it must not exist yet.
         file: PathBuf,
     },
 }
@@ -82,7 +84,7 @@ pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
         Some(CaCommand::Rotate { cancel: true, .. }) => {
             ca::cancel_rotation(data)?;
             tell(RESTART);
-            print_line("the new certificate authority is forgotten")
+            print_line("the new certificate authority is removed")
         }
         Some(CaCommand::Rotate { names, .. }) => {
             ca::begin_rotation(data, &written(&names)?)?;
@@ -96,13 +98,13 @@ pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
             let key = root_key.map(|file| super::read(&file)).transpose()?;
             ca::renew_intermediate(data, key.as_deref(), &written(&names)?)?;
             tell(RESTART);
-            print_line("the intermediate is new")
+            print_line("the intermediate is replaced")
         }
         Some(CaCommand::ExportKey { file }) => export(data, &file),
     }
 }
 
-/// The key is removed here only once it is safe there.
+/// The key is removed from the folder only once it is safely in the file.
 fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
     let key = ca::root_key(data)?;
     let write = || {
@@ -117,7 +119,7 @@ fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
     print_line(&format!("the root key is in {} and no longer in the data folder", file.display()))
 }
 
-/// Names as they are in certificates.
+/// Names in the form that certificates have.
 fn written(names: &[String]) -> anyhow::Result<BTreeSet<String>> {
     let written = |name: &String| -> anyhow::Result<String> {
         if let Ok(address) = name.parse::<IpAddr>() {
@@ -139,7 +141,7 @@ fn shown(data: &DataDir, authority: &Authority) -> String {
     text.push_str(&key_place(data, false));
     text.push_str(&of("intermediate", authority.intermediate()));
     if let Some(next) = authority.next_root() {
-        text.push_str(&of("next root, by a rotation in progress", next));
+        text.push_str(&of("next root, of the rotation in progress", next));
         text.push_str(&key_place(data, true));
     }
     text

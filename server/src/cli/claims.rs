@@ -1,4 +1,4 @@
-//! Texts about the machines that claim to be nodes, and about the keys of nodes.
+//! Texts about machines that claim to be nodes, and about nodes' keys.
 
 use slipway_protocol::{
     Claim, ClaimReason, ClaimedTpm, EkCertificate, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof,
@@ -11,15 +11,15 @@ use slipway_protocol::shared::printable::line;
 
 use super::words::duration;
 
-/// Milliseconds for which the table tells that a node has another key.
+/// Milliseconds for which the table shows that a node's key has changed.
 const NEWS: Millis = 24 * 60 * 60 * 1000;
 
-/// The machines that wait to be this node and have its identifiers.
+/// The waiting machines that have all of this node's identifiers.
 fn waiting(node: &NodeStatus, now: Millis) -> impl Iterator<Item = &Claim> {
     node.claims.iter().filter(move |claim| now.saturating_sub(claim.last_asked) <= WAITS)
 }
 
-/// What is wrong or due, if machines claim to be this node.
+/// What is wrong or needs action, if machines claim to be this node.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let contested = |claim: &&Claim| {
         claim.reason.identifiers_match() && !matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo)
@@ -38,67 +38,63 @@ pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
         ));
     }
     if let Some(idle) = waiting(node, now).find(|claim| claim.reason == ClaimReason::NothingToDo) {
-        return Some(format!("a machine with its identifiers waits for work, from {}: start a run", idle.address));
+        return Some(format!("a machine with its identifiers waits for work, at {}: start a run", idle.address));
     }
     if let Some(claim) = waiting(node, now).find(|claim| claim.node.is_some() && !claim.shared.is_empty()) {
         let (shared, code) = (claim.shared.join(" and "), &claim.code);
         let label = node.name.as_ref().unwrap_or(&node.id);
         return (node.claim_code.as_ref() != Some(code)).then(|| {
             format!(
-                "another machine ({code}) has {shared} too: probably shared by several machines; register what only this \
-                 one has (`node set {label}`)"
+                "another machine ({code}) has {shared} too: probably shared by several machines; register only unique \
+                 identifiers (`node set {label}`)"
             )
         });
     }
     placeholder(&node.identity)
 }
 
-/// What is wrong with identifiers that were registered before it was known that many machines have them.
+/// What is wrong with identifiers that were registered before they were known to be shared by many machines.
 fn placeholder(identity: &Identity) -> Option<String> {
     let found = identity.placeholders();
     let named: Vec<String> = found.iter().map(|(kind, value)| format!("{kind} {value}")).collect();
     let left = identity.usable() != Identity::default();
     let effect = match (left, found.len()) {
-        (true, 1) => "it counts for nothing",
-        (true, _) => "they count for nothing",
-        (false, 1) => "it lets no machine in",
-        (false, _) => "they let no machine in",
+        (true, 1) => "it is ignored",
+        (true, _) => "they are ignored",
+        (false, 1) => "it does not let a machine in",
+        (false, _) => "they do not let a machine in",
     };
     (!found.is_empty()).then(|| {
-        format!("many machines have {}, so {effect}: register what only this one has (`node set`)", named.join(" and "))
+        format!("many machines have {}, so {effect}: register unique identifiers (`node set`)", named.join(" and "))
     })
 }
 
-/// What a machine is about that has the identifiers of the node and is not let in. The machine of the row is that of the
-/// node, so the sentence speaks of another.
+/// A sentence about a machine that has the node's identifiers and is not let in. The row's machine is the node's own,
+/// so the sentence says "another".
 fn contest(reason: ClaimReason) -> &'static str {
     match reason {
         ClaimReason::ProofMissing => "another machine claims to be this node without the proof that is required",
-        ClaimReason::TpmMissing => "TPM missing: a machine claims to be this node and shows no TPM",
-        ClaimReason::TpmReplaced => "TPM replaced: a machine claims to be this node and has another TPM",
-        ClaimReason::TpmCleared => {
-            "TPM cleared: a machine says that it has the TPM of this node, with its keys cleared"
-        }
-        ClaimReason::TpmRefused => {
-            "TPM refused: a machine claims to be this node, and its TPM does not confirm what it says"
-        }
+        ClaimReason::TpmMissing => "TPM missing: a machine claims to be this node, but has no TPM",
+        ClaimReason::TpmReplaced => "TPM replaced: a machine claims to be this node, but has another TPM",
+        ClaimReason::TpmCleared => "TPM cleared: a machine claims to have this node's TPM, with its keys cleared",
+        ClaimReason::TpmRefused => "TPM refused: a machine claims to be this node, but its TPM proof is not valid",
         ClaimReason::EventLogMissing => {
-            "event log missing: a machine has the TPM of this node, but does not say what it booted"
+            "event log missing: a machine has this node's TPM, but sent no log of what it booted"
         }
         ClaimReason::EkCertificateBad => {
-            "bad EK certificate: a machine claims to be this node, and its TPM cannot be trusted"
+            "bad EK certificate: a machine claims to be this node, but its TPM is not trusted"
         }
         ClaimReason::TpmOfAnotherNode => {
-            "TPM of another node: a machine claims to be this node and has the TPM of another"
+            "TPM of another node: a machine claims to be this node, but has another node's TPM"
         }
         ClaimReason::BootFilesUnknown => {
-            "other boot files: a machine has the TPM of this node, and started something else than boot files of this site"
+            "other boot files: a machine has this node's TPM, but did not boot this site's boot files"
         }
         _ => "another machine claims to be this node",
     }
 }
 
-/// Why a machine waits to be let in for the first time, as this node or as none.
+/// Why a machine waits to be let in for the first time, as this node or as a new one.
 pub fn held(node: &NodeStatus) -> Option<String> {
     let is_its_own = |claim: &&Claim| claim.reason.identifiers_match() || node.claim_code.as_ref() == Some(&claim.code);
     let claim = node.claims.iter().find(is_its_own).filter(|_| node.state == NodeState::Held)?;
@@ -112,21 +108,21 @@ pub fn held(node: &NodeStatus) -> Option<String> {
         ClaimReason::SeveralNodes => format!("has the identifiers of several nodes; claim code {}", claim.code),
         _ if claim.shared.is_empty() => format!("waiting to be released, claim code {}", claim.code),
         _ => format!(
-            "waiting to be released, claim code {}; {} is probably shared by several machines that wait",
+            "waiting to be released, claim code {}; {} is probably shared by several waiting machines",
             claim.code,
             claim.shared.join(" and ")
         ),
     })
 }
 
-/// A recent change of the node's key that nobody decided.
+/// A recent change of the node's key that no operator decided.
 pub fn takeover(node: &NodeStatus, now: Millis) -> Option<String> {
     let key = node.key.as_ref().filter(|key| key.origin == KeyOrigin::AfterSilence)?;
     let age = now.saturating_sub(key.since);
     (age <= NEWS).then(|| format!("another key took over {} ago, from {}", duration(age), key.address))
 }
 
-/// Everything about the key of a node and the machines that claim to be it.
+/// Everything about a node's key and the machines that claim to be the node.
 pub fn details(node: &NodeStatus, now: Millis) -> String {
     let mut text = String::new();
     if let Some(key) = &node.key {
@@ -152,7 +148,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             text += &format!("  probably shared by several machines: {}\n", line(&claim.shared.join(", ")));
         }
         if let Some(tpm) = &claim.tpm {
-            text += &format!("  says of its TPM: {}\n", line(&claimed_tpm(tpm)));
+            text += &format!("  TPM as reported: {}\n", line(&claimed_tpm(tpm)));
         }
     }
     text
@@ -168,10 +164,10 @@ fn key_line(key: &NodeKey, now: Millis) -> String {
 fn key_origin(origin: KeyOrigin) -> &'static str {
     match origin {
         KeyOrigin::First => "the node had no key before",
-        KeyOrigin::AfterInstallation => "the machine before it had left for its installed system",
-        KeyOrigin::AfterSilence => "the machine before it was silent",
+        KeyOrigin::AfterInstallation => "the previous machine had left for its installed system",
+        KeyOrigin::AfterSilence => "the previous machine was silent",
         KeyOrigin::Operator => "an operator released it",
-        KeyOrigin::Attested => "its machine has the TPM of the node",
+        KeyOrigin::Attested => "its machine has the node's TPM",
     }
 }
 
@@ -183,7 +179,7 @@ fn proved(proof: Proof) -> &'static str {
     }
 }
 
-/// Why a machine is not let in, after its claim code.
+/// Why a machine is not let in, shown after its claim code.
 fn why_held(reason: ClaimReason) -> &'static str {
     match reason {
         ClaimReason::Unregistered => "no node has its identifiers",
@@ -191,34 +187,34 @@ fn why_held(reason: ClaimReason) -> &'static str {
         ClaimReason::SeveralNodes => "it has identifiers of several nodes",
         ClaimReason::NotReleased => "waits to be released",
         ClaimReason::NothingToDo => "waits for work: there is no run for it",
-        ClaimReason::KeyInUse => "another machine that is this node was heard from a moment ago",
-        ClaimReason::KeyChanged => "it has another key, and this site asks an operator each time",
-        ClaimReason::ProofMissing => "it did not prove what is required",
-        ClaimReason::TpmMissing => "it shows no TPM",
-        ClaimReason::TpmReplaced => "it has another TPM than this node",
-        ClaimReason::TpmCleared => "it says that it has the TPM of this node, with its keys cleared",
-        ClaimReason::TpmRefused => "its TPM does not confirm what it says",
-        ClaimReason::EventLogMissing => "it does not say what it booted",
-        ClaimReason::EkCertificateBad => "the certificate of its TPM is bad",
-        ClaimReason::TpmOfAnotherNode => "it has the TPM of another node",
-        ClaimReason::BootFilesUnknown => "it started other boot files than those of this site",
+        ClaimReason::KeyInUse => "the node's current machine was heard from a moment ago",
+        ClaimReason::KeyChanged => "it has another key, and this site requires an operator's decision each time",
+        ClaimReason::ProofMissing => "it did not send the required proof",
+        ClaimReason::TpmMissing => "it has no TPM",
+        ClaimReason::TpmReplaced => "its TPM is not this node's",
+        ClaimReason::TpmCleared => "it claims to have this node's TPM, with its keys cleared",
+        ClaimReason::TpmRefused => "its TPM proof is not valid",
+        ClaimReason::EventLogMissing => "it sent no log of what it booted",
+        ClaimReason::EkCertificateBad => "its TPM's certificate is not valid",
+        ClaimReason::TpmOfAnotherNode => "it has another node's TPM",
+        ClaimReason::BootFilesUnknown => "it did not boot this site's boot files",
     }
 }
 
 fn certificate(certificate: EkCertificate) -> &'static str {
     match certificate {
         EkCertificate::None => "without a certificate",
-        EkCertificate::UnknownIssuer => "with a certificate of a manufacturer that this site does not trust",
-        EkCertificate::Bad => "with a bad certificate",
-        EkCertificate::Verified => "certified by a manufacturer that this site trusts",
+        EkCertificate::UnknownIssuer => "with a certificate of an untrusted manufacturer",
+        EkCertificate::Bad => "with an invalid certificate",
+        EkCertificate::Verified => "certified by a trusted manufacturer",
     }
 }
 
 fn tpm_line(tpm: &NodeTpm, now: Millis) -> String {
     let origin = match tpm.origin {
         TpmOrigin::Registered => "registered by an operator",
-        TpmOrigin::Certificate => "the node's because a trusted manufacturer certifies it",
-        TpmOrigin::Release => "the node's because its first machine, or one that was released, had it",
+        TpmOrigin::Certificate => "recorded because a trusted manufacturer certified it",
+        TpmOrigin::Release => "recorded from the first machine, or from a released one",
     };
     let ek = format!("{}, {origin}", tpm.ek.join(" or "));
     let certificate = tpm.certificate.map(|found| format!(", {}", certificate(found)));
@@ -231,7 +227,7 @@ fn tpm_line(tpm: &NodeTpm, now: Millis) -> String {
 }
 
 fn claimed_tpm(tpm: &ClaimedTpm) -> String {
-    let ek = tpm.ek.clone().unwrap_or_else(|| "it cannot be used".to_owned());
+    let ek = tpm.ek.clone().unwrap_or_else(|| "not usable".to_owned());
     let certificate = tpm.certificate.map(|found| format!(", {}", certificate(found)));
     let problem = tpm.problem.as_ref().map(|problem| format!(" ({problem})"));
     format!("{ek}{}{}", certificate.unwrap_or_default(), problem.unwrap_or_default())

@@ -7,7 +7,7 @@ use slipway_protocol::{DiskChoice, DiskHints, TextHint};
 pub const DISK_OPTIONS: [&str; 6] =
     ["disk_device", "disk_serial", "disk_wwn", "disk_model", "disk_min_size", "disk_choose"];
 
-/// The options, and the group of all of them.
+/// The options, and a group with all of them.
 #[derive(Args)]
 #[group(id = "disk_hints", multiple = true)]
 pub struct DiskOptions {
@@ -26,7 +26,7 @@ pub struct DiskOptions {
     /// The disk's minimum size in bytes.
     #[arg(long)]
     disk_min_size: Option<u64>,
-    /// Which disk to use if several match. Without it, several matches are an error.
+    /// Which disk to use if several match. By default, several matches are an error.
     #[arg(long, value_enum)]
     disk_choose: Option<Choose>,
 }
@@ -39,7 +39,7 @@ enum Choose {
 }
 
 impl DiskOptions {
-    /// Returns the hints, or `None` if none was given.
+    /// The hints, or `None` if none was given.
     pub fn hints(self) -> Option<DiskHints> {
         let choose = match self.disk_choose {
             None | Some(Choose::Only) => DiskChoice::Only,

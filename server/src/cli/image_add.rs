@@ -11,7 +11,7 @@ use slipway_server::store::Store;
 
 use super::tell;
 
-/// How often progress is shown: redrawn on a terminal, printed as a line elsewhere.
+/// Interval of progress: redrawn on a terminal, printed as a line elsewhere.
 const REDRAW_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 

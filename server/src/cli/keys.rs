@@ -23,58 +23,59 @@ Examples:
   slipway-server keys init --db-key db.key --db-cert db.pem
   slipway-server keys init --db-key 'pkcs11:token=site;object=db?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/slipway/pin' --db-cert db.pem")]
     Init(InitOptions),
-    /// Show the certificates, and what may not start any more.
+    /// Show the certificates and what is revoked.
     Show,
-    /// Write what firmware is to trust to files: for its menus (.cer), for programs that write its variables (.auth, signed), and
-    /// for others (.esl).
+    /// Write the certificates and lists for firmware to files: for its menus (.cer), for programs that write its
+    /// variables (.auth, signed), and for other programs (.esl).
     Export {
-        /// The folder, which is created.
+        /// Folder for the files; it is created.
         folder: PathBuf,
     },
-    /// Begin to replace the key that signs, or end that with --finish or --cancel.
+    /// Begin to replace the key that signs programs, or end that with --finish or --cancel.
     Rotate {
-        /// Put the new key in the place of the old one. What the old one signed may not start any more.
+        /// Replace the old key by the new one. What the old key signed no longer boots.
         #[arg(long, conflicts_with_all = ["cancel", "key"])]
         finish: bool,
-        /// Forget the new key.
+        /// Discard the new key.
         #[arg(long, conflicts_with = "key")]
         cancel: bool,
-        /// File with the new private key, in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+        /// File with the new private key in PEM, or the PKCS #11 URI of a key in a token. By default a key is made.
         #[arg(long, value_name = "FILE|URI", requires = "cert")]
         key: Option<PathBuf>,
-        /// File with the certificate of the new key, in PEM.
+        /// File with the new key's certificate, in PEM.
         #[arg(long, value_name = "FILE", requires = "key")]
         cert: Option<PathBuf>,
     },
-    /// Let a program no longer start on machines that are given these keys.
+    /// Revoke a program: it no longer boots on machines with these keys, once they have the new lists.
     Revoke {
-        /// The EFI program, such as the slipway.efi of an older build.
+        /// EFI program, such as the slipway.efi of an older build.
         file: PathBuf,
     },
 }
 
 #[derive(Args)]
 pub struct InitOptions {
-    /// File with the platform key (PK), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    /// File with the platform key (PK) in PEM, or the PKCS #11 URI of a key in a token. By default a key is made.
     #[arg(long, value_name = "FILE|URI", requires = "pk_cert")]
     pk_key: Option<PathBuf>,
-    /// File with the certificate of the platform key, in PEM.
+    /// File with the platform key's certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "pk_key")]
     pk_cert: Option<PathBuf>,
-    /// File with the key exchange key (KEK), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    /// File with the key exchange key (KEK) in PEM, or the PKCS #11 URI of a key in a token. By default a key is made.
     #[arg(long, value_name = "FILE|URI", requires = "kek_cert")]
     kek_key: Option<PathBuf>,
-    /// File with the certificate of the key exchange key, in PEM.
+    /// File with the key exchange key's certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "kek_key")]
     kek_cert: Option<PathBuf>,
-    /// File with the key that signs programs (db), in PEM, or the PKCS #11 URI of a key in a token. By default one is made.
+    /// File with the key that signs programs (db) in PEM, or the PKCS #11 URI of a key in a token. By default a key is
+    /// made.
     #[arg(long, value_name = "FILE|URI", requires = "db_cert")]
     db_key: Option<PathBuf>,
     /// File with the certificate of the key that signs programs, in PEM.
     #[arg(long, value_name = "FILE", requires = "db_key")]
     db_cert: Option<PathBuf>,
-    /// Leave Microsoft's certificates out. The firmware of many network and graphics cards is signed with them, so such a card
-    /// does not work then, and a screen may stay dark.
+    /// Leave out Microsoft's certificates. The firmware of many network and graphics cards is signed with them, so such
+    /// cards do not work then, and a screen may stay dark.
     #[arg(long)]
     without_microsoft: bool,
 }
@@ -89,32 +90,31 @@ pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
                 without_microsoft: options.without_microsoft,
             };
             print(&shown(&SecureBoot::begin(data, beginning, OffsetDateTime::now_utc())?)?)?;
-            tell("back up the data folder now: who loses these keys must enrol every machine again by hand\n");
+            tell("back up the data folder now: without these keys, every machine must be enrolled again by hand\n");
             Ok(())
         }
         KeysCommand::Show => print(&shown(&open(data)?)?),
         KeysCommand::Export { folder } => export(&open(data)?, &folder),
         KeysCommand::Rotate { finish: true, .. } => {
             SecureBoot::finish_rotation(data)?;
-            print_line(
-                "the new key signs, and what the old one signed may not start any more; make the boot files again",
-            )
+            print_line("the new key is in use, and what the old one signed no longer boots; make the boot files again")
         }
         KeysCommand::Rotate { cancel: true, .. } => {
             SecureBoot::cancel_rotation(data)?;
-            print_line("the new key is forgotten")
+            print_line("the new key is discarded")
         }
         KeysCommand::Rotate { key, cert, .. } => {
             SecureBoot::begin_rotation(data, imported(key, cert)?, OffsetDateTime::now_utc())?;
             print_line(
-                "a new key is made; give its certificate to every machine, then run `slipway-server keys rotate --finish`",
+                "a new key is made; enrol its certificate on every machine, then run `slipway-server keys rotate \
+                 --finish`",
             )
         }
         KeysCommand::Revoke { file } => {
             let image = fs::read(&file).with_context(|| format!("reading {file:?}"))?;
             let digest = authenticode::digest(&image).with_context(|| format!("reading {file:?}"))?;
             SecureBoot::revoke(data, digest)?;
-            print_line(&format!("{} may not start any more on machines that are given these keys", hex(&digest)))
+            print_line(&format!("{} no longer boots on machines that get these keys from now on", hex(&digest)))
         }
     }
 }
@@ -142,16 +142,16 @@ fn shown(keys: &SecureBoot) -> anyhow::Result<String> {
     }
     text.push_str(match keys.has_microsoft() {
         true => "Microsoft's certificates: in KEK and db\n",
-        false => "Microsoft's certificates: left out\n",
+        false => "Microsoft's certificates: excluded\n",
     });
     for revoked in keys.revoked() {
         let line = match revoked {
-            Revoked::Program(digest) => format!("may not start: the program {digest}\n"),
-            Revoked::Certificate(_) => "may not start: what a replaced key signed\n".to_owned(),
+            Revoked::Program(digest) => format!("revoked: the program {digest}\n"),
+            Revoked::Certificate(_) => "revoked: everything signed with a replaced key\n".to_owned(),
         };
         text.push_str(&line);
     }
-    text.push_str(&format!("Register 7 of a TPM, if nothing else is started or revoked: {}\n", keys.register_7()?));
+    text.push_str(&format!("TPM register 7, if nothing else is booted or revoked: {}\n", keys.register_7()?));
     Ok(text)
 }
 

@@ -1,4 +1,4 @@
-//! What `slipway-server image list` and `os list` print.
+//! Tables and details for `slipway-server image` and `slipway-server os`.
 
 use slipway_protocol::shared::printable::{line, size as bytes};
 use slipway_server::base::time::utc;
@@ -22,7 +22,7 @@ pub fn image_table(images: &[ImageStatus]) -> String {
     table(&["Name", "Size", "Raw size", "Added", "File", "Digest"], rows.collect())
 }
 
-/// An image in lines, with the operating systems that are installed from it.
+/// Details of an image in lines, with the operating systems that use it.
 pub fn image_lines(ImageStatus { image, problem }: &ImageStatus, systems: &[System]) -> String {
     let exactly = |count: u64| format!("{} ({count} bytes)", bytes(count));
     let used = systems.iter().filter(|system| system.image == image.digest).map(|system| system.name.as_str());
@@ -58,7 +58,7 @@ pub fn system_table(systems: &[SystemStatus], images: &[Image]) -> String {
     table(&["Name", "Image", "File", "Raw size", "Reports", "Digest"], rows.collect())
 }
 
-/// The state of an image's file.
+/// The state of an image's file in one word.
 fn state(problem: Option<ImageProblem>) -> String {
     problem.map_or_else(|| "there".to_owned(), |problem| word(&problem))
 }

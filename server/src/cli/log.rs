@@ -1,5 +1,5 @@
-//! Where the log goes: to the journal with its fields, where standard error is connected to it, else to standard error
-//! as text or JSON. A message or a value never makes a second line of text, and a terminal obeys nothing in it.
+//! Where the log goes: to the journal with its fields if standard error is connected to it, else to standard error as
+//! text or JSON. Values cannot start a new line of text, and cannot control a terminal.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -14,19 +14,19 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Begins the names of our own fields in the journal.
+/// Prefix of our own fields in the journal.
 const PREFIX: &str = "SLIPWAY";
 
 /// How log lines are written to standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Time, level and message, and the fields as KEY=VALUE.
+    /// Time, level and message, then the fields as KEY=VALUE.
     Text,
-    /// A JSON object on each line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Starts logging. Without a format, the journal gets the log if standard error is connected to it.
+/// Starts logging. If no format is given, the log goes to the journal if standard error is connected to it.
 pub fn start(filter: EnvFilter, format: Option<Format>) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter.clone()).with_writer(|| Escaping(io::stderr()));
     match (format, journal(format)) {
@@ -38,7 +38,7 @@ pub fn start(filter: EnvFilter, format: Option<Format>) {
     }
 }
 
-/// The journal, if no other format is wanted, standard error is connected to it, and it answers.
+/// The journal, if no other format was asked for, standard error is connected to it, and it answers.
 fn journal(format: Option<Format>) -> Option<tracing_journald::Layer> {
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
@@ -53,11 +53,11 @@ fn journal(format: Option<Format>) -> Option<tracing_journald::Layer> {
     Some(layer.with_field_prefix(Some(PREFIX.to_owned())).with_priority_mappings(priorities))
 }
 
-/// Writes JSON without raw control characters, of which JSON itself escapes only some.
+/// Writes JSON and escapes all control characters, because JSON itself requires that only for some.
 struct Escaping<W>(W);
 
 impl<W: Write> Write for Escaping<W> {
-    /// Gets a whole line at once.
+    /// Receives a whole line at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.write_all(printable::json(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
@@ -68,7 +68,7 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// Fields as text: the message, then KEY=VALUE. Values are quoted where they could be taken for several.
+/// Formats fields as text: the message, then KEY=VALUE. Values that could be misread are quoted.
 struct Fields;
 
 impl<'writer> FormatFields<'writer> for Fields {
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// What a subscriber writes for one event.
+    /// What a subscriber wrote for one event.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! `slipway-server manual`: what a package of the program needs besides the program.
+//! `slipway-server manual`: writes man pages and shell completions for packages.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +10,9 @@ use clap_complete::Shell;
 use super::Arguments;
 
 const PROGRAM: &str = "slipway-server";
-/// How the first function begins behind its name, in bash and zsh. It is the one that completes.
+/// How the body of the first function begins, in bash and zsh. It is the function that completes.
 const BODY: &str = "() {\n";
-/// Asks the program for names first. `-o default` of a registration is for files.
+/// Asks the program for names first. `-o default` in a registration is for files.
 const IN_BASH: &str = r#"    local names before=("${COMP_WORDS[@]:1:COMP_CWORD-1}") word="${COMP_WORDS[COMP_CWORD]}"
     [[ $word == = ]] && word=""
     names=$("${COMP_WORDS[0]}" names -- "${before[@]}" 2>/dev/null)
@@ -33,12 +33,12 @@ function __slipway_server_names
     slipway-server names -- (commandline -opc)[2..] 2>/dev/null
 end
 ";
-/// Where names belong, no files do.
+/// Where names are possible, files are not offered.
 const IF_NAMES: &str =
     r#"-n 'set -l names (__slipway_server_names); test -n "$names"' -x -a '(__slipway_server_names)'"#;
 
-/// A script that completes commands and options, made to complete names of nodes, images and operating systems too.
-/// They come from the data folder.
+/// Extends a script that completes commands and options, so that it also completes names of nodes, images and operating
+/// systems. They come from the data folder.
 fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.replacen(BODY, &format!("{BODY}{IN_BASH}"), 1),
@@ -51,7 +51,7 @@ fn with_names(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Writes a man page for each command, and the completions of the shells that have a folder for those of packages.
+/// Writes a man page for each command, and the completions for the shells that have a system folder for them.
 pub fn write(folder: &Path) -> anyhow::Result<()> {
     let written = || {
         clap_mangen::generate_to(Arguments::command(), folder)?;

@@ -1,6 +1,6 @@
-//! The names that may stand at a place of a command line: `slipway-server names -- WORD...`, which completions of
-//! shells call. The place is behind the words. Nothing is printed if no name belongs there, or if the names cannot be
-//! read: an error would stand in the middle of the line that is being typed.
+//! `slipway-server names -- WORD...`, called by shell completions: prints the names that can follow these words of a
+//! command line. Prints nothing if there are none or they cannot be read, because an error message would appear in the
+//! line being typed.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -13,10 +13,10 @@ use slipway_server::store::{Store, images, nodes, systems};
 
 use super::{Arguments, print};
 
-/// How long whoever types is kept waiting.
+/// Time limit, because somebody is typing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is named, by the name of an argument's value in the usage.
+/// Kind of name, found by the name of the argument's value in the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Node,
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// Prints the names, one a line.
+/// Prints the names, one per line.
 pub fn run(data: PathBuf, words: &[String]) -> anyhow::Result<()> {
     let (given, kind) = place(&mut Arguments::command(), words);
     let Some(kind) = kind else { return Ok(()) };
@@ -47,13 +47,13 @@ pub fn run(data: PathBuf, words: &[String]) -> anyhow::Result<()> {
         sender.send(names.unwrap_or_default())
     });
     let names = found.recv_timeout(PATIENCE).unwrap_or_default();
-    // A name that a shell would split or expand would have to be quoted.
+    // Names that a shell would split or expand are left out, because they would need quotes.
     let is_plain = |name: &&String| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.,+@%".contains(c));
     print(&names.iter().filter(is_plain).map(|name| format!("{name}\n")).collect::<String>())
 }
 
 async fn names(data: &Path, kind: Kind) -> anyhow::Result<Vec<String>> {
-    // Whoever only types must not change the schema under a server that still runs in an older version.
+    // Read-only, because completion must not change the schema while a server of an older version runs.
     let store = Store::open_read_only(&DataDir::open(data)?.database());
     let mut connection = store.read().await?;
     Ok(match kind {
@@ -63,12 +63,12 @@ async fn names(data: &Path, kind: Kind) -> anyhow::Result<Vec<String>> {
     })
 }
 
-/// What belongs behind these words, and the data folder that they name.
+/// The kind of name that can follow these words, and the data folder that they name.
 fn place(command: &mut Command, words: &[String]) -> (Option<String>, Option<Kind>) {
     command.build();
     let (mut command, mut data, mut behind, mut position) = (&*command, None, None, 0);
     for word in words {
-        // bash takes `--os=NAME` apart.
+        // bash splits `--os=NAME` into words.
         if word == "=" {
             continue;
         }

@@ -33,7 +33,7 @@ pub enum NodeCommand {
     },
     /// Change what is known about a machine, and the settings of the system to be installed on it.
     Set(Box<NodeSet>),
-    /// Let in the machine that shows this claim code, or the first machine with the identifiers of this node.
+    /// Let in the machine that shows this claim code, or the first machine with this node's identifiers.
     #[command(after_help = "\
 Examples:
   slipway-server node release KQWXRT --name web1
@@ -118,7 +118,7 @@ pub struct NodeAdd {
     /// MAC address; may be given several times.
     #[arg(long = "mac")]
     macs: Vec<String>,
-    /// Let the machine in as soon as it asks.
+    /// Let the machine in as soon as it enrols.
     #[arg(long)]
     release: bool,
     /// Accept MAC addresses as the only identifiers. Anybody on the network can read and use them.
@@ -127,8 +127,8 @@ pub struct NodeAdd {
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: ProofName,
-    /// Endorsement key of its TPM, as sha256: and the SHA-256 of the public key in DER; may be given several times, as a TPM
-    /// may have one for each algorithm. No machine with another TPM is let in.
+    /// Endorsement key of its TPM, as sha256: and the SHA-256 of the public key in DER. May be given several times,
+    /// because a TPM may have one for each algorithm. Machines with another TPM are not let in.
     #[arg(long, value_name = "DIGEST")]
     ek: Vec<String>,
 }
@@ -155,13 +155,13 @@ pub struct NodeSet {
     /// MAC address, if they changed in a repair; may be given several times, and replaces those that were registered.
     #[arg(long = "mac", group = "what")]
     macs: Vec<String>,
-    /// Forget its UUID, as one that other machines have too.
+    /// Remove its UUID, for example because other machines have the same.
     #[arg(long, conflicts_with = "uuid", group = "what")]
     no_uuid: bool,
-    /// Forget its serial number, as one that other machines have too.
+    /// Remove its serial number, for example because other machines have the same.
     #[arg(long, conflicts_with = "serial", group = "what")]
     no_serial: bool,
-    /// Forget its MAC addresses, as of cards that were moved.
+    /// Remove its MAC addresses, for example because cards were moved.
     #[arg(long, conflicts_with = "macs", group = "what")]
     no_mac: bool,
     /// What the machine must prove before it is let in.
@@ -170,13 +170,13 @@ pub struct NodeSet {
     /// Endorsement key of its TPM, if it was replaced in a repair; may be given several times.
     #[arg(long, value_name = "DIGEST", group = "what")]
     ek: Vec<String>,
-    /// Forget its TPM. Another becomes the machine's if it is registered, or if the machine is released by its claim code.
+    /// Remove its TPM. Another TPM is recorded when it is registered, or when a machine is released by its claim code.
     #[arg(long, conflicts_with = "ek", group = "what")]
     no_ek: bool,
     /// YAML file with its network configuration.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
-    /// Remove the machine's network configuration; the image's own is used.
+    /// Remove the machine's network configuration; the image's own configuration is used.
     #[arg(long, conflicts_with = "network", group = "what")]
     no_network: bool,
     /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces the
@@ -236,7 +236,7 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     let network = match &set.network {
         Some(file) => {
             let network = operate::parse_network(&read(file)?).with_context(|| format!("reading {file:?}"))?;
-            // An empty one removes what was set, which a file must not do that lost its interfaces.
+            // An empty network would remove the setting, so a file that lost its interfaces is refused.
             ensure!(
                 network != Network::default(),
                 "reading {file:?}: the network has no interfaces; to remove the network of a node, use --no-network"

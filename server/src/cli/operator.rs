@@ -11,13 +11,13 @@ use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum OperatorCommand {
-    /// Add an operator of the HTTPS API. Its token is printed, and cannot be printed again.
+    /// Add an operator of the HTTPS API and print its token, which cannot be printed again.
     #[command(after_help = "\
 Examples:
   slipway-server operator add alice
   slipway-server operator add ci --expires 30d")]
     Add {
-        /// Name, by which the log calls the operator.
+        /// Name, which appears in the log.
         name: String,
         /// How long the token is valid, such as 90s, 30m, 1h or 30d; by default until it is rotated or removed.
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -29,7 +29,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Remove an operator. Its token is refused from the next request on.
+    /// Remove an operator. Its token is refused from now on.
     Remove {
         /// Name of the operator.
         name: String,
@@ -43,7 +43,7 @@ Examples:
         /// Name of the operator.
         #[arg(default_value = FIRST)]
         name: String,
-        /// How long the old token goes on working, such as 90s, 30m, 1h or 7d; by default it ends at once.
+        /// How long the old token continues to work, such as 90s, 30m, 1h or 7d; by default it ends immediately.
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "0s", hide_default_value = true)]
         keep: u64,
     },
@@ -51,7 +51,7 @@ Examples:
 
 /// Runs a command about operators.
 pub async fn run(store: &Store, data: &DataDir, command: OperatorCommand) -> anyhow::Result<()> {
-    // The data folder may be of a version that had its token in the file alone.
+    // The data folder may be from a version that had the first token only in its file.
     operate::adopt_first(store, data).await?;
     match command {
         OperatorCommand::Add { name, expires } => {
@@ -75,7 +75,7 @@ fn operator_table(operators: &[OperatorStatus], now: Millis) -> String {
             true => format!("{} (expired)", utc(at)),
             false => utc(at),
         });
-        // A use is known to the day.
+        // The last use is recorded to the day.
         let used = operator.used_at.map_or_else(dash, |at| utc(at).chars().take("2026-01-31".len()).collect());
         let old = operator.old_until.map_or_else(dash, utc);
         vec![operator.name.clone(), utc(operator.created_at), expires, used, old]

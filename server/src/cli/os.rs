@@ -49,7 +49,7 @@ pub struct OsAdd {
     /// Size of the raw image in bytes.
     #[arg(long)]
     raw_size: Option<u64>,
-    /// Digest of the raw image, which machines check in addition to that of the image.
+    /// Digest of the raw image, which machines check in addition to the image's digest.
     #[arg(long)]
     raw_digest: Option<Digest>,
     /// File with the user-data for runs that have none of their own, plain or compressed with gzip.
@@ -64,7 +64,7 @@ pub struct OsAdd {
     /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times.
     #[arg(long = "ssh-key", value_name = "LINE")]
     ssh_keys: Vec<String>,
-    /// Have the installed system report that it is up; a run can override this.
+    /// Make the installed system report that it has booted; a run can override this.
     #[arg(long)]
     phone_home: bool,
     #[command(flatten)]
@@ -72,10 +72,10 @@ pub struct OsAdd {
     /// Whether a run may replace the operating system's user-data.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     allow_override: bool,
-    /// Have the installed system report its boots until it runs.
+    /// Make the installed system report its boots until it runs.
     #[arg(long)]
     boot_reporter: bool,
-    /// Leave the metadata of a run open after its system reported. Its user-data then stays on the server.
+    /// Keep a run's metadata accessible after its system has reported. Its user-data then stays on the server.
     #[arg(long)]
     keep_metadata: bool,
     /// Name of an expected external step; others are accepted and flagged. May be given several times.
@@ -88,14 +88,14 @@ pub struct OsAdd {
     disk: DiskOptions,
 }
 
-/// How an installed system reports.
+/// Options for an installed system's reports.
 #[derive(Args)]
 pub struct Reports {
     /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id,
     /// hostname, fqdn. All by default.
     #[arg(long, value_name = "all|KEY,KEY")]
     pub phone_home_post: Option<Post>,
-    /// How many times it tries to report, 3 s apart; 10 by default.
+    /// Number of attempts to report, 3 s apart; 10 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub phone_home_tries: Option<u32>,
 }

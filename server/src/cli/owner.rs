@@ -1,4 +1,4 @@
-//! Who may use the data folder: its owner, and root.
+//! Explains errors when the data folder belongs to another user: only its owner and root may use it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use slipway_server::Error;
 
-/// The error, with what to do if it is that the folder is not the caller's.
+/// The error, with advice if the cause is that the caller does not own the folder.
 pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
     let is_denied = |error: &Error| {
         let Error::File { path, source, .. } = error else { return false };
         source.kind() == ErrorKind::PermissionDenied && path.starts_with(data)
     };
     let is_about_it = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).any(is_denied);
-    // The folder may be missing yet, and its place another's.
+    // If the folder is missing, the owner of its nearest parent is meant.
     let owner = data.ancestors().find_map(|folder| fs::metadata(folder).ok()).map(|folder| folder.uid());
     let others = |uid: &u32| *uid != rustix::process::geteuid().as_raw() && is_about_it;
     match owner.filter(others).map(name) {
@@ -26,13 +26,13 @@ pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
                 format!("{owner} (root's `runuser -u {owner} -- slipway-server ...`) or as root")
             };
             error.context(format!(
-                "{data:?} is for its owner alone: run this as {who}, or give another folder with --data"
+                "only its owner may use {data:?}: run this as {who}, or give another folder with --data"
             ))
         }
     }
 }
 
-/// The name of a user, else the number.
+/// The name of a user, or the number if it has no name.
 fn name(uid: u32) -> String {
     let number = uid.to_string();
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -19,11 +19,11 @@ pub struct Options {
     /// Print volumes, the runs that encrypted them, and how old their keys are, without the keys.
     #[arg(long, conflicts_with = "forget")]
     list: bool,
-    /// Print the key of this volume alone; may be given several times.
+    /// Print only the key of this volume; may be given several times.
     #[arg(long = "volume", value_name = "VOLUME", conflicts_with_all = ["list", "forget"])]
     volumes: Vec<String>,
-    /// Print the key of this volume, and erase it from the database; may be given several times. Fails if a key is likely to be in
-    /// use.
+    /// Print the key of this volume and delete it from the database; may be given several times. Fails if a key is
+    /// probably in use.
     #[arg(long, value_name = "VOLUME")]
     forget: Vec<String>,
 }
@@ -40,12 +40,12 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     }
     let chosen = if volumes.is_empty() { &options.volumes } else { volumes };
     let keys = recovery_keys::show_keys(store, &node.id, label, chosen).await?;
-    // An encrypted key is what `age --decrypt` reads. It has the name of its volume in it.
+    // An encrypted key is printed as `age --decrypt` reads it. It includes the name of its volume.
     let line = |stored: &Stored| match seal::is_sealed(&stored.key.key) {
         true => stored.key.key.reveal().to_owned(),
         false => format!("{} {}\n", stored.key.volume, stored.key.key.reveal()),
     };
-    // Printed before they are forgotten, so that the key of a volume named by mistake is not lost.
+    // Printed before they are deleted, so that the key of a volume named by mistake is not lost.
     super::print(&keys.iter().map(line).collect::<String>())?;
     if volumes.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is reported outside of workflows: how it is shown, and `slipway-server snippet`.
+//! Shows reports from outside of workflows, and prints the snippets that make them (`slipway-server snippet`).
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -14,9 +14,9 @@ use slipway_server::store::run_tokens::Purpose;
 
 use super::words::{cut_to, dash, duration, table, word};
 
-/// Longest text in the table of steps, in characters.
+/// Maximum length of a text in the table of steps, in characters.
 const CELL: usize = 60;
-/// Most failed units that are named in a list of nodes.
+/// Maximum number of failed units named in a list of nodes.
 const NAMED: usize = 3;
 
 #[derive(Args)]
@@ -25,7 +25,7 @@ Examples:
   slipway-server snippet --for shell --node web1 > report.sh
   slipway-server snippet --for kickstart --node web1")]
 pub struct SnippetOptions {
-    /// Where the snippet is to be used.
+    /// Installer or shell that the snippet is for.
     #[arg(long = "for", value_enum)]
     surrounding: For,
     /// Id, name or claim code of the machine whose newest run it reports to.
@@ -58,8 +58,8 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
     super::print(&snippet::text(surrounding, &url, &token, &ca)).context("printing the snippet")
 }
 
-/// The newest report of a node outside of its workflow. `None` if it is older than the workflow's state, or if the
-/// workflow has failed.
+/// The newest report from outside of a node's workflow. `None` if the workflow's state is newer, or if the workflow has
+/// failed.
 pub fn newest(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
@@ -77,7 +77,7 @@ fn sentence(step: &ExternalStep) -> String {
     format!("{}{percent}{status}{label}", step.name)
 }
 
-/// How far an installed system is. At most `most` failed units are named.
+/// How far an installed system has booted. Names at most `most` failed units.
 fn boot_sentence(boot: &BootStatus, most: usize) -> String {
     let BootReport { stage, system_state, failed_units, .. } = &boot.report;
     let state = match system_state.as_deref() {
@@ -94,7 +94,7 @@ fn boot_sentence(boot: &BootStatus, most: usize) -> String {
     format!("the system is {} in boot {}{state}{failed}", word(stage), boot.boots)
 }
 
-/// All that a node reported outside of its workflow, as text for people. Empty if nothing was reported.
+/// All reports from outside of a node's workflow, as text for people. Empty if there are none.
 pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     let Some(run) = &node.run else { return String::new() };
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));

@@ -30,13 +30,13 @@ pub enum RunCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Let a machine have its unfinished run of a backup. Until then it does not get it.
+    /// Confirm an unfinished run from a backup. Its machine does not get it before.
     Confirm {
         /// Id of the run; or id, name or claim code of a machine, to confirm its newest run.
         #[arg(value_name = "NODE|RUN")]
         run: String,
     },
-    /// End a run as failed. The machine stops it where it is, and waits for another run.
+    /// End a run as failed. The machine stops and waits for another run.
     Cancel {
         /// Id of the run; or id, name or claim code of a machine, to end its newest run.
         #[arg(value_name = "NODE|RUN")]
@@ -62,24 +62,24 @@ pub struct RunStart {
     /// Run the steps in this YAML file.
     #[arg(long, value_name = "FILE", group = "task")]
     workflow: Option<PathBuf>,
-    /// Give the firmware, which must be in Setup Mode, the site's keys for Secure Boot, and restart the machine.
+    /// Enrol the site's Secure Boot keys in the firmware, which must be in Setup Mode, and restart the machine.
     #[arg(long, group = "task")]
     secure_boot: bool,
-    /// File with user-data in place of the operating system's, plain or compressed with gzip.
+    /// File with user-data to use instead of the operating system's, plain or compressed with gzip.
     #[arg(long, conflicts_with_all = ["workflow", "secure_boot"])]
     user_data: Option<PathBuf>,
-    /// Whether the installed system reports that it is up; overrides the operating system or the workflow.
+    /// Whether the installed system reports that it has booted; overrides the operating system or the workflow.
     #[arg(long, value_name = "BOOL")]
     phone_home: Option<bool>,
     #[command(flatten)]
     reports: Reports,
     #[command(flatten)]
     disk: DiskOptions,
-    /// Name of an expected external step, in place of the operating system's or the workflow's; may be given several
-    /// times.
+    /// Name of an expected external step, used instead of those of the operating system or the workflow; may be given
+    /// several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
-    /// If the machine has an unfinished run, end it as failed.
+    /// End the machine's unfinished run, if it has one, as failed.
     #[arg(long)]
     replace: bool,
 }

@@ -23,7 +23,7 @@ Examples:
   slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot \
     --proxy-dhcp eth1")]
 pub struct Options {
-    /// URL at which machines reach this server, https://HOST:PORT.
+    /// URL at which machines reach this server: https://HOST:PORT.
     #[arg(long, env = "SLIPWAY_URL")]
     url: ServerUrl,
     /// Address to listen on for HTTPS.
@@ -35,18 +35,18 @@ pub struct Options {
     /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
-    /// Folder of the prebuilt parts, of which operators have boot files made over HTTPS.
+    /// Folder of the prebuilt parts, from which operators make boot files over HTTPS.
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
-    /// Address of a proxy, such as nginx, that says in the header X-Forwarded-For which machine fetches a boot file; may be
-    /// given several times. From anybody else the header is ignored.
+    /// Address of a proxy, such as nginx, that is trusted to name the machine in the header X-Forwarded-For; may be
+    /// given several times. From other addresses the header is ignored.
     #[arg(long = "trusted-proxy", value_name = "ADDRESS", requires = "boot")]
     trusted_proxies: Vec<IpAddr>,
-    /// Network interface on which machines are told by PXE what to boot, beside a DHCP server that belongs to somebody
-    /// else; may be given several times. Needs --boot, and ports 67, 69 and 4011.
+    /// Network interface on which the server tells machines by PXE what to boot, beside somebody else's DHCP server;
+    /// may be given several times. Needs --boot, and ports 67, 69 and 4011.
     #[arg(long, value_name = "INTERFACE", requires = "boot")]
     proxy_dhcp: Vec<String>,
-    /// Tell machines too that nobody registered.
+    /// Also answer machines that are not registered.
     #[arg(long, requires = "proxy_dhcp")]
     proxy_dhcp_unknown: bool,
     /// Additional host name or address for the server's certificate; may be given several times.
@@ -58,16 +58,16 @@ pub struct Options {
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: ProofName,
-    /// Ask an operator each time a node has another key, which is each time its machine is restarted, unless the machine has
-    /// the TPM that the node is known by.
+    /// Require an operator's decision each time a node has another key, which is at each restart of its machine, unless
+    /// the machine has the node's TPM.
     #[arg(long)]
     strict: bool,
-    /// File with the certificates of TPM manufacturers, in PEM: roots and intermediates. The first machine
-    /// of a node counts as attested if they certify its TPM.
+    /// File with certificates of TPM manufacturers, in PEM: roots and intermediates. The first machine of a node counts
+    /// as attested if they certify its TPM.
     #[arg(long, value_name = "FILE")]
     ek_ca: Option<PathBuf>,
-    /// How the log is written to standard error. By default it goes to the journal if standard error is connected to it,
-    /// as for a service of systemd, and otherwise it is text.
+    /// Format of the log on standard error. By default the log goes to the journal if standard error is connected to
+    /// it, as in a systemd service, and otherwise it is text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<log::Format>,
 }
@@ -104,7 +104,7 @@ pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
     };
     let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
-    // Machines are served even if nobody reads this.
+    // If printing fails, machines are served nevertheless.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
         tracing::warn!("{error:#}");
     }

@@ -17,13 +17,13 @@ use slipway_server::store::Store;
 use super::words::{cut_to, dash, duration, secure_boot, table, word};
 use super::{boot_files::fetched, claims, host_keys, reports};
 
-/// How often `--watch` looks for changes.
+/// Interval at which `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum width of the last message. Narrower terminals wrap lines.
 const MESSAGE_WIDTH: usize = 30;
-/// Columns to leave out on a narrow terminal, in this order.
+/// Columns to omit on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
-/// Advice for a machine that does not start the installed system.
+/// Advice for a machine that does not boot the installed system.
 const CAME_BACK: &str =
     "booted slipway again instead of the installed system: check the boot order, or remove the boot medium";
 /// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
@@ -38,7 +38,7 @@ Examples:
 pub struct Options {
     /// Show only this machine, by id, name or claim code.
     node: Option<String>,
-    /// Show machines that are out of service too.
+    /// Include machines that are out of service.
     #[arg(long)]
     all: bool,
     /// Print one JSON object per machine, each on its own line.
@@ -49,7 +49,7 @@ pub struct Options {
     watch: bool,
 }
 
-/// What fails where standard output cannot be written to.
+/// Context of errors on standard output.
 const WRITING: &str = "writing to standard output";
 
 pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
@@ -65,7 +65,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
             None => status::all_at(store, stopped.unwrap_or_else(now)).await?,
         };
         if stopped.is_some() && options.node.is_some() {
-            // Nobody could be heard.
+            // While no server runs, every machine would look silent.
             nodes.iter_mut().for_each(|node| node.silent_since = None);
         }
         let strangers = match options.node {
@@ -85,7 +85,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
                 _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()),
             };
             let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
-            // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
+            // A terminal is redrawn as time passes. Other output gets the table only when something changes.
             if !redraws || text != written {
                 write!(output, "{}{}", if redraws { CLEAR } else { "" }, printable::lines(&text)).context(WRITING)?;
             }
@@ -100,7 +100,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     }
 }
 
-/// What is said first if no server runs.
+/// First line if no server runs.
 fn not_running(since: Millis, now: Millis) -> String {
     let time = duration(now.saturating_sub(since));
     format!(
@@ -123,14 +123,14 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
 /// Everything known about a machine. `own_key` is the site's platform key for Secure Boot.
 fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
-    // What is said of other machines is a sentence of its own.
+    // A notice about another machine is a complete sentence and needs no subject.
     let is_its_own = claims::notice(node, now) != problem(node, now);
     let subject = if is_its_own { "The machine " } else { "" };
     let notice = problem(node, now).map(|problem| format!("\n{subject}{problem}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
     let firmware = node.inventory.as_ref().map(|inventory| &inventory.firmware);
-    // A run that failed has other advice.
+    // A failed run has its own advice.
     let advises = failure.is_empty();
     let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
@@ -138,7 +138,7 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
-/// The width of the terminal in columns. Other output is not cut.
+/// Width of the terminal in columns. Other output is not cut.
 fn width() -> usize {
     let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -178,7 +178,7 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
         }
     }
-    // The width that the other columns leave. The message is the last column, so it may be cut.
+    // The last column, the message, is cut to the remaining width.
     let room = width.saturating_sub(others(&header, &rows)).max(MESSAGE_WIDTH);
     rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
     table(&header, rows)
@@ -195,7 +195,7 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
 
 /// What happened to a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
-    // Boot files are fetched at the start, so everything else that is known is older.
+    // Boot files are fetched when a machine starts, so anything else that is known is older.
     fetched::notice(node, now).or_else(|| problem(node, now))
 }
 
@@ -212,7 +212,7 @@ fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
     silent.or_else(came_back).or_else(|| claims::notice(node, now))
 }
 
-/// Advice for a virtual machine: what its hypervisor does to the boot order.
+/// For a virtual machine, how its hypervisor affects the boot order.
 fn in_emulation(node: &NodeStatus) -> &'static str {
     let vendor = node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
     match vendor {
@@ -223,7 +223,7 @@ fn in_emulation(node: &NodeStatus) -> &'static str {
     }
 }
 
-/// The failure of a machine's run, in full.
+/// The failure of a node's run, in full.
 fn failure(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref()?;
     let (index, step) = current(run)?;
@@ -234,7 +234,7 @@ fn failure(node: &NodeStatus) -> Option<String> {
     Some(text)
 }
 
-/// When the installed system of a machine reported, and its host keys.
+/// When a node's installed system reported, and its host keys.
 fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     let run = node.run.as_ref()?;
     let ago = |at: Millis| duration(now.saturating_sub(at));
@@ -243,7 +243,7 @@ fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     Some(format!("\nThe system first reported {first} ago and last reported {last} ago.\n{keys}"))
 }
 
-/// The current step of a run: the one that is running or has failed, else the last that succeeded, else the first.
+/// The current step of a run: the running or failed one, else the last that succeeded, else the first.
 fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     let steps = || run.steps.iter().enumerate();
     let now = |step: &StepStatus| matches!(step.state, StepState::Running | StepState::Failed | StepState::TimedOut);
@@ -251,7 +251,7 @@ fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     steps().find(|(_, step)| now(step)).or_else(done).or_else(|| steps().next())
 }
 
-/// Whether a step failed before it began, because the run ended.
+/// Whether a step failed without being started, because the run ended.
 fn was_never_started(step: &StepStatus) -> bool {
     step.state == StepState::Failed && step.attempt == 0
 }
@@ -268,7 +268,7 @@ fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress)
     text
 }
 
-/// How much of a step is done, and the time left.
+/// The percentage done and the remaining time.
 fn in_short(progress: &Progress) -> String {
     let share = |done: u64, total: Option<u64>| {
         let total = total.filter(|total| *total > 0)?;
@@ -285,7 +285,7 @@ fn in_words(progress: &Progress) -> String {
         None => bytes(done),
     };
     let mut text = share(progress.bytes, progress.total);
-    // Both are unset if nothing goes over a network.
+    // Both are zero or unset if nothing is transferred over a network.
     if progress.fetched > 0 || progress.fetch_total.is_some() {
         text += &format!(", transferred {}", share(progress.fetched, progress.fetch_total));
     }
@@ -301,7 +301,7 @@ fn in_words(progress: &Progress) -> String {
     text
 }
 
-/// Whether the machine was in slipway a moment ago: it polls for work, and has not left for a system.
+/// Whether the machine was in slipway a moment ago: it polls for work and has not left for an installed system.
 fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
     !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= status::GONE)
@@ -317,7 +317,7 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String 
             false => "waiting for the machine to boot slipway".to_owned(),
         };
     }
-    // The installer's last message is out of date once the machine has left it.
+    // The installer's last message is out of date once the machine has left slipway.
     match node.state {
         NodeState::Booting => return "waiting for the installed system to report".to_owned(),
         NodeState::Running => return "the installed system has reported".to_owned(),
@@ -333,8 +333,8 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String 
     said.filter(|said| !said.is_empty()).unwrap_or_else(dash)
 }
 
-/// The time from the creation of the run to the first report of the installed system, else to the end of the run, else
-/// to now.
+/// The time from the creation of the run to the first report of the installed system, or else to the end of the run, or
+/// else until now.
 fn total(run: &RunStatus, now: Millis) -> String {
     let end = run.phoned_home_at.or(run.finished_at).unwrap_or(now);
     duration(end.saturating_sub(run.created_at))
@@ -470,7 +470,7 @@ mod tests {
     fn a_run_that_no_machine_has_fetched_is_not_said_to_be_in_a_step() {
         let mut waiting = node(NodeState::Enrolled, vec![step("erase-disk", StepState::Pending)]);
         waiting.run.as_mut().unwrap().state = RunState::Pending;
-        // Its machine asked for work a moment ago, or long ago.
+        // The machine asked for work a moment ago, or long ago.
         for (later, expect) in
             [(3_000, "the machine is in slipway"), (90_000, "waiting for the machine to boot slipway")]
         {

@@ -13,21 +13,21 @@ use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Issue a token that lets one unknown machine in, or proves that a machine is a certain node. It is printed, and
+    /// Issue a token that lets in one unknown machine, or proves that a machine is a certain node, and print it. It
     /// cannot be printed again.
     #[command(after_help = "\
 Examples:
   slipway-server token add --expires 1h
   slipway-server token add --node web1")]
     Add {
-        /// Id or name of the node that the token proves. Its machine shows the token at each boot.
+        /// Id or name of the node that the token identifies. Its machine sends the token at each boot.
         #[arg(long)]
         node: Option<String>,
         /// How long the token is valid, such as 90s, 30m, 1h or 7d; by default until it is used, or revoked.
         #[arg(long, value_parser = parse_duration)]
         expires: Option<u64>,
     },
-    /// List the tokens that `token add` issued, with their ids and their use.
+    /// List the tokens that `token add` issued, with their ids and use.
     List {
         /// Print a JSON array instead of a table.
         #[arg(long)]

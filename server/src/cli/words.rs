@@ -1,4 +1,4 @@
-//! Values and tables as text.
+//! Formats values and tables as text.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Firmware, NodeStatus, Proof};
 use slipway_server::base::time::Millis;
 
-/// What a machine must prove, as an option.
+/// What a machine must prove, as a command-line value.
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub enum ProofName {
-    /// The identifiers that were registered. Anybody on its network can read and repeat them.
+    /// The registered identifiers. Anybody on the machine's network can read and repeat them.
     #[default]
     Registered,
-    /// A bootstrap token that was made for the node.
+    /// A bootstrap token made for the node.
     Token,
-    /// The TPM that the node is known by.
+    /// The node's TPM.
     Attested,
 }
 
@@ -30,12 +30,12 @@ impl From<ProofName> for Proof {
     }
 }
 
-/// The text for a missing value.
+/// Text for a missing value.
 pub fn dash() -> String {
     "-".to_owned()
 }
 
-/// Cuts a message to `room` characters.
+/// Truncates a message to `room` characters.
 pub fn cut_to(said: &str, room: usize) -> String {
     if said.chars().count() <= room {
         return said.to_owned();
@@ -43,17 +43,18 @@ pub fn cut_to(said: &str, room: usize) -> String {
     said.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A length of time in its two largest units.
+/// Formats a duration in its two largest units.
 pub fn duration(millis: Millis) -> String {
     slipway_protocol::shared::duration::words(Duration::from_millis(millis))
 }
 
-/// The protocol's name of an enum value without data.
+/// The protocol's word for an enum value without data.
 pub fn word<T: Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A table whose columns are as wide as their widest cell. Texts of machines and files cannot break out of their cell.
+/// Formats a table. Columns are as wide as their widest cell. Text from machines and files cannot break out of its
+/// cell.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
     let rows = rows.iter().map(|row| row.iter().map(|cell| line(cell).into_owned()).collect());
@@ -70,24 +71,24 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// The name of a node, else its id.
+/// The name of a node, or its id if it has no name.
 pub fn label(node: &NodeStatus) -> &str {
     node.name.as_deref().unwrap_or(&node.id)
 }
 
-/// The state of Secure Boot. `own_key` is the site's platform key; a site without one is not told whose keys there are.
-/// `advises`: what to do is said too. None for a machine with a BIOS, or if it is unknown.
+/// The state of Secure Boot. `own_key` is the site's platform key; without one, nothing is said about whose keys the
+/// machine has. With `advises`, adds what to do. `None` for a machine with a BIOS, or if the state is unknown.
 pub fn secure_boot(firmware: &Firmware, own_key: Option<&str>, advises: bool) -> Option<String> {
     let keys = match (firmware.platform_key.as_deref(), own_key) {
         (_, None) => "",
-        (None, _) => ", with keys that are unknown",
-        (found, _) if found == own_key => ", with the keys of this site",
-        (Some(_), _) => ", with other keys than those of this site",
+        (None, _) => ", with unknown keys",
+        (found, _) if found == own_key => ", with this site's keys",
+        (Some(_), _) => ", but not with this site's keys",
     };
     let in_setup = !firmware.secure_boot? && firmware.setup_mode == Some(true);
     let advice = match in_setup {
-        true => " and can be given keys (run start --secure-boot)",
-        false => "; it is switched on in the firmware's menu",
+        true => " and accepts keys (run start --secure-boot)",
+        false => "; switch it on in the firmware's setup",
     };
     let advice = if advises && own_key.is_some() { advice } else { "" };
     Some(match firmware.secure_boot? {
@@ -108,18 +109,18 @@ mod tests {
             let firmware = Firmware { uefi: true, secure_boot, setup_mode, platform_key, ..Firmware::default() };
             let said = super::secure_boot(&firmware, Some("ours"), true);
             assert_eq!(said.as_deref(), expect);
-            // After a failure there is the state and no advice.
+            // After a failure, the state is shown without advice.
             let without = super::secure_boot(&firmware, Some("ours"), false);
             assert!(!without.as_deref().is_some_and(|state| state.contains("menu") || state.contains("run start")));
             assert!(said.is_none_or(|said| said.starts_with(without.as_deref().unwrap_or("nothing"))));
         };
         check(None, None, None, None);
-        check(Some(true), Some(false), Some("ours"), Some("on, with the keys of this site"));
-        check(Some(true), Some(false), Some("theirs"), Some("on, with other keys than those of this site"));
-        check(Some(true), None, None, Some("on, with keys that are unknown"));
-        let setup = "off; the firmware is in Setup Mode and can be given keys (run start --secure-boot)";
+        check(Some(true), Some(false), Some("ours"), Some("on, with this site's keys"));
+        check(Some(true), Some(false), Some("theirs"), Some("on, but not with this site's keys"));
+        check(Some(true), None, None, Some("on, with unknown keys"));
+        let setup = "off; the firmware is in Setup Mode and accepts keys (run start --secure-boot)";
         check(Some(false), Some(true), None, Some(setup));
-        let off = "off, with the keys of this site; it is switched on in the firmware's menu";
+        let off = "off, with this site's keys; switch it on in the firmware's setup";
         check(Some(false), Some(false), Some("ours"), Some(off));
         let theirs =
             Firmware { secure_boot: Some(true), platform_key: Some("theirs".to_owned()), ..Firmware::default() };

@@ -464,7 +464,7 @@ async fn a_placeholder_that_was_registered_counts_for_nothing_and_is_named() {
     nodes::save(&mut transaction, &node).await.unwrap();
     store::commit(transaction).await.unwrap();
     let status = succeed(&server.data_path(), &["status"]);
-    let expect = "many machines have uuid 00020003-0004-0005-0006-000700080009, so it counts for nothing: ";
+    let expect = "many machines have uuid 00020003-0004-0005-0006-000700080009, so it is ignored: ";
     assert!(status.contains(expect), "{status}");
     let machine = Machine::new(Identity { uuid: node.identity.uuid.clone(), ..all() });
     assert_eq!(Node::enrol(&server, machine).await.enrolment.node, id, "by its serial number and its network card");

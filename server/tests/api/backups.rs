@@ -118,7 +118,7 @@ async fn unfinished_runs_of_a_backup_wait_until_an_operator_confirms_them() {
         let output = program::run(&data, &["restore", file]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("1 unfinished run is held: "), "{said}");
-        assert!(said.contains("the file of 1 image is missing or not as it was added: "), "{said}");
+        assert!(said.contains("the file of 1 image is missing or has changed: "), "{said}");
     })
     .await;
     let data = server.data_path();

@@ -133,7 +133,7 @@ async fn what_was_cut_off_or_has_more_behind_its_end_is_refused() {
         for bytes in cut.into_iter().chain([damaged, more]) {
             let message = refused(&server, &bytes, Known::default()).await;
             assert!(message.starts_with(&format!("the {name} data of the image ")), "{message}");
-            assert!(message.contains("cannot be decoded after ") && message.contains("it is damaged, was cut off"));
+            assert!(message.contains("cannot be decoded after ") && message.contains("it is damaged, truncated"));
         }
     }
     let large_window = [&zstd(&raw)[..], b"\x28\xB5\x2F\xFD\0\xA8\x01\0\0"].concat();
@@ -214,7 +214,9 @@ async fn no_operating_system_is_made_of_a_qcow2_image_that_one_pass_cannot_read(
             let case = format!("{script}, {touched}");
             match add_system(&server, |system| system.image = image.clone()).await {
                 Ok(_) => assert!(!is_refused, "{case}"),
-                Err(error) => assert!(is_refused && error.to_string().contains("one pass can read"), "{case}: {error}"),
+                Err(error) => {
+                    assert!(is_refused && error.to_string().contains("checking it in one pass"), "{case}: {error}")
+                }
             }
         }
     }
@@ -272,7 +274,7 @@ async fn a_file_for_other_actions_is_taken_as_it_is() {
     let file = server.folder.path().join("disk.bmap");
     std::fs::write(&file, b"<bmap/>").unwrap();
     let renamed = image::add(&server.store().await, &server.data(), &file, other, |_| {}).await.unwrap();
-    assert_eq!(renamed.warnings, [r#"the image was here as "disk.img", and has the name "disk.bmap" now"#]);
+    assert_eq!(renamed.warnings, [r#"the image already existed as "disk.img"; its name is now "disk.bmap""#]);
 }
 
 #[tokio::test]

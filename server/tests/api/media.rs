@@ -305,7 +305,7 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
     assert!(!folder.join("dbx.esl").exists());
     bench.build(&[]);
     assert!(bench.program() == first, "the old key goes on signing");
-    assert!(fail(&bench.data(), &["keys", "rotate"]).contains("a new key is there already"));
+    assert!(fail(&bench.data(), &["keys", "rotate"]).contains("a rotation is already in progress"));
     succeed(&bench.data(), &["keys", "rotate", "--finish"]);
     bench.build(&[]);
     authenticode::verify(&bench.program(), &[next]).unwrap();
@@ -320,7 +320,7 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
     let revoked = certificates(&folder, "dbx.esl");
     let program = Content::Sha256(authenticode::digest(&first).unwrap());
     assert_eq!(revoked, [Content::Certificate(db.clone()), program]);
-    assert!(succeed(&bench.data(), &["keys", "show"]).contains("may not start: what a replaced key signed"));
+    assert!(succeed(&bench.data(), &["keys", "show"]).contains("revoked: everything signed with a replaced key"));
 }
 
 #[test]
@@ -390,9 +390,9 @@ fn keys_are_imported_or_made_once() {
     assert!(shown.contains("db: CN=ours\n") && shown.contains("left out"), "{shown}");
     assert!(!shown.contains("PRIVATE"), "{shown}");
     let rotate = |key: &str, cert: &str| fail(&data, &["keys", "rotate", "--key", key, "--cert", cert]);
-    assert!(rotate(&file, &cert).contains("the new key is the one that signs already"));
+    assert!(rotate(&file, &cert).contains("the new key is the current one"));
     assert!(rotate(&old_file, &old_cert).contains("it was valid until"));
-    assert!(fail(&data, &["keys", "init"]).contains("there are keys for Secure Boot in this data folder"));
+    assert!(fail(&data, &["keys", "init"]).contains("this data folder already has Secure Boot keys"));
     let keys = data.join("secure-boot.json");
     assert_eq!(fs::metadata(&keys).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&keys, fs::Permissions::from_mode(0o640)).unwrap();
@@ -401,8 +401,8 @@ fn keys_are_imported_or_made_once() {
     fs::write(&keys, "{\n").unwrap();
     let damaged = fail(&data, &["keys", "show"]);
     let expect = format!(
-        "slipway-server: {keys:?} does not have the keys for Secure Boot as slipway writes them (line 2, column 0): \
-         restore it from a backup"
+        "slipway-server: {keys:?} does not have slipway's format of Secure Boot keys (line 2, column 0): restore it \
+         from a backup"
     );
     assert_eq!(damaged, expect);
 }

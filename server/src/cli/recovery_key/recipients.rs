@@ -8,26 +8,26 @@ use super::super::{erase, print, print_line, tell};
 
 #[derive(Subcommand)]
 pub enum EscrowCommand {
-    /// Public keys to which the recovery keys of disks are encrypted. The server then cannot read them.
+    /// Public keys to which disks' recovery keys are encrypted. The server then cannot read recovery keys.
     #[command(subcommand)]
     Recipient(RecipientCommand),
 }
 
 #[derive(Subcommand)]
 pub enum RecipientCommand {
-    /// Encrypt recovery keys to this public key too. Those that are stored in clear are encrypted at once.
+    /// Encrypt recovery keys to this public key too. Unencrypted keys in the database are encrypted immediately.
     #[command(after_help = "\
 Examples:
   slipway-server escrow recipient add age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p")]
     Add {
-        /// Public key of age, as `age-keygen` prints it.
+        /// Age public key, as `age-keygen` prints it.
         recipient: String,
     },
     /// List the public keys.
     List,
-    /// Encrypt no further recovery keys to this public key. It still opens those that it opens now.
+    /// Stop encrypting new recovery keys to this public key. It still opens existing ones.
     Remove {
-        /// The public key.
+        /// Public key to remove.
         recipient: String,
     },
 }
@@ -40,11 +40,14 @@ pub async fn run(store: &Store, command: EscrowCommand) -> anyhow::Result<()> {
             erase(store).await?;
             if added.older > 0 {
                 tell(&format!(
-                    "warning: {} recovery keys were encrypted before and cannot be opened with this key\n",
+                    "warning: {} existing recovery keys were already encrypted and cannot be opened with this key\n",
                     added.older
                 ));
             }
-            print_line(&format!("recovery keys are encrypted to {recipient}; {} were in clear until now", added.sealed))
+            print_line(&format!(
+                "recovery keys are encrypted to {recipient}; {} were unencrypted until now",
+                added.sealed
+            ))
         }
         RecipientCommand::List => {
             let recipients = recovery_keys::list_recipients(store).await?;
@@ -52,9 +55,9 @@ pub async fn run(store: &Store, command: EscrowCommand) -> anyhow::Result<()> {
         }
         RecipientCommand::Remove { recipient } => {
             if !recovery_keys::remove_recipient(store, &recipient).await? {
-                tell("warning: no recipient is left, so the server stores further recovery keys in clear\n");
+                tell("warning: no recipient is left, so the server stores new recovery keys unencrypted\n");
             }
-            print_line(&format!("no further recovery keys are encrypted to {recipient}"))
+            print_line(&format!("new recovery keys are no longer encrypted to {recipient}"))
         }
     }
 }
