@@ -337,7 +337,7 @@ fn an_action_ends_when_its_time_is_up() {
     let (status, err) = shell(folder.path(), line);
     assert_eq!(status, Some(124), "{err}");
     assert!(err.contains("running stream-image: stopped because its time limit was reached (--timeout); "), "{err}");
-    for (limit, expect) in [("0", "leave it out"), ("soon", "is not a number of seconds")] {
+    for (limit, expect) in [("0", "leave the option out"), ("soon", "is not a number of seconds")] {
         let (is_ok, _, err) = slipway(folder.path(), &format!("action erase-disk --disk disk --yes --timeout {limit}"));
         assert!(!is_ok && err.contains(expect), "{err}");
     }

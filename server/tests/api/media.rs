@@ -387,7 +387,7 @@ fn keys_are_imported_or_made_once() {
     assert!(init(&cert, &cert).contains("the text has none in PEM"));
     succeed(&data, &["keys", "init", "--db-key", &file, "--db-cert", &cert, "--without-microsoft"]);
     let shown = succeed(&data, &["keys", "show"]);
-    assert!(shown.contains("db: CN=ours\n") && shown.contains("left out"), "{shown}");
+    assert!(shown.contains("db: CN=ours\n") && shown.contains("excluded"), "{shown}");
     assert!(!shown.contains("PRIVATE"), "{shown}");
     let rotate = |key: &str, cert: &str| fail(&data, &["keys", "rotate", "--key", key, "--cert", cert]);
     assert!(rotate(&file, &cert).contains("the new key is the current one"));
