@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use slipway_tpm::judge::{Endorsement, Keys, Roots};
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
+use slipway_tpm::judge::{Endorsement, Keys, Roots};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
 const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");

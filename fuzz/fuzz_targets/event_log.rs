@@ -1,8 +1,8 @@
 //! What is kept of an event log is bounded by its size, and replayed in quoted registers alone.
 #![no_main]
 
-use slipway_tpm::judge::event_log::EventLog;
 use slipway_protocol::node::attestation::QUOTED_PCRS;
+use slipway_tpm::judge::event_log::EventLog;
 
 /// Bytes of the smallest event: one digest and no data.
 const SMALLEST: usize = 50;

@@ -1,8 +1,8 @@
 //! A key that is accepted is exactly one key, with digests, and something can be encrypted to it or it is no point.
 #![no_main]
 
-use slipway_tpm::judge::{Challenger, Keys};
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
+use slipway_tpm::judge::{Challenger, Keys};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
 const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");

@@ -50,8 +50,8 @@ impl Outage {
     }
 }
 
-/// The pause after a number of failures in a row: it doubles from `first` up to `longest`. Half of it is random, so that a
-/// thousand machines do not retry at the same time.
+/// The pause after a number of failures in a row: it doubles from `first` up to `longest`. Half of it is random, so
+/// that a thousand machines do not retry at the same time.
 pub fn back_off(failures: u32, first: Duration, longest: Duration) -> Duration {
     let full = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     let random = RandomState::new().hash_one(failures) % 1000;

@@ -254,7 +254,7 @@ fn the_settings_of_a_machine_have_its_network_as_far_as_there_is_room() {
     let json: String = serde_json::from_str(value).unwrap();
     assert_eq!(serde_json::from_str::<Network>(&json).unwrap(), vlan(120));
     let long = Network { search: vec!["example.com".to_owned(); 2000], ..vlan(120) };
-    assert!(text(long).unwrap_err().to_string().contains("but a medium has room for 16384"));
+    assert!(text(long).unwrap_err().to_string().contains("but a medium reserves 16384"));
     assert!(text(vlan(0)).unwrap_err().to_string().contains("interface \"v\" is VLAN 0"));
 }
 

@@ -159,7 +159,8 @@ fn another_user_is_told_whose_data_it_is() {
         let mut command = Command::new(&program);
         let output = command.arg("--data").arg(&data).args(arguments).uid(65534).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("is for its owner alone: run this as root"), "{arguments:?}: {said}");
+        let expect = format!("only its owner may use {data:?}: run this as root");
+        assert!(said.contains(&expect), "{arguments:?}: {said}");
     }
 }
 
@@ -174,7 +175,7 @@ fn a_second_server_on_a_folder_is_refused_before_it_changes_anything() {
         let process = server.0.id();
         let expect = format!("slipway-server: another server already runs on {data:?} (process {process}, since 20");
         assert!(message.starts_with(&expect), "{message}");
-        let rest = " UTC, https://server.test): stop it first, or give this one another folder with --data";
+        let rest = " UTC, https://server.test): stop it first, or use another folder with --data";
         assert!(message.ends_with(rest), "{message}");
         assert!(settings(data) == before, "{listen}");
     }

@@ -92,7 +92,7 @@ fn each_refusal_says_what_to_do() {
             "loading the module \"/nowhere/lib.so\"; install the package",
         ),
         (db.replace(bench.module, "/etc/passwd"), "db", "passwd\"; install the package"),
-        (bench.uri("token=sites;object=db"), "db", "no token of this name; there are: \""),
+        (bench.uri("token=sites;object=db"), "db", "no token with this name; there are: \""),
         (
             bench.uri("token=twin;object=db"),
             "db",

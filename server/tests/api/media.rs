@@ -259,19 +259,12 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn without_a_data_folder_boot_files_are_made_of_the_url_and_ca_that_are_given() {
+fn without_a_data_folder_url_and_ca_must_be_given() {
     let bench = Bench::new();
-    let ca = bench.path("ca.pem");
-    fs::write(&ca, succeed(&bench.data(), &["ca"])).unwrap();
-    let (paths, nowhere) = (bench.paths(), bench.path("nowhere"));
+    let (paths, nowhere, ca) = (bench.paths(), bench.path("nowhere"), bench.path("data/ca.pem"));
     let given = ["--url", "https://other.example", "--ca", ca.to_str().unwrap()];
-    for some in [&given[..2], &given[2..]] {
-        let said = fail(&nowhere, &bench.arguments(&paths, some));
-        assert!(said.contains("there is no slipway data in"), "{said}");
-    }
-    assert!(!bench.path("boot").exists());
-    succeed(&nowhere, &bench.arguments(&paths, &given));
-    assert!(bench.path("boot/manifest.json").exists() && !nowhere.exists());
+    assert!(fail(&nowhere, &bench.arguments(&paths, &given[..2])).contains("there is no slipway data in"));
+    assert!(succeed(&nowhere, &bench.arguments(&paths, &given)).contains("slipway.img") && !nowhere.exists());
 }
 
 #[test]
@@ -286,7 +279,7 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
         bench.path(name)
     };
     let db = Certificate::from_der(&fs::read(export("keys").join("db.cer")).unwrap()).unwrap();
-    assert_eq!((signer.subject.as_str(), signer.certificate_sha256), (db.subject(), hex(&db.sha256())));
+    assert_eq!((signer.subject.as_str(), signer.certificate_sha256), (db.subject(), slipway_parts::hex(&db.sha256())));
     let first = bench.program();
     authenticode::verify(&first, std::slice::from_ref(&db)).unwrap();
     assert!(bench.build(&["--unsigned"]).signed_by.is_none());

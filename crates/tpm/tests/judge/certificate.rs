@@ -172,7 +172,7 @@ fn issuers_that_issue_each_other_lead_nowhere() {
     let (one, two) = (Authority::new("one", |_| ()), Authority::new("two", |_| ()));
     let leaf = Endorsed::new(|_| ());
     let endorsement = leaf.judge(&one, &[one.issued_by(&two), two.issued_by(&one)]);
-    assert_eq!(endorsement, bad("it has more than 8 certificates between it and a root"));
+    assert_eq!(endorsement, bad("more than 8 certificates are between it and a root"));
     // A root that also another has issued is preferred as what it is.
     assert_eq!(leaf.judge(&one, &[one.issued_by(&two), two.issued_by(&one), one.own()]), Endorsement::Chain);
 }
