@@ -1,5 +1,6 @@
-//! Checks: tests, layers, the manual, fuzz targets, power cuts, and the README on a fresh machine.
+//! Checks: tests, layers, long lines, the manual, fuzz targets, power cuts, and the README on a fresh machine.
 
+pub mod columns;
 #[cfg(test)]
 mod documents;
 pub mod fresh;

@@ -1,0 +1,86 @@
+//! No line of the repository's own texts has more than 120 columns.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::host::command::{command, stdout};
+use crate::host::workspace;
+
+const MOST: usize = 120;
+/// Endings of the names of texts. Two kinds are left out: SQL, because databases know the digests of the migrations
+/// they have run, and scripts of iPXE, whose long lines are URLs.
+const TEXTS: &[&str] = &["rs", "md", "toml", "sh", "py", "yml", "conf", "service", "txt"];
+/// Data, whatever the names of its files are.
+const DATA: &[&str] = &["fuzz/corpus/"];
+
+/// Fails if a line is too long. Returns the number of files read.
+pub fn check() -> Result<usize> {
+    let root = workspace::root();
+    let listed = stdout(command("git", ["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(&root))?;
+    let is_text = |name: &&str| {
+        let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+        ending.is_some_and(|ending| TEXTS.contains(&ending)) && !DATA.iter().any(|folder| name.starts_with(folder))
+    };
+    let (mut found, mut files) = (Vec::new(), 0);
+    for name in listed.lines().filter(is_text) {
+        let path = root.join(name);
+        // git lists what was deleted until that is committed.
+        if path.exists() {
+            let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            found.extend(
+                too_long(&text, name.ends_with(".md"))
+                    .map(|(line, columns)| format!("{name}:{line}: {columns} columns, but at most {MOST}")),
+            );
+            files += 1;
+        }
+    }
+    if !found.is_empty() {
+        bail!("{}", found.join("\n"));
+    }
+    Ok(files)
+}
+
+/// The lines that are too long, each with its columns. In Markdown only prose counts: no tables, no code, and no line
+/// that is a single link.
+fn too_long(text: &str, is_markdown: bool) -> impl Iterator<Item = (usize, usize)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let words = line.trim_start();
+        is_code ^= words.starts_with("```");
+        let is_link = (words.starts_with('[') || words.starts_with("![")) && words.ends_with([')', ']']);
+        let is_prose = !is_code && !is_link && !words.starts_with('|') && !line.starts_with("    ");
+        let columns = line.chars().count();
+        (columns > MOST && (is_prose || !is_markdown)).then_some((index + 1, columns))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_too_long() -> Result<()> {
+        assert!(check()? > 500, "fewer files than there are");
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_wrapped_may_be_long() {
+        let check = |start: &str, end: &str, is_markdown: bool, expect: &[(usize, usize)]| {
+            let text = format!("short\n{start}{}{end}\n", "ü".repeat(121 - start.chars().count() - end.len()));
+            assert_eq!(Vec::from_iter(too_long(&text, is_markdown)), expect, "{text}");
+        };
+        for is_markdown in [false, true] {
+            check("", "", is_markdown, &[(2, 121)]);
+            check("- a ", " (b)", is_markdown, &[(2, 121)]);
+        }
+        check("| ", " |", false, &[(2, 121)]);
+        check("| ", " |", true, &[]);
+        check("    ", "", true, &[]);
+        check("[a](", ")", true, &[]);
+        let code = format!("```sh\n{0}\n```\n{0}\n", "x".repeat(121));
+        assert_eq!(Vec::from_iter(too_long(&code, true)), [(4, 121)]);
+        assert_eq!(Vec::from_iter(too_long(&"x".repeat(120), false)), []);
+    }
+}
