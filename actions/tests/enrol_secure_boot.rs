@@ -1,5 +1,5 @@
-//! `enrol-secure-boot` on a machine with a folder for the firmware's variables. A folder keeps what is written to it and is no
-//! firmware, so this is about what is refused, and about what is written.
+//! `enrol-secure-boot` on a machine with a folder for the firmware's variables. A folder keeps what is written to it
+//! and is no firmware, so this is about what is refused, and about what is written.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -48,8 +48,8 @@ fn an_update_is_written_as_the_kernel_takes_it_and_read_back() {
     let bench = Bench::without_disks();
     fs::create_dir_all(bench.path("efi/efivars")).unwrap();
     set(&bench, "SetupMode", 1);
-    let expect = "writing the EFI variable db: written before: nothing; not written: db and PK; the firmware is still in Setup Mode \
-                  and starts anything: the firmware accepted it, but returned something else";
+    let expect = "writing the EFI variable db: written before: nothing; not written: db and PK; the firmware is still \
+                  in Setup Mode and starts anything: the firmware accepted it, but returned something else";
     let failure = failure(&bench);
     assert!(failure.starts_with(expect), "{failure}");
     let written = fs::read(bench.path(&format!("efi/efivars/db-{IMAGE_SECURITY}"))).unwrap();

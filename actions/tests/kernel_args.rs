@@ -105,7 +105,8 @@ fn a_system_without_a_template_gets_one_from_its_entry() {
 fn grub_in_the_style_of_debian_is_edited_with_its_defaults() {
     let true = can_mount() else { return };
     let menu = "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro  console=tty0 quiet\n}\n\
-                menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single console=tty0\n}\n\
+                menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single console=tty0\n\
+                }\n\
                 menuentry 'Memory test' {\n\tlinux16 /boot/memtest86+.bin console=tty0\n}\n";
     let bench = installed(
         &[
@@ -288,7 +289,8 @@ fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
     run(Command::new("mkfs.btrfs").arg("-q").arg(&disk));
     fs::create_dir(&place).unwrap();
     let script = "mount -o loop \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; btrfs -q subvolume create \"$1/boot\"; \
-                  mkdir -p \"$1/boot/loader/entries\"; printf 'linux /a\\noptions ro\\n' >\"$1/boot/loader/entries/a.conf\"";
+                  mkdir -p \"$1/boot/loader/entries\"; printf 'linux /a\\noptions ro\\n' \
+                  >\"$1/boot/loader/entries/a.conf\"";
     // In a private mount namespace. Another process that creates a namespace would copy the mount and keep it busy.
     run(Command::new("unshare").args(["--mount", "sh", "-euc", script]).arg(&disk).arg(&place));
     assert_eq!(run_twice(&bench, &append(&["quiet"])).0, "added quiet to 1 file");

@@ -45,7 +45,8 @@ fn check_refused(bench: &Bench, inputs: Kexec, expect: &str) {
 #[test]
 fn the_default_entry_of_systemd_boot_is_loaded() {
     let true = can_mount() else { return };
-    let entry = "title Debian\nversion 6.9\nlinux /debian/6.9/linux\ninitrd /ucode\ninitrd /debian/6.9/initrd\noptions root=x\noptions ro\n";
+    let entry = "title Debian\nversion 6.9\nlinux /debian/6.9/linux\ninitrd /ucode\ninitrd /debian/6.9/initrd\n\
+                 options root=x\noptions ro\n";
     let newer = "title Debian\nversion 6.10\nlinux /debian/6.10/linux\noptions root=x\n";
     let gone = "version 7\nlinux /debian/7/linux\noptions root=x\n";
     let mut esp = vec![
@@ -312,7 +313,7 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
     let bench = installed(&esp[..1], &boot[..1], &root[..2]);
     check(&bench, given("/boot/vmlinuz", "/initrd"), ("kernel", Some("initrd of the root"), "root=x"));
     check(&bench, given("/efi/linux", "/initrd"), ("kernel of the ESP", Some("initrd of the root"), "root=x"));
-    let expect = "there is no initrd /boot/efi/i: looked for /boot/efi/i of partition 3 (system), /i of partition 1 (esp), \
-                  /i of partition 2 (boot), /efi/i of partition 1 (esp), /efi/i of partition 2 (boot)";
+    let expect = "there is no initrd /boot/efi/i: looked for /boot/efi/i of partition 3 (system), /i of partition 1 \
+                  (esp), /i of partition 2 (boot), /efi/i of partition 1 (esp), /efi/i of partition 2 (boot)";
     check_refused(&bench, given("/boot/vmlinuz", "/boot/efi/i"), expect);
 }

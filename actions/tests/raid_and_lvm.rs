@@ -156,7 +156,8 @@ fn loops(bench: &Bench, places: &[(&str, usize, usize)]) -> Vec<Loop> {
 fn lvm(program: &str, devices: &[Loop], arguments: &[&str]) -> String {
     let accepted: String = devices.iter().map(|device| format!("\"a|^{}$|\", ", device.0)).collect();
     let config = format!(
-        "devices {{ filter = [{accepted}\"r|.*|\"] use_devicesfile = 0 hints = \"none\" }} backup {{ backup = 0 archive = 0 }}"
+        "devices {{ filter = [{accepted}\"r|.*|\"] use_devicesfile = 0 hints = \"none\" }} backup {{ backup = 0 \
+         archive = 0 }}"
     );
     let mut command = Command::new(program);
     // This kernel may have no device mapper.

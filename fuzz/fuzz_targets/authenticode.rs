@@ -1,4 +1,5 @@
-//! A program verifies only if it is one that was signed: no fuzzer finds a valid signature. What can be signed verifies.
+//! A program verifies only if it is one that was signed: no fuzzer finds a valid signature. What can be signed
+//! verifies.
 #![no_main]
 
 use std::slice::from_ref;

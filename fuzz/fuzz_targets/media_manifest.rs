@@ -1,4 +1,5 @@
-//! A manifest of boot files that is read is the same when it is written and read again, and so is what a medium says of itself.
+//! A manifest of boot files that is read is the same when it is written and read again, and so is what a medium says of
+//! itself.
 #![no_main]
 
 use slipway_media::Manifest;

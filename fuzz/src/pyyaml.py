@@ -1,4 +1,4 @@
-"""Compares cloud-configs before and after a block was put into them, as cloud-init reads them (cloudinit/safeyaml.py)."""
+"""Compares cloud-configs before and after a block was put into them, as cloudinit/safeyaml.py reads them."""
 
 import signal
 import struct

@@ -1,5 +1,5 @@
-//! The installer from its start to its end: under PID 1 in the boot image, and on a running system. It is the same flow in
-//! different surroundings.
+//! The installer from its start to its end: under PID 1 in the boot image, and on a running system. It is the same flow
+//! in different surroundings.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for the image's own drivers before others are fetched.
 const DRIVERS_LIMIT: Duration = Duration::from_secs(60);
 
-/// In the boot image, as a child of PID 1. The configuration comes from the boot medium. `init_at` are the seconds from the
-/// start of the kernel to the start of PID 1.
+/// In the boot image, as a child of PID 1. The configuration comes from the boot medium. `init_at` are the seconds from
+/// the start of the kernel to the start of PID 1.
 pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) -> Result<End> {
     let previous_exit = how_it_ended(previous_exit);
     keep_panics();
@@ -82,7 +82,8 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
     Ok(slipway_installer::run(config, options).await?)
 }
 
-/// Fetches and loads drivers for which the image has no room, if a device has none, and returns how many modules that were.
+/// Fetches and loads drivers for which the image has no room, if a device has none, and returns how many modules that
+/// were.
 async fn load_rare_drivers(config: &Config) -> usize {
     let places = Places::of_boot_image(Path::new(STATE));
     let began = Instant::now();

@@ -242,7 +242,8 @@ fn check_boot(bench: &Bench, volume: &Path) {
     let uuid = uuid.trim();
     let esp = bench.cut_out(1);
     let options = format!(
-        "options root=LABEL=system ro rd.luks.name={uuid}=root rd.luks.options={uuid}=tpm2-device=auto root=/dev/mapper/root"
+        "options root=LABEL=system ro rd.luks.name={uuid}=root rd.luks.options={uuid}=tpm2-device=auto \
+         root=/dev/mapper/root"
     );
     for name in ["a.conf", "b.conf"] {
         let entry = run(Command::new("debugfs").args(["-R", &format!("cat /loader/entries/{name}")]).arg(&esp));

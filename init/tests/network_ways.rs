@@ -160,14 +160,22 @@ fn is_there(program: &str) -> bool {
 fn an_address_from_the_settings_of_the_medium_reaches_the_server() {
     let Some(site) = Site::new() else { return };
     let network = json!({
-        "interfaces": [{"name": "lan", "mac": MAC, "addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.254"], "mtu": 1400}],
+        "interfaces": [
+            {"name": "lan", "mac": MAC, "addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.254"], "mtu": 1400},
+        ],
         "nameservers": ["192.0.2.53"],
     });
     let (link, routes) = site.reach("192.0.2.1", Some(network), None);
     let (address, gateway) = ("192.0.2.5/24", "192.0.2.254");
     let at = link["leased_at"].as_u64().unwrap();
     assert!(at > 0, "{link}");
-    let expect = json!({"interface": "eth0", "address": address, "gateway": gateway, "name_servers": ["192.0.2.53"], "leased_at": at});
+    let expect = json!({
+        "interface": "eth0",
+        "address": address,
+        "gateway": gateway,
+        "name_servers": ["192.0.2.53"],
+        "leased_at": at,
+    });
     assert_eq!(link, expect);
     assert!(routes.contains("default via 192.0.2.254 dev eth0 proto static metric 10"), "{routes}");
 }

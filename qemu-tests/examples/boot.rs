@@ -1,5 +1,5 @@
-//! Measures how long a machine takes from power-on to a written disk: `boot ROUNDS [WAY...]`. `cargo xtask bench boot` builds it
-//! and runs it. The last line is one of JSON, with the median of each figure.
+//! Measures how long a machine takes from power-on to a written disk: `boot ROUNDS [WAY...]`. `cargo xtask bench boot`
+//! builds it and runs it. The last line is one of JSON, with the median of each figure.
 
 use std::fs;
 use std::path::Path;
@@ -270,7 +270,8 @@ fn median_of(rows: &[Figures]) -> Option<Figures> {
 
 fn print_table(rows: &[Figures]) {
     println!(
-        "| way | kernel to PID 1 | to the lease | to enrolment | to the first byte | power-on to first byte | to written |"
+        "| way | kernel to PID 1 | to the lease | to enrolment | to the first byte | power-on to first byte | to \
+         written |"
     );
     println!("|---|---|---|---|---|---|---|");
     for row in rows {

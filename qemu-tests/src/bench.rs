@@ -121,8 +121,8 @@ impl Bench {
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),
-                // Tests use SysRq to act on a running machine. What the kernel does not know is in PID 1's environment, and
-                // nowhere else.
+                // Tests use SysRq to act on a running machine. What the kernel does not know is in PID 1's environment,
+                // and nowhere else.
                 cmdline: "console=ttyS0,115200 sysrq_always_enabled=1 https_proxy=http://192.0.2.1:9".to_owned(),
             },
             secure_boot: false,
@@ -191,8 +191,8 @@ pub fn noise(length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-/// QEMU's arguments for firmware whose TLS trusts one certificate in PEM, and nothing else. A file for it is made in the
-/// folder.
+/// QEMU's arguments for firmware whose TLS trusts one certificate in PEM, and nothing else. A file for it is made in
+/// the folder.
 pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
     let list = lists::build(&[Entry::certificate(Uuid::nil(), &Certificate::from_pem(ca)?)]);
     let mut file = tempfile::Builder::new().suffix(".esl").tempfile_in(folder)?;

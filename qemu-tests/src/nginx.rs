@@ -21,8 +21,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it in front of a server that has a certificate for firmware, with the shipped configuration for another port
-    /// and another data folder.
+    /// Starts it in front of a server that has a certificate for firmware, with the shipped configuration for another
+    /// port and another data folder.
     pub fn start(bench: &Bench) -> Result<Self> {
         packages::ensure(&["nginx-light"])?;
         let folder = bench.folder().join("nginx");

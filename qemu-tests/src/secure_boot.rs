@@ -12,8 +12,8 @@ use crate::bench::Bench;
 
 /// Size of the image of a stick in bytes.
 const STICK: u64 = 64 << 20;
-/// In a PE file ("PE Format"): position of the header's offset, and of the signatures' entry in the table of directories of a
-/// 64-bit program.
+/// In a PE file ("PE Format"): position of the header's offset, and of the signatures' entry in the table of
+/// directories of a 64-bit program.
 const HEADER_OFFSET: usize = 0x3c;
 const SIGNATURES: usize = 24 + 112 + 4 * 8;
 

@@ -19,10 +19,12 @@ echo "told: we are $(systemd-analyze critical-chain | grep -c slipway) times in 
 head -c 1M /dev/zero >/more || echo "told: the disk is full"
 systemctl kill --signal=ABRT slipway-report.service
 while [ "$(systemctl show --property=NRestarts --value slipway-report.service)" = 0 ]; do sleep 1; done
-echo "told: after a crash it runs again, and $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
+echo "told: after a crash it runs again, and \
+$(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 while [ -e /usr/local/lib/slipway ]; do sleep 1; done
 cd /etc/systemd/system
-echo "told: of the reporter $(ls slipway-report.service multi-user.target.wants/slipway-report.service | wc -l) files are left"
+echo "told: of the reporter \
+$(ls slipway-report.service multi-user.target.wants/slipway-report.service | wc -l) files are left"
 "#;
 /// Fills the disk, including the blocks reserved for root, before the reporter starts.
 const UNIT: &str = r#"[Unit]

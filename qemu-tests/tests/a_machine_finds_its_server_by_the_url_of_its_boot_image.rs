@@ -1,5 +1,5 @@
-//! A boot image that names no server finds it nevertheless: its stub notes the URL that firmware loaded it from by HTTPS,
-//! and the server has the boot files.
+//! A boot image that names no server finds it nevertheless: its stub notes the URL that firmware loaded it from by
+//! HTTPS, and the server has the boot files.
 
 use std::fs;
 
@@ -28,8 +28,8 @@ fn a_machine_finds_its_server_by_the_url_of_its_boot_image() -> Result<()> {
     })
 }
 
-/// Makes a comment of the line with the server in the configuration, and puts the digest of that beside it, where the machine looks.
-/// Both are in the image as they are.
+/// Makes a comment of the line with the server in the configuration, and puts the digest of that beside it, where the
+/// machine looks. Both are in the image as they are.
 fn forget_the_server(bench: &Bench) -> Result<()> {
     let mut image = fs::read(bench.uki())?;
     let start = only(&image, format!("server: \"{}\"\n", bench.lab.url()).as_bytes())?;

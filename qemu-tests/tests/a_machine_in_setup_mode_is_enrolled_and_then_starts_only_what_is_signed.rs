@@ -1,5 +1,5 @@
-//! A machine whose firmware has no keys is started from a stick, is given the site's keys by a run, and restarts into firmware
-//! that enforces them.
+//! A machine whose firmware has no keys is started from a stick, is given the site's keys by a run, and restarts into
+//! firmware that enforces them.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by HTTPS
-//! and starts it. slipway gets its address from the same router, and enrols.
+//! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by
+//! HTTPS and starts it. slipway gets its address from the same router, and enrols.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +30,8 @@ struct Site {
 }
 
 impl Site {
-    /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. None if that
-    /// is not allowed here.
+    /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. None if
+    /// that is not allowed here.
     fn new() -> Result<Option<Self>> {
         packages::ensure(&["dnsmasq-base", "iproute2"])?;
         let program = build_server()?;

@@ -1,5 +1,6 @@
-//! A machine whose node must be attested starts from a stick that the server's operator made, and is let in. With the same image,
-//! of which a word of the kernel's command line was changed, it is held, and `status` says that it is the command line.
+//! A machine whose node must be attested starts from a stick that the server's operator made, and is let in. With the
+//! same image, of which a word of the kernel's command line was changed, it is held, and `status` says that it is the
+//! command line.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A machine has less memory than the image that is written to its disk. It boots what real machines boot, with all drivers and
-//! firmware.
+//! A machine has less memory than the image that is written to its disk. It boots what real machines boot, with all
+//! drivers and firmware.
 
 use anyhow::{Result, bail};
 use qemu_tests::{Bench, noise, stream, timed};

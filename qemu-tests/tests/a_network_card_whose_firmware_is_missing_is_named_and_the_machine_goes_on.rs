@@ -1,6 +1,6 @@
-//! A machine has a second network card whose driver is rare, and does not work without a firmware file. The server has lost that
-//! part of the pack. The machine says so on the console with device, driver, file and reason, its inventory has the same, and it
-//! does its work.
+//! A machine has a second network card whose driver is rare, and does not work without a firmware file. The server has
+//! lost that part of the pack. The machine says so on the console with device, driver, file and reason, its inventory
+//! has the same, and it does its work.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! A machine with a TPM is let in once. After a power cycle it gets in by itself. Machines with the same UUID, serial number
-//! and MAC address do not: with another TPM or none, with what the TPM signed before, and with a log of the boot that leaves
-//! something out.
+//! A machine with a TPM is let in once. After a power cycle it gets in by itself. Machines with the same UUID, serial
+//! number and MAC address do not: with another TPM or none, with what the TPM signed before, and with a log of the boot
+//! that leaves something out.
 
 use std::fs;
 
@@ -85,8 +85,8 @@ fn replay(bench: &Bench) -> Result<String> {
     Ok(command::stdout(curl.args(["-H", "Content-Type: application/json", "--data", &data, &url]))?.trim().to_owned())
 }
 
-/// The machine, with a program that runs before the boot image and measures itself into register 9, as a boot loader does
-/// that hides an event. The command is TPM2_PCR_Extend with the empty password (TPM 2.0 Library, part 3, 22.2).
+/// The machine, with a program that runs before the boot image and measures itself into register 9, as a boot loader
+/// does that hides an event. The command is TPM2_PCR_Extend with the empty password (TPM 2.0 Library, part 3, 22.2).
 fn with_hidden_program(mut config: MachineConfig, bench: &Bench) -> Result<MachineConfig> {
     const BEFORE: &str = "/before";
     let script = format!(
@@ -95,7 +95,8 @@ fn with_hidden_program(mut config: MachineConfig, bench: &Bench) -> Result<Machi
          b=/bin/busybox\n\
          $b mount -t devtmpfs devtmpfs /dev\n\
          exec 3<>/dev/tpm0\n\
-         printf '\\200\\002\\0\\0\\0\\101\\0\\0\\001\\202\\0\\0\\0\\011\\0\\0\\0\\011\\100\\0\\0\\011\\0\\0\\0\\0\\0\\0\\0\\0\\001\\0\\013{}' >&3\n\
+         printf '\\200\\002\\0\\0\\0\\101\\0\\0\\001\\202\\0\\0\\0\\011\\0\\0\\0\\011\
+         \\100\\0\\0\\011\\0\\0\\0\\0\\0\\0\\0\\0\\001\\0\\013{}' >&3\n\
          $b head -c 10 <&3 >/dev/null\n\
          exec 3>&-\n\
          $b umount /dev\n\

@@ -1,5 +1,5 @@
-//! A machine on a port of a switch that carries a VLAN and nothing else, in a network without DHCP. Its medium says that its
-//! address is on the VLAN.
+//! A machine on a port of a switch that carries a VLAN and nothing else, in a network without DHCP. Its medium says
+//! that its address is on the VLAN.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};

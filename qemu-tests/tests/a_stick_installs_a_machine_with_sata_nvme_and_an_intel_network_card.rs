@@ -29,7 +29,8 @@ fn a_stick_installs_a_machine_with_sata_nvme_and_an_intel_network_card() -> Resu
 
         let drive = |id: &str, path: &std::path::Path| format!("if=none,id={id},format=raw,file={}", path.display());
         let extra = [
-            "-device qemu-xhci -device usb-storage,drive=stick,bootindex=0 -device ide-hd,drive=sata,bus=ide.0,serial=sata-1",
+            "-device qemu-xhci -device usb-storage,drive=stick,bootindex=0 -device \
+             ide-hd,drive=sata,bus=ide.0,serial=sata-1",
             "-device nvme,drive=nvme,serial=nvme-1 -netdev user,id=lan -device e1000e,netdev=lan,romfile=",
         ];
         let mut extra: Vec<String> = extra.join(" ").split(' ').map(str::to_owned).collect();

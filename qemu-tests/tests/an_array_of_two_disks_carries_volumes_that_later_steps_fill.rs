@@ -32,7 +32,10 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
 
         let layout: Partition = serde_json::from_value(serde_json::json!({
             "disk": {"choose": "all", "serial": "<or> half-1 <or> half-2"},
-            "partitions": [{"type": "esp", "size": "40MiB", "label": "esp"}, {"type": "raid", "size": "rest", "label": "r"}],
+            "partitions": [
+                {"type": "esp", "size": "40MiB", "label": "esp"},
+                {"type": "raid", "size": "rest", "label": "r"},
+            ],
             "raids": [{"name": "system", "level": "raid1", "partition": "r"}],
             "volume_groups": [{"name": "vg0", "raid": "system", "volumes": [
                 {"name": "my-root", "size": "64MiB"}, {"name": "swap", "size": "rest"}]}],

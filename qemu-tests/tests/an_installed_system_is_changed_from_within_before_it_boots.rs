@@ -40,7 +40,8 @@ fn an_installed_system_is_changed_from_within_before_it_boots() -> Result<()> {
             ..WriteFile::default()
         };
         let unpack = UnpackArchive { url: archive, digest: Some(archive_digest), ..UnpackArchive::default() };
-        let script = "read -r written < /etc/written\nread -r brought < /opt/brought\nread -r servers < /etc/resolv.conf\n\
+        let script = "read -r written < /etc/written\nread -r brought < /opt/brought\n\
+                      read -r servers < /etc/resolv.conf\n\
                       [ -c /dev/null ] && [ -e /proc/self ] && [ -d /sys/class ]\n\
                       echo \"$WHO: $written, $brought, $servers\" > /told\n";
         let run = RunInTarget {

@@ -30,8 +30,14 @@ fn arrays_with_parity_keep_what_steps_write() -> Result<()> {
         let (url, digest) = bench.add_image(&fs::read(&system)?)?;
         let layout: Partition = serde_json::from_value(serde_json::json!({
             "disk": {"choose": "all", "serial": "<or> s-0 <or> s-1 <or> s-2 <or> s-3"},
-            "partitions": [{"type": "raid", "size": "31MiB", "label": "five"}, {"type": "raid", "size": "rest", "label": "six"}],
-            "raids": [{"name": "five", "level": "raid5", "partition": "five"}, {"name": "six", "level": "raid6", "partition": "six"}],
+            "partitions": [
+                {"type": "raid", "size": "31MiB", "label": "five"},
+                {"type": "raid", "size": "rest", "label": "six"},
+            ],
+            "raids": [
+                {"name": "five", "level": "raid5", "partition": "five"},
+                {"name": "six", "level": "raid6", "partition": "six"},
+            ],
         }))?;
         let mut steps = vec![step("arrays", Action::Partition(layout))];
         for (name, ..) in ARRAYS {

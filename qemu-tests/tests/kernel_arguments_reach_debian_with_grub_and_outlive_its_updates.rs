@@ -18,7 +18,8 @@ const UPDATE: &str = "run-parts --verbose --regex zz-update-grub --arg=$(ls /lib
 const SECOND: &str = "for file in /boot/vmlinuz-* /boot/initrd.img-*; do cp $file $file-second; done";
 /// Checks that the added argument is on the lines of both kernels, and the deleted one on none.
 const CHECK: &str = "menu=/boot/grub/grub.cfg; if grep console=tty0 $menu; then exit 1; fi; \
-                     test 2 = $(grep 'slipway.note=\"\\?of two words' $menu | grep -o 'vmlinuz-[^ ]*' | sort -u | wc -l)";
+                     test 2 = $(grep 'slipway.note=\"\\?of two words' $menu | grep -o 'vmlinuz-[^ ]*' | sort -u | wc \
+                     -l)";
 
 #[test]
 fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<()> {

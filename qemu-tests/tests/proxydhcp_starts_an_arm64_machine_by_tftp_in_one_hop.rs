@@ -1,5 +1,5 @@
-//! The firmware of a machine with arm64 gets its address from a DHCP server that knows nothing of slipway, and from slipway
-//! the unified image by TFTP, without a boot loader in between. The machine enrols.
+//! The firmware of a machine with arm64 gets its address from a DHCP server that knows nothing of slipway, and from
+//! slipway the unified image by TFTP, without a boot loader in between. The machine enrols.
 
 use std::process::Command;
 

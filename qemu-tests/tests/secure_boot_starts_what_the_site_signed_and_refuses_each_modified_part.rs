@@ -1,5 +1,5 @@
-//! Firmware with the site's keys is offered boot images one after the other: each is refused for one reason, and the last, as
-//! it was made, starts.
+//! Firmware with the site's keys is offered boot images one after the other: each is refused for one reason, and the
+//! last, as it was made, starts.
 
 use std::path::Path;
 
@@ -49,8 +49,8 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
         for (index, (name, program)) in refused.iter().enumerate() {
             add_disk(&mut config, index, &stick(bench.folder(), name, program, &[])?);
         }
-        // The good one, where firmware looks for it only because its entry says so. This firmware tries the entry when it comes to
-        // the disk that has the entry's file.
+        // The good one, where firmware looks for it only because its entry says so. This firmware tries the entry when
+        // it comes to the disk that has the entry's file.
         let last = stick(bench.folder(), "last", &refused[0].1, &signed)?;
         add_disk(&mut config, refused.len(), &last);
 
@@ -82,8 +82,8 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
     })
 }
 
-/// An entry of the firmware for the last program, after those that are tried for its disks, with arguments that are not signed
-/// (UEFI specification 2.10, 3.1.3, "Load Options").
+/// An entry of the firmware for the last program, after those that are tried for its disks, with arguments that are not
+/// signed (UEFI specification 2.10, 3.1.3, "Load Options").
 fn entry() -> [Variable; 2] {
     let text = |text: &str| text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     let file = text(PROGRAM);

@@ -171,7 +171,8 @@ async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log()
         "case \"$1\" in is-system-running) cat {} ;; is-active) echo inactive ;; start) echo \"$3\" >>{} ;; \
          list-units) echo 'srv-a.mount loaded failed failed /srv/a' ;; \
          show) echo ActiveState=inactive; echo UnitFileState=enabled; \
-         case \"$3\" in NetworkManager.service) echo Requires=sysinit.target ;; *) echo Requires=-.mount ;; esac ;; esac",
+         case \"$3\" in NetworkManager.service) echo Requires=sysinit.target ;; *) echo Requires=-.mount ;; esac ;; \
+         esac",
         state.display(),
         asked.display()
     );

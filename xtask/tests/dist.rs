@@ -51,8 +51,8 @@ fn run_in(root: &Path, script: &str) -> Result<String> {
     succeed(unshare.arg(root).arg(script))
 }
 
-/// Starts the server as its unit does, once the one line is edited; then makes boot files and writes a stick. Prints how long
-/// the boot files took and how many there are.
+/// Starts the server as its unit does, once the one line is edited; then makes boot files and writes a stick. Prints
+/// how long the boot files took and how many there are.
 const WORK: &str = r#"
     sed -i 's|^#\(SLIPWAY_URL=\).*|\1https://127.0.0.1:8443|' /etc/default/slipway-server
     unit=/usr/lib/systemd/system/slipway-server.service

@@ -1,7 +1,7 @@
 //! `enrol-secure-boot`: gives the firmware the site's keys for Secure Boot, or replaces them (UEFI 2.10, section 32.3).
 //!
-//! The platform key is written last. Until then the firmware is in Setup Mode and starts anything, so a failure on the way
-//! leaves a machine that starts as before.
+//! The platform key is written last. Until then the firmware is in Setup Mode and starts anything, so a failure on the
+//! way leaves a machine that starts as before.
 
 use std::io;
 
@@ -15,8 +15,8 @@ use crate::machine::{Cancel, Machine};
 use crate::report::{Report, Tell};
 use crate::target::efi::variables::{Variables, global, image_security};
 
-/// The attributes of an update, which precede it in efivarfs (UEFI 2.10, section 8.2.1): non-volatile, at boot, at run time,
-/// authenticated by time; and whether it is appended.
+/// The attributes of an update, which precede it in efivarfs (UEFI 2.10, section 8.2.1): non-volatile, at boot, at run
+/// time, authenticated by time; and whether it is appended.
 const AUTHENTICATED: u32 = 0x27;
 const APPEND: u32 = 0x40;
 
@@ -90,7 +90,8 @@ fn enrol(
     let is_still_open = flag(firmware, "SetupMode")?.unwrap_or_default();
     if done.contains(&SecureBootVariable::Pk) && is_still_open {
         return Err(refused(
-            "the firmware took all keys, but is still in Setup Mode; restart it, and if it stays so, update the firmware",
+            "the firmware took all keys, but is still in Setup Mode; restart it, and if it stays so, update the \
+             firmware",
         ));
     }
     Ok(summary(&done, &there, is_still_open))
@@ -126,8 +127,8 @@ impl Update {
         if self.append { has_all(content, self.lists()) } else { content == self.lists() }
     }
 
-    /// Whether there is nothing to write. Firmware refuses an update for the second time, because its time is not later. A
-    /// platform key is the same whoever is noted as its owner, such as the menu through which it was enrolled.
+    /// Whether there is nothing to write. Firmware refuses an update for the second time, because its time is not
+    /// later. A platform key is the same whoever is noted as its owner, such as the menu through which it was enrolled.
     fn is_in(&self, content: &[u8]) -> bool {
         self.was_taken(content) || self.variable == SecureBootVariable::Pk && has_same_data(content, self.lists())
     }
@@ -158,8 +159,9 @@ fn not_in_setup_mode(secure_boot: Option<bool>) -> String {
         _ => "Secure Boot is off, which is something else",
     };
     format!(
-        "the machine has keys of its own and is not in Setup Mode ({state}): clear its keys in the firmware's menu, which is \
-         often called \"clear keys\", \"delete all Secure Boot keys\" or \"reset to Setup Mode\", and run this again"
+        "the machine has keys of its own and is not in Setup Mode ({state}): clear its keys in the firmware's menu, \
+         which is often called \"clear keys\", \"delete all Secure Boot keys\" or \"reset to Setup Mode\", and run \
+         this again"
     )
 }
 
@@ -180,13 +182,14 @@ fn interrupted(
     BootError::SecureBootVariable { variable: variable.to_string(), state, source }.into()
 }
 
-/// The firmware's error with what to do. The kernel translates the statuses of firmware (Linux, drivers/firmware/efi/vars.c).
+/// The firmware's error with what to do. The kernel translates the statuses of firmware (Linux,
+/// drivers/firmware/efi/vars.c).
 fn explained(error: io::Error) -> io::Error {
     let what_to_do = match Errno::from_io_error(&error) {
         // EFI_SECURITY_VIOLATION.
         Some(Errno::ACCESS) => {
-            "the firmware does not accept signature or time: its keys are not those that signed, or it was given a later update \
-             before; check the server's clock"
+            "the firmware does not accept signature or time: its keys are not those that signed, or it was given a \
+             later update before; check the server's clock"
         }
         Some(Errno::INVAL) => "the firmware does not take such a list; update it, or use keys with RSA-2048",
         Some(Errno::NOSPC) => "the firmware has no room left: remove boot entries, or reset its variables in its menu",

@@ -66,7 +66,8 @@ pub enum FetchError {
         coding: String,
     },
     /// The server responded with something other than the content.
-    #[error("the server answered {status}{}", .refusal.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    #[error("the server answered \
+             {status}{}", .refusal.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Status {
         /// The status line's code and phrase.
         status: StatusCode,

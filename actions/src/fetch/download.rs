@@ -303,7 +303,8 @@ impl<'a, 'b> Download<'a, 'b> {
     fn not_resumable(&self, then: Then) -> Option<&'static str> {
         match then {
             Then::Other if !self.from.verified || self.total.is_none() => Some(
-                "the download can continue at another URL only if a digest is given and the size of the source is known",
+                "the download can continue at another URL only if a digest is given and the size of the source is \
+                 known",
             ),
             Then::Other if self.from.mirrors.is_mixing_over() => Some("one of the URLs has different content"),
             Then::Same if self.etag.is_none() && !self.from.verified => {

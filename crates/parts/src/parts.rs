@@ -105,7 +105,8 @@ pub enum PartsError {
         source: io::Error,
     },
     /// The description is not JSON, or of another version.
-    #[error("reading the parts of the boot image: {} is not a description of parts that this version reads", path.display())]
+    #[error("reading the parts of the boot image: {} is not a description of parts that this version \
+             reads", path.display())]
     Description {
         /// The file.
         path: PathBuf,
@@ -115,8 +116,8 @@ pub enum PartsError {
     },
     /// The description has another format.
     #[error(
-        "reading the parts of the boot image: {} has format {found}, but this version reads format {FORMAT}: install the parts of \
-         this version", path.display()
+        "reading the parts of the boot image: {} has format {found}, but this version reads format {FORMAT}: install \
+         the parts of this version", path.display()
     )]
     Format {
         /// The file.
@@ -126,8 +127,8 @@ pub enum PartsError {
     },
     /// A file is not the one that is described.
     #[error(
-        "reading the parts of the boot image: {} does not have the digest that {ABOUT} names: it is damaged, or of another version; \
-         install the parts again", path.display()
+        "reading the parts of the boot image: {} does not have the digest that {ABOUT} names: it is damaged, or of \
+         another version; install the parts again", path.display()
     )]
     Digest {
         /// The file.

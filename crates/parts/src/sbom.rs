@@ -5,8 +5,9 @@ use time::OffsetDateTime;
 
 use crate::parts::Component;
 
-/// The bill of materials of something in SPDX 2.3 (<https://spdx.github.io/spdx-spec/v2.3/>). `name` names it and the version
-/// of its content: it is also the document's namespace, which must differ for documents that differ. `date` is in seconds since
+/// The bill of materials of something in SPDX 2.3 (<https://spdx.github.io/spdx-spec/v2.3/>). `name` names it and the
+/// version of its content: it is also the document's namespace, which must differ for documents that differ. `date` is
+/// in seconds since
 /// 1970. Each component is listed once.
 pub fn sbom<'a>(name: &str, date: u64, components: impl IntoIterator<Item = &'a Component>) -> Vec<u8> {
     let mut components: Vec<&Component> = components.into_iter().collect();

@@ -346,7 +346,11 @@ mod tests {
             json!({"source": "https://s.example/c", "verification": {"hash": format!("sha512-{}", "0".repeat(128))}});
         let config = |version: &str, replace: &Value| {
             json!({
-                "ignition": {"version": version, "timeouts": {"httpTotal": 5}, "config": {"replace": replace, "merge": [{"source": "data:,x"}]}},
+                "ignition": {
+                    "version": version,
+                    "timeouts": {"httpTotal": 5},
+                    "config": {"replace": replace, "merge": [{"source": "data:,x"}]},
+                },
                 "storage": {"files": [{"path": "/etc/hostname"}]},
             })
         };
@@ -370,7 +374,8 @@ mod tests {
         let found = completed(config, &Additions { hostname: Some("web1"), ..Additions::default() });
         let file = &found["storage"]["files"][0];
         assert_eq!((&file["filesystem"], &file["overwrite"]), (&json!("root"), &Value::Null));
-        let own = "{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"links\": [{\"path\": \"/etc/hostname\", \"target\": \"n\"}]}}";
+        let own = "{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"links\": [{\"path\": \"/etc/hostname\", \
+                   \"target\": \"n\"}]}}";
         let found = completed(own, &Additions { hostname: Some("web1"), ..Additions::default() });
         assert_eq!(found, serde_json::from_str::<Value>(own).expect("JSON"), "the operator's own stays");
     }

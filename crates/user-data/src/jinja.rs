@@ -10,7 +10,8 @@ use crate::refusal::Refusal;
 /// Text after `##` in the first line of a template.
 const TEMPLATE: &str = "template:";
 
-/// Statements of jinja that have an end, `{% endif %}`, and others (jinja, src/jinja2/parser.py). cloud-init has `do` too.
+/// Statements of jinja that have an end, `{% endif %}`, and others (jinja, src/jinja2/parser.py). cloud-init has `do`
+/// too.
 const BLOCKS: &[&str] = &["if", "for", "macro", "call", "filter", "set", "with", "block", "autoescape"];
 const STATEMENTS: &[&str] = &["set", "elif", "else", "include", "import", "from", "extends", "print", "do"];
 

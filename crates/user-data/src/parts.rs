@@ -112,8 +112,8 @@ fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
 }
 
 /// A body that is not encoded as Python's email package reads it: it writes characters other than ASCII as Latin-1, and
-/// those that are not in that as `\u` and digits (email/message.py, `get_payload`). cloud-init then reads UTF-8, and fails
-/// on the former.
+/// those that are not in that as `\u` and digits (email/message.py, `get_payload`). cloud-init then reads UTF-8, and
+/// fails on the former.
 fn as_read(body: &str) -> Result<Cow<'_, str>, String> {
     let latin = |c: char| ('\u{80}'..='\u{ff}').contains(&c);
     match body.chars().find(|c| latin(*c)) {

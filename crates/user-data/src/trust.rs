@@ -45,7 +45,8 @@ fn script(ca: &str) -> String {
         "#cloud-boothook\n\
          #!/bin/sh\n\
          # Makes this system trust the server that it reports to, in addition to what ca_certs says.\n\
-         test \"$1\" = now || ! command -v cloud-init-per >/dev/null || exec cloud-init-per instance {name} \"$0\" now\n\
+         test \"$1\" = now || ! command -v cloud-init-per >/dev/null || exec cloud-init-per instance {name} \"$0\" \
+         now\n\
          for folder in /etc/pki/ca-trust/source/anchors /etc/pki/trust/anchors \\\n\
          \x20   /etc/ca-certificates/trust-source/anchors /usr/local/share/ca-certificates; do\n\
          \x20   test -d \"$folder\" && break\n\

@@ -37,7 +37,8 @@ fn completed(config: &Value) -> String {
 #[test]
 fn every_version_reads_what_is_added_without_a_key_it_does_not_know() {
     for version in ["3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0", "3.6.0"] {
-        let replace = json!({"source": "https://s.example/other", "verification": {"hash": format!("sha512-{}", "0".repeat(128))}});
+        let hash = format!("sha512-{}", "0".repeat(128));
+        let replace = json!({"source": "https://s.example/other", "verification": {"hash": hash}});
         for config in [json!({}), json!({"replace": replace})] {
             let config = json!({"ignition": {"version": version, "config": config}});
             let completed = completed(&config);
@@ -64,7 +65,8 @@ fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
         "ignition": {"version": "3.3.0"},
         "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB own"]}]},
         "storage": {"files": [{"path": "/etc/motd", "contents": {"source": "data:,welcome"}}]},
-        "systemd": {"units": [{"name": "own.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n"}]},
+        "systemd": {"units": [{"name": "own.service", "enabled": true, "contents": "[Service]\n\
+                                                                                    ExecStart=/bin/true\n"}]},
     });
     let root = system();
     ignite(&completed(&own), root.path());

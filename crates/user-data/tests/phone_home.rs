@@ -141,7 +141,8 @@ fn a_template_stays_one() {
 fn what_has_no_place_for_a_key_becomes_a_part() {
     let message = |part: &str| {
         format!(
-            "Content-Type: multipart/mixed; boundary=\"slipway-phone-home\"\nMIME-Version: 1.0\n\n--slipway-phone-home\n{part}\n\
+            "Content-Type: multipart/mixed; boundary=\"slipway-phone-home\"\nMIME-Version: 1.0\n\n\
+             --slipway-phone-home\n{part}\n\
              --slipway-phone-home\nContent-Type: text/cloud-config\n\n#cloud-config\n{BLOCK}--slipway-phone-home--\n"
         )
     };
@@ -334,7 +335,8 @@ fn a_block_that_something_depends_on_is_not_removed() {
 fn a_part_that_is_edited_keeps_its_encoding() {
     let message = |body: &str| {
         format!(
-            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Transfer-Encoding: base64\n\n{body}\n--b--\n"
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Transfer-Encoding: base64\n\n\
+             {body}\n--b--\n"
         )
     };
     // "#cloud-config\na: 1\nphone_home: {url: http://x}\n" and what remains of it.
@@ -369,9 +371,11 @@ fn damage_is_edited_or_refused_and_nothing_else() {
     let texts = [
         "#cloud-config\n---\n? a\n: &x {b: [1, 'ü']}\nd: |+\n  e\n\nphone_home: *x\n...\n",
         "#cloud-config\n{\"a\": {b: [1]}, phone_home: {url: x},}\n",
-        "## template: jinja\n#cloud-config\na: {{ b | c('ü}}') }}\n{% if d -%}\nphone_home: {url: x}\n{%- endif %}{# e #}\n",
+        "## template: jinja\n#cloud-config\na: {{ b | c('ü}}') }}\n{% if d -%}\nphone_home: {url: x}\n\
+         {%- endif %}{# e #}\n",
         "#cloud-config-archive\n- '#cloud-config\n\n  phone_home: {url: x}'\n- content: |\n    a\n",
-        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"b\"\n\n--b\nContent-Type: multipart/x; boundary=c\n\n--c\n\n\
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"b\"\n\n--b\n\
+         Content-Type: multipart/x; boundary=c\n\n--c\n\n\
          #cloud-config\nphone_home: {url: x}\na: 1\n--c--\n--b--\n",
     ];
     let block = Block { url: "x".to_owned(), post: Post::All, tries: None };

@@ -167,7 +167,8 @@ mod tests {
 PATH          SIZE    MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
 /dev/nvme0n1  10 GiB  -              -       -    -     no    512    free                               chosen
 /dev/sda      10 GiB  -              -       -    -     no    512    is in use: slipway booted from it  no
-/dev/sdb      10 GiB  -              -       -    -     no    512    free                               no: has serial none, not \"S1\"
+/dev/sdb      10 GiB  -              -       -    -     no    512    free                               no: has \
+serial none, not \"S1\"
 /dev/sdc      10 GiB  A\\u{1b}[2Jé\\n  -       -    usb   yes   512    free, removable                    yes
 ";
         assert_eq!(table(&verdicts(), true), expect);

@@ -32,7 +32,8 @@ pub struct InstallArguments {
     /// File with a bootstrap token
     #[arg(long)]
     token_file: Option<PathBuf>,
-    /// How the log is written to standard error [default: to the journal if standard error is connected to it, else text]
+    /// How the log is written to standard error
+    /// [default: to the journal if standard error is connected to it, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<super::log::Format>,
 }

@@ -67,7 +67,8 @@ fn judge(found: &Found) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the boot medium does not match its manifest ({build}): {}; make the medium again, or copy all files of one build",
+        "the boot medium does not match its manifest ({build}): {}; make the medium again, or copy all files of one \
+         build",
         wrong.join("; ")
     ))
 }

@@ -45,7 +45,8 @@ mod tests {
     #[test]
     fn modules_come_after_what_they_need() {
         let modules = dependencies(
-            "kernel/net/virtio_net.ko: kernel/net/net_failover.ko kernel/net/failover.ko\nkernel/fs/nls/nls_iso8859-1.ko:\n",
+            "kernel/net/virtio_net.ko: kernel/net/net_failover.ko kernel/net/failover.ko\n\
+             kernel/fs/nls/nls_iso8859-1.ko:\n",
         );
         let (path, needed) = modules.get("virtio_net").cloned().unwrap_or_default();
         assert_eq!(path, "kernel/net/virtio_net.ko");

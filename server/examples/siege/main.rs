@@ -1,4 +1,5 @@
-//! Attacks a server while nodes report to it: `siege SERVER [SECONDS]`. `cargo xtask bench siege` builds both and runs it.
+//! Attacks a server while nodes report to it: `siege SERVER [SECONDS]`. `cargo xtask bench siege` builds both and runs
+//! it.
 //!
 //! The server is a process of its own, and so is each attacker. Attackers run with a lower priority, because on another
 //! machine they would take no processor time from the server.

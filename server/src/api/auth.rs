@@ -88,8 +88,8 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let Some(token) = bearer(parts) else {
             let message = "this request needs an operator's token, as `Authorization: Bearer`; on the server, \
-                           `slipway-server operator-token` prints the first one, and `slipway-server operator add NAME` \
-                           makes others";
+                           `slipway-server operator-token` prints the first one, and `slipway-server operator add \
+                           NAME` makes others";
             return Err(unauthenticated(message).into());
         };
         let Some(operator) = operate::bearer(&app.store, token).await? else {

@@ -18,8 +18,8 @@ use crate::boot_files::make::NewMedia;
 #[utoipa::path(post, path = "/v1/operator/media", request_body = NewMedia, security(("operator" = [])), responses(
     (status = 201, body = Manifest), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "There are no parts for this kernel or architecture."),
-    (status = 409, body = ErrorBody, description = "The server has no folder of boot files, another file is in the way, \
-        or another build is in progress."),
+    (status = 409, body = ErrorBody, description = "The server has no folder of boot files, another file is in the \
+                                                    way, or another build is in progress."),
     (status = 413, body = ErrorBody)))]
 pub async fn make(
     _: OperatorCaller,

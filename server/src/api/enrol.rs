@@ -31,9 +31,12 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 200, body = Enrolment, description = "The machine is enrolled. The body has its credentials."),
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
-    (status = 401, content((ErrorBody = "application/json"), (TpmChallenge = "application/vnd.slipway.tpm-challenge+json")),
-        description = "token-unknown: never issued, revoked, or used before. Or a challenge: the machine is let in if it asks \
-                       again with the proof that it has its TPM."),
+    (status = 401, content(
+        (ErrorBody = "application/json"),
+        (TpmChallenge = "application/vnd.slipway.tpm-challenge+json")
+    ),
+        description = "token-unknown: never issued, revoked, or used before. Or a challenge: the machine is let in if \
+                       it asks again with the proof that it has its TPM."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address."),
     (status = 429, body = ErrorBody, description = "The address asks too often. Ask again after Retry-After.")))]

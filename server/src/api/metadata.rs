@@ -24,7 +24,8 @@ const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 #[utoipa::path(get, path = "/v1/metadata/{token}/{version}/{path}", params(
     ("token" = String, Path, description = "From the URL that `node metadata-url` prints."),
     ("version" = String, Path, description = "`latest` or `2009-04-04`."),
-    ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or `meta-data/KEY`.")),
+    ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or \
+                                           `meta-data/KEY`.")),
     responses((status = 200, body = String, content_type = "text/plain"),
         (status = 404, body = ErrorBody, description = "No such metadata, or the token is not of a node's newest run."),
         (status = 429, body = ErrorBody)))]
@@ -42,8 +43,10 @@ pub async fn by_token(
 ///
 /// There is no `PUT /latest/api/token`, because it would give the token to anyone who asks.
 #[utoipa::path(get, path = "/latest/{path}", params(
-    ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or `meta-data/KEY`."),
-    ("x-aws-ec2-metadata-token" = String, Header, description = "The token in the URL that `node metadata-url` prints.")),
+    ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or \
+                                           `meta-data/KEY`."),
+    ("x-aws-ec2-metadata-token" = String, Header, description = "The token in the URL that `node metadata-url` \
+                                                                 prints.")),
     responses((status = 200, body = String, content_type = "text/plain"), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody, description = "No such metadata, or the token is not of a node's newest run."),
         (status = 429, body = ErrorBody)))]

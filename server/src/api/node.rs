@@ -103,7 +103,8 @@ pub struct LogPlace {
 
 /// Upload a chunk of the log. May be repeated: a chunk already stored is skipped.
 #[utoipa::path(post, path = "/v1/node/logs", params(LogPlace), security(("node" = [])),
-    request_body(content = Option<String>, content_type = "text/plain", description = "Plain, or with Content-Encoding: gzip."),
+    request_body(content = Option<String>, content_type = "text/plain", description = "Plain, or with \
+                                                                                       Content-Encoding: gzip."),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 413, body = ErrorBody)))]
 pub async fn logs(

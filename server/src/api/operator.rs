@@ -150,7 +150,8 @@ pub async fn remove_node(
 }
 
 /// List the runs of a node, oldest first, without external steps and boot reports.
-#[utoipa::path(get, path = "/v1/operator/nodes/{node}/runs", params(("node" = String, Path)), security(("operator" = [])),
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/runs",
+    params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = [RunStatus]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn runs_of_node(
     _: OperatorCaller,

@@ -41,7 +41,11 @@ impl BootFetches {
     pub fn fetched(&self, mut fetched: Fetched) {
         fetched.file = plain_path(&fetched.file);
         tracing::debug!(
-            address = %fetched.address, file = fetched.file, bytes = fetched.bytes, way = ?fetched.way, node = fetched.node,
+            address = %fetched.address,
+            file = fetched.file,
+            bytes = fetched.bytes,
+            way = ?fetched.way,
+            node = fetched.node,
             "a boot file was fetched"
         );
         self.add(Note::Fetched(fetched));

@@ -17,7 +17,8 @@ use super::{print_line, tell};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  slipway-server backup /var/backups/slipway.tar.age --recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p")]
+  slipway-server backup /var/backups/slipway.tar.age \
+--recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p")]
 pub struct BackupOptions {
     /// File to create.
     file: PathBuf,

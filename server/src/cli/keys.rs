@@ -21,7 +21,9 @@ pub enum KeysCommand {
 Examples:
   slipway-server keys init
   slipway-server keys init --db-key db.key --db-cert db.pem
-  slipway-server keys init --db-key 'pkcs11:token=site;object=db?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/slipway/pin' --db-cert db.pem")]
+  slipway-server keys init \
+--db-key 'pkcs11:token=site;object=db?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/slipway/pin' \
+--db-cert db.pem")]
     Init(InitOptions),
     /// Show the certificates and what is revoked.
     Show,

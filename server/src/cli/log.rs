@@ -139,7 +139,8 @@ mod tests {
         let lines = tracing_subscriber::fmt().without_time().with_target(false).fmt_fields(Fields).with_ansi(false);
         tracing::subscriber::with_default(lines.with_writer(move || writer.clone()).finish(), || {
             let hostile = "a\nb\u{1b}[2J code=\"x\"\u{202e}";
-            tracing::info!(node = "web1", error = hostile, reason = %hostile, state = ?Some(1), n = 3, "said {hostile}");
+            let state = Some(1);
+            tracing::info!(node = "web1", error = hostile, reason = %hostile, ?state, n = 3, "said {hostile}");
         });
         let line = String::from_utf8(written.0.lock().expect("a lock").clone()).expect("text");
         let value = r#""a\nb\u{1b}[2J code=\"x\"\u{202e}""#;

@@ -44,7 +44,13 @@ Examples:
         #[arg(default_value = FIRST)]
         name: String,
         /// How long the old token continues to work, such as 90s, 30m, 1h or 7d; by default it ends immediately.
-        #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "0s", hide_default_value = true)]
+        #[arg(
+            long,
+            value_name = "DURATION",
+            value_parser = parse_duration,
+            default_value = "0s",
+            hide_default_value = true
+        )]
         keep: u64,
     },
 }

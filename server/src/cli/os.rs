@@ -39,7 +39,8 @@ pub enum OsCommand {
 #[command(after_help = "\
 Examples:
   slipway-server os add debian-12 --image debian-12.raw.zst --phone-home
-  slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 --disk-choose smallest")]
+  slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 \
+--disk-choose smallest")]
 pub struct OsAdd {
     /// Name of the operating system.
     name: String,

@@ -19,9 +19,10 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(after_help = "\
 Examples:
   slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443
-  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot
-  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot \
-    --proxy-dhcp eth1")]
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 \
+--boot /srv/boot
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 \
+--boot /srv/boot --proxy-dhcp eth1")]
 pub struct Options {
     /// URL at which machines reach this server: https://HOST:PORT.
     #[arg(long, env = "SLIPWAY_URL")]

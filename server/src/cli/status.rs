@@ -104,7 +104,8 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
 fn not_running(since: Millis, now: Millis) -> String {
     let time = duration(now.saturating_sub(since));
     format!(
-        "The server has not been running for {time}: no machine can report. Start it (`systemctl start slipway-server`).\n"
+        "The server has not been running for {time}: no machine can report. Start it (`systemctl start \
+         slipway-server`).\n"
     )
 }
 

@@ -54,8 +54,8 @@ struct Name {
     is_folder: bool,
 }
 
-/// What is in the file systems of an image with this table and size in bytes. What cannot be read is not known, and that
-/// is no error: the machine judges it.
+/// What is in the file systems of an image with this table and size in bytes. What cannot be read is not known, and
+/// that is no error: the machine judges it.
 pub(super) fn look(table: &Table, len: u64, read: Box<ReadAt>) -> Inside {
     let (found, wait) = mpsc::channel();
     let until = Instant::now() + LONGEST;

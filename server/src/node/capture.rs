@@ -230,7 +230,8 @@ async fn verify(
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;
     drop(locked);
-    tracing::info!(node = capture.node, run = capture.run, name = image.file_name, digest = %image.digest, "disk captured");
+    let (name, digest) = (&image.file_name, &image.digest);
+    tracing::info!(node = capture.node, run = capture.run, name, %digest, "disk captured");
     Ok(image)
 }
 

@@ -40,8 +40,8 @@ pub struct NewNode {
     /// What its machine must prove.
     #[serde(default)]
     pub require: Proof,
-    /// The endorsement keys of its TPM: SHA-256 of SubjectPublicKeyInfo in DER (RFC 5280), as `sha256:` and hexadecimal. No
-    /// machine with another TPM is let in.
+    /// The endorsement keys of its TPM: SHA-256 of SubjectPublicKeyInfo in DER (RFC 5280), as `sha256:` and
+    /// hexadecimal. No machine with another TPM is let in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek: Vec<String>,
 }
@@ -154,8 +154,8 @@ fn valid_identity(given: &Identity) -> Result<Identity, Error> {
         let message = match why {
             Unusable::Malformed => format!("{text:?} is not a {kind} such as {like}"),
             Unusable::Shared => format!(
-                "the {kind} {text:?} is one that many machines have, so it identifies none of them; register the machine \
-                 by {others}"
+                "the {kind} {text:?} is one that many machines have, so it identifies none of them; register the \
+                 machine by {others}"
             ),
         };
         Error::refused(ErrorCode::InvalidRequest, message)
@@ -281,8 +281,8 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     Ok(status)
 }
 
-/// Removes a node that is out of service or was never in service, with its runs and logs. Or forgets the waiting machine
-/// with this claim code, until it asks again.
+/// Removes a node that is out of service or was never in service, with its runs and logs. Or forgets the waiting
+/// machine with this claim code, until it asks again.
 pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if nodes::find(&mut transaction, reference).await?.is_none()
@@ -328,12 +328,12 @@ mod tests {
         assert_eq!(refused(&keys(Some("12"), None, &[])), expect);
         let uuid = "00020003-0004-0005-0006-000700080009";
         let expect = format!(
-            "the UUID {uuid:?} is one that many machines have, so it identifies none of them; register the machine by its \
-             serial number or a MAC address (--serial, --mac)"
+            "the UUID {uuid:?} is one that many machines have, so it identifies none of them; register the machine by \
+             its serial number or a MAC address (--serial, --mac)"
         );
         assert_eq!(refused(&keys(Some(uuid), None, &[])), expect);
-        let expect = "the serial number \"Enter Serial\" is one that many machines have, so it identifies none of them; \
-                      register the machine by its UUID or a MAC address (--uuid, --mac)";
+        let expect = "the serial number \"Enter Serial\" is one that many machines have, so it identifies none of \
+                      them; register the machine by its UUID or a MAC address (--uuid, --mac)";
         assert_eq!(refused(&keys(None, Some("Enter Serial"), &[])), expect);
         assert_eq!(refused(&keys(None, None, &["zz"])), "\"zz\" is not a MAC address such as 52:54:00:12:34:56");
         let expect = "a node needs at least one of UUID, serial number and MAC address";

@@ -1,4 +1,5 @@
-//! Lets machines in: a node by its name, for the first machine that has its identifiers; or one machine by its claim code.
+//! Lets machines in: a node by its name, for the first machine that has its identifiers; or one machine by its claim
+//! code.
 
 use slipway_protocol::{
     ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof, TpmOrigin,
@@ -106,8 +107,8 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
     match claimant.reason {
         // The TPM of a machine that an operator lets in becomes the node's, and is the proof.
         ClaimReason::ProofMissing if !usable => Some(format!(
-            "did not prove what node {label} requires, and has no TPM that it can use{problem}; give it a token made for the \
-             node (`token add --node {label}`), or require less (`node set {label} --require registered`)"
+            "did not prove what node {label} requires, and has no TPM that it can use{problem}; give it a token made \
+             for the node (`token add --node {label}`), or require less (`node set {label} --require registered`)"
         )),
         ClaimReason::BootFilesUnknown => Some(format!(
             "has not started boot files of this site{problem}; let it start slipway.efi, a stick or a disc of \
@@ -117,13 +118,13 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             Some(format!("has a TPM that cannot be trusted{problem}; if you know the TPM, {register}"))
         }
         ClaimReason::TpmRefused => Some(format!(
-            "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it must \
-             do without, require less (`node set {label} --no-ek --require registered`)"
+            "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it \
+             must do without, require less (`node set {label} --no-ek --require registered`)"
         )),
         // A machine shows another TPM, or none, as it likes.
         ClaimReason::TpmReplaced | ClaimReason::TpmMissing if is_registered => Some(format!(
-            "does not have the TPM that was registered for node {label}{problem}; if it was replaced, {register}; if the \
-             machine has none any more, forget it (`node set {label} --no-ek`)"
+            "does not have the TPM that was registered for node {label}{problem}; if it was replaced, {register}; if \
+             the machine has none any more, forget it (`node set {label} --no-ek`)"
         )),
         ClaimReason::TpmMissing if node.require == Proof::Attested => Some(format!(
             "has no TPM that it can use{problem}, and node {label} is to have one; if it must do without, say so first \
@@ -181,8 +182,8 @@ async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String
     let Some(ek) = ek else { return Ok(None) };
     if let Some(other) = nodes::other_with_ek(connection, &node.id, &ek).await? {
         let message = format!(
-            "the machine says that it has the TPM of node {0}; a TPM is in one machine, so if this machine took its place, \
-             forget the TPM there first (`node set {0} --no-ek`)",
+            "the machine says that it has the TPM of node {0}; a TPM is in one machine, so if this machine took its \
+             place, forget the TPM there first (`node set {0} --no-ek`)",
             other.label()
         );
         return Err(Error::refused(ErrorCode::Conflict, message));
@@ -190,8 +191,8 @@ async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String
     Ok(Some(NodeTpm::unproved(vec![ek], TpmOrigin::Release)))
 }
 
-/// What a node goes on being known by, if an operator lets in a machine whose TPM is not as it was. A machine that was held
-/// has not proved what it says of its TPM. If it says that it has the node's, it must prove that one.
+/// What a node goes on being known by, if an operator lets in a machine whose TPM is not as it was. A machine that was
+/// held has not proved what it says of its TPM. If it says that it has the node's, it must prove that one.
 fn accepted(tpm: NodeTpm, reason: ClaimReason, node: &str) -> Option<NodeTpm> {
     match reason {
         ClaimReason::TpmMissing | ClaimReason::TpmReplaced => {

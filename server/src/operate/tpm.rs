@@ -50,8 +50,8 @@ pub(super) async fn registered_tpm(
     for key in &ek {
         if let Some(other) = nodes::other_with_ek(connection, &node.id, key).await? {
             let message = format!(
-                "node {0} is known by a TPM with this endorsement key; a TPM is in one machine, so forget it there first \
-                 (`node set {0} --no-ek`)",
+                "node {0} is known by a TPM with this endorsement key; a TPM is in one machine, so forget it there \
+                 first (`node set {0} --no-ek`)",
                 other.label()
             );
             return Err(Error::refused(ErrorCode::Conflict, message));

@@ -62,7 +62,8 @@ fn quoted(text: &str) -> String {
 
 fn shell(function: &str) -> String {
     format!(
-        "{function}\n# Such as:\n#   slipway_report packages init 0 'installing packages'\n#   slipway_report packages done 100\n\
+        "{function}\n# Such as:\n#   slipway_report packages init 0 'installing packages'\n\
+         #   slipway_report packages done 100\n\
          #   slipway_report packages failed '' '' \"$(tail -n 20 /var/log/packages.log)\"\n"
     )
 }
@@ -106,8 +107,8 @@ fn autoinstall(function: &str) -> String {
     let script: String = script.lines().map(|line| format!("      {line}\n")).collect();
     let call = |arguments: &str| format!("    - sh {FILE} {arguments} || true\n");
     format!(
-        "autoinstall:\n  early-commands:\n    - |\n      umask 077\n      cat >{FILE} <<'slipway' || true\n{script}      slipway\n{}  \
-         late-commands:\n{}  error-commands:\n{}",
+        "autoinstall:\n  early-commands:\n    - |\n      umask 077\n      cat >{FILE} <<'slipway' || true\n\
+         {script}      slipway\n{}  late-commands:\n{}  error-commands:\n{}",
         call("installer init 0 \"the installer has started\""),
         call("installer done 100 \"the system is installed\""),
         call(

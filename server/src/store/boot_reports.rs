@@ -51,13 +51,15 @@ pub struct HostLog<'a> {
 /// Stores a log, and removes the oldest of its kind beyond the limits. The newest one always stays.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
-               ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = excluded.data";
+               ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = \
+               excluded.data";
     let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(now.cast_signed());
     let query = query.bind(log.boot_id).bind(log.run).bind(log.data);
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
     let sql = "DELETE FROM host_logs WHERE node = $1 AND kind = $2 AND at IN (SELECT at FROM \
-               (SELECT at, ROW_NUMBER() OVER (ORDER BY at DESC) AS place, SUM(LENGTH(data)) OVER (ORDER BY at DESC) AS bytes \
-               FROM host_logs WHERE node = $1 AND kind = $2) AS kept WHERE place > $3 OR (place > 1 AND bytes > $4))";
+               (SELECT at, ROW_NUMBER() OVER (ORDER BY at DESC) AS place, SUM(LENGTH(data)) OVER (ORDER BY at DESC) AS \
+               bytes FROM host_logs WHERE node = $1 AND kind = $2) AS kept WHERE place > $3 OR (place > 1 AND bytes > \
+               $4))";
     let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(MAX_LOGS).bind(MAX_LOG_BYTES);
     query.execute(connection).await.map(drop).map_err(database("removing old logs"))
 }

@@ -32,8 +32,8 @@ pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error>
 
 /// Stores a step, replacing one with the same name.
 pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -> Result<(), Error> {
-    let sql = "INSERT INTO loose_steps (run, name, priority, first_at, step_json, logs) VALUES ($1, $2, $3, $4, $5, $6) \
-               ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
+    let sql = "INSERT INTO loose_steps (run, name, priority, first_at, step_json, logs) VALUES ($1, $2, $3, $4, $5, \
+               $6) ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
                logs = excluded.logs";
     let without_logs = ExternalStep { logs: String::new(), ..step.clone() };
     let query = sqlx::query(sql).bind(run).bind(&step.name).bind(i64::from(step.priority));

@@ -60,7 +60,8 @@ async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) ->
 /// The chunks of a node's newest boot, in order of their offsets.
 pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Chunk>, Error> {
     let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
-               (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY first_byte";
+               (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY \
+               first_byte";
     let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading a log"))?;
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }

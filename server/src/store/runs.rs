@@ -58,8 +58,9 @@ impl Run {
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
-    let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, phone_home_json, \
-               created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
+               phone_home_json, created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
+               $11)";
     let done = sqlx::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -87,7 +88,8 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
 /// Stores the parts of a run that change while it is in progress.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
-               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10 WHERE id = $11";
+               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10 WHERE id = \
+               $11";
     let done = sqlx::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))

@@ -336,8 +336,8 @@ async fn a_repaired_machine_is_registered_by_what_changed() {
     waits(&server, &Machine::new(all())).await;
 }
 
-/// A store as the last version without keys left it: a node with an open run, one that runs its system, one known by a MAC
-/// address, and a machine that nobody registered.
+/// A store as the last version without keys left it: a node with an open run, one that runs its system, one known by a
+/// MAC address, and a machine that nobody registered.
 pub async fn old_store(file: &std::path::Path) {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
@@ -375,7 +375,8 @@ pub async fn old_store(file: &std::path::Path) {
         format!("{node}('n3', 'web3', 'registered', TRUE, TRUE, 'ABCDEF', '{{\"macs\":[\"{MAC}\"]}}', 1, NULL)"),
         format!("{node}('n4', NULL, 'held', FALSE, FALSE, 'GHJKMN', '{{\"serial\":\"8\",\"macs\":[]}}', 1, NULL)"),
         format!(
-            "INSERT INTO node_keys VALUES ('uuid', '{UUID}', 'n1'), ('serial', '{SERIAL}', 'n2'), ('mac', '{MAC}', 'n3')"
+            "INSERT INTO node_keys VALUES ('uuid', '{UUID}', 'n1'), ('serial', '{SERIAL}', 'n2'), ('mac', '{MAC}', \
+             'n3')"
         ),
         "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_json, created_at) \
          VALUES ('r1', 'n1', 'running', '[]', '[]', 0, '{}', 1), ('r2', 'n2', 'succeeded', '[]', '[]', 0, '{}', 1)"

@@ -65,7 +65,8 @@ fn what_machines_trust_is_of_no_use_for_another_name() {
     assert!(refused.contains(&expect), "{refused}");
 }
 
-/// What a TLS client of openssl says that trusts one file, and verifies signatures of these kinds. `Err` if it breaks off.
+/// What a TLS client of openssl says that trusts one file, and verifies signatures of these kinds. `Err` if it breaks
+/// off.
 fn handshake(address: &str, trusted: &Path, kinds: &str) -> Option<Result<String, String>> {
     let mut openssl = Command::new("openssl");
     openssl.args(["s_client", "-tls1_2", "-sigalgs", kinds, "-connect", address, "-verify_ip", "127.0.0.1"]);

@@ -10,8 +10,8 @@ use crate::program::{run, succeed};
 use crate::support::TestServer;
 use crate::work::new_run;
 
-/// Makes two partitions, and the folder `$root`. Then `$ext` makes an ext4 file system of that folder in partition 1, and
-/// `$esp` a FAT file system in partition 2.
+/// Makes two partitions, and the folder `$root`. Then `$ext` makes an ext4 file system of that folder in partition 1,
+/// and `$esp` a FAT file system in partition 2.
 const TABLE: &str = "sgdisk --new=1:2048:34815 --typecode=1:8304 --new=2:34816:51199 --typecode=2:ef00 $0 >$0.out
     root=$0.root; mkdir -p $root/etc/cloud/cloud.cfg.d $root/var/lib/cloud $root/boot $root/usr/bin
     echo ID=x >$root/etc/os-release; echo 'users: [default]' >$root/etc/cloud/cloud.cfg

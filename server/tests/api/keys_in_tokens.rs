@@ -221,7 +221,8 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
     });
     bench.judge("db.pem");
 
-    // A wrong PIN is tried once, and again only after the file was written: with the old time, the right one is not tried.
+    // A wrong PIN is tried once, and again only after the file was written: with the old time, the right one is not
+    // tried.
     let write_pin = |pin: &str, at: SystemTime| {
         bench.write("pin", pin);
         fs::File::open(bench.path("pin")).unwrap().set_modified(at).unwrap();

@@ -28,7 +28,8 @@ async fn lines_about_machines_have_the_reason_and_the_node() {
     std::fs::write(&steps, "steps: [{name: leave, action: {reboot: {}}}]\n").unwrap();
     let run = succeed(&data, &["run", "start", "web1", "--workflow", steps.to_str().unwrap()]).trim().to_owned();
     let failure = json!({ "reason": "no disk", "causes": ["it is gone"], "log_tail": [] });
-    let events = json!({ "run": run, "events": [{ "seq": 1, "at": 1, "step": 0, "attempt": 1, "kind": { "failed": failure } }] });
+    let event = json!({ "seq": 1, "at": 1, "step": 0, "attempt": 1, "kind": { "failed": failure } });
+    let events = json!({ "run": run, "events": [event] });
     let post = async |body: &Value| {
         let request = server.client.post(format!("{}/v1/node/events", server.https)).json(body);
         request.bearer_auth(enrolment["jwt"].as_str().unwrap()).send().await.unwrap().status().as_u16()

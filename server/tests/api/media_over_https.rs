@@ -62,7 +62,8 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
 
     let all = json!({
         "url": "https://other.example", "ca": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
-        "token": "s3cret", "require": "token", "proxy": "http://p:1", "no_proxy": "a,b", "consoles": ["ttyS1,115200"], "arguments": ["panic=30"],
+        "token": "s3cret", "require": "token", "proxy": "http://p:1", "no_proxy": "a,b", "consoles": ["ttyS1,115200"],
+        "arguments": ["panic=30"],
         "kinds": ["network", "disc"], "archs": ["x86_64"], "kernel": "generic", "unsigned": true
     });
     let manifest = made(&server, &all).await;

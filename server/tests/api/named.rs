@@ -234,7 +234,8 @@ fn each_shell_completes_commands_and_names() {
         . ./slipway-server.bash
         complete=$(complete -p slipway-server | sed 's/.*-F \([^ ]*\).*/\1/')
         try() {
-            local words=$1; [[ $words == *\  ]] && COMP_WORDS=(slipway-server $words "") || COMP_WORDS=(slipway-server $words)
+            local words=$1
+            [[ $words == *\  ]] && COMP_WORDS=(slipway-server $words "") || COMP_WORDS=(slipway-server $words)
             COMP_CWORD=$((${#COMP_WORDS[@]}-1)); COMPREPLY=()
             $complete slipway-server "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
             unset 'COMP_WORDS[0]' 'COMP_WORDS[COMP_CWORD]'; echo "${COMP_WORDS[@]}" "${COMPREPLY[@]}" | sed 's/^ //'

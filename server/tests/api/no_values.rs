@@ -49,7 +49,9 @@ const BODIES: [(&str, &str, &str, &str); 29] = [
     (
         "POST",
         "/nodes/web1/runs",
-        r#"{"task": {"workflow": {"steps": [{"name": "a", "action": {"erase-disk": {"disk": {"choose": "all", "serial": @}}}}]}}}"#,
+        r#"{"task": {"workflow": {"steps": [
+            {"name": "a", "action": {"erase-disk": {"disk": {"choose": "all", "serial": @}}}}
+        ]}}}"#,
         "task.workflow.steps[0].action.erase-disk.disk.serial",
     ),
     (
@@ -198,8 +200,8 @@ fn options_and_files_have_values() {
     let workflow =
         write("null.yaml", "steps:\n- name: a\n  action:\n    erase-disk:\n      disk: {choose: all, serial: }\n");
     let message = fail(data, &["run", "start", "web1", "--workflow", &workflow]);
-    let expect = "the workflow is not valid: steps[0].action.erase-disk.disk.serial has no value: leave the key out, or \
-                  give it one at line 5, column ";
+    let expect = "the workflow is not valid: steps[0].action.erase-disk.disk.serial has no value: leave the key out, \
+                  or give it one at line 5, column ";
     assert!(message.contains(expect), "{message}");
     let network = write("network.yaml", "interfaces:\n- {name: lan0, mac: \"52:54:00:12:34:56\", dhcp4: }\n");
     let message = fail(data, &["node", "set", "web1", "--network", &network]);

@@ -193,8 +193,8 @@ async fn the_journal_gets_the_fields_natively() {
     let (data, log) = (folder.path().join("data"), folder.path().join("log"));
     let journal = UnixDatagram::bind(folder.path().join("socket")).unwrap();
     journal.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$1\" /run/systemd/journal \
-                  && shift && exec \"$@\"";
+    let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$1\" \
+                  /run/systemd/journal && shift && exec \"$@\"";
     let unshared = |arguments: &[&OsStr]| {
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(folder.path()).args(arguments);

@@ -1,5 +1,5 @@
-//! Each route for nodes and operators in the API's description, with each credential. The routes for tokens of runs, which
-//! read the report first, have tests of their own.
+//! Each route for nodes and operators in the API's description, with each credential. The routes for tokens of runs,
+//! which read the report first, have tests of their own.
 
 use reqwest::{Client, Method, StatusCode};
 use serde_json::Value;

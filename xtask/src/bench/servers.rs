@@ -115,7 +115,8 @@ impl Servers {
             .map(|kind| format!("{kind}_temp_path {folder}/nginx-{kind};"))
             .join(" ");
         let configuration = format!(
-            "user root; worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; events {{}}
+            "user root; worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; \
+             events {{}}
              http {{ access_log off; sendfile on; tcp_nopush on; {scratch}
              server {{ listen 127.0.0.1:{} ssl; ssl_protocols TLSv1.3; root {folder}/www;
              ssl_certificate {folder}/chain.pem; ssl_certificate_key {folder}/data/server.key; }} }}",

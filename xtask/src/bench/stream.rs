@@ -236,8 +236,8 @@ impl Bench {
             Tool::SlipwayServer => write(&own, &[]),
             Tool::Shell => {
                 let script = format!(
-                    "set -o pipefail; curl --silent --show-error --fail --cacert {ca} {nginx} | tee >(sha256sum > {}/sum) \
-                     | {} | dd of={} bs=4M iflag=fullblock oflag=direct conv=fsync status=none",
+                    "set -o pipefail; curl --silent --show-error --fail --cacert {ca} {nginx} | tee >(sha256sum > \
+                     {}/sum) | {} | dd of={} bs=4M iflag=fullblock oflag=direct conv=fsync status=none",
                     self.folder.display(),
                     stream.format.decoder,
                     disk.path

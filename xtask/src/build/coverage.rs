@@ -222,11 +222,15 @@ pub fn parse(table: &str) -> Result<Shares> {
 mod tests {
     use super::*;
 
-    const IDS: &str = "# comment\n8086  Intel\n\t10d3  82574L Gigabit Network Connection\n\t\t8086 a01f  Gigabit Adapter\n\
-        \t2725  Wi-Fi 6E Ethernet Look-alike\n\t1234  Ethernet Controller of tomorrow\n\ta352  SATA Controller [AHCI mode]\n\
-        \t0600  RAID Controller\n\t1229  82557 Ethernet Pro 100\n1000  LSI\n\t00e6  SAS39xx\n9999  Nobody\n\t0001  Ethernet\n\
+    const IDS: &str = "# comment\n8086  Intel\n\t10d3  82574L Gigabit Network Connection\n\
+                       \t\t8086 a01f  Gigabit Adapter\n\
+        \t2725  Wi-Fi 6E Ethernet Look-alike\n\t1234  Ethernet Controller of tomorrow\n\
+        \ta352  SATA Controller [AHCI mode]\n\
+        \t0600  RAID Controller\n\t1229  82557 Ethernet Pro 100\n1000  LSI\n\t00e6  SAS39xx\n9999  Nobody\n\
+        \t0001  Ethernet\n\
         C 02  Network controller\n\t00  Ethernet controller\n";
-    const ALIAS: &str = "alias pci:v00008086d000010D3sv*sd*bc*sc*i* e1000e\nalias pci:v00008086d00001229sv*sd*bc02sc00i* e100\n\
+    const ALIAS: &str = "alias pci:v00008086d000010D3sv*sd*bc*sc*i* e1000e\n\
+                         alias pci:v00008086d00001229sv*sd*bc02sc00i* e100\n\
         alias pci:v*d*sv*sd*bc01sc06i01* ahci\nalias pci:v00001000d000000E6sv*sd*bc*sc*i* mpi3mr\nalias usb:v1 x\n";
 
     #[test]

@@ -32,7 +32,8 @@ const RECIPES: &[Recipe] = &[
         package: "e2fsprogs",
         program: MKE2FS,
         script: "./configure --quiet $HOST --disable-nls --disable-backtrace --disable-debugfs --disable-defrag \
-                 --disable-fuse2fs --disable-imager --disable-resizer --disable-tdb --disable-uuidd LDFLAGS='-static -Wl,--gc-sections'\n\
+                 --disable-fuse2fs --disable-imager --disable-resizer --disable-tdb --disable-uuidd LDFLAGS='-static \
+                 -Wl,--gc-sections'\n\
                  make -j\"$(nproc)\" libs\n\
                  make -C misc mke2fs\n",
         built: "misc/mke2fs",

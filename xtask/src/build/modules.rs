@@ -124,8 +124,10 @@ fn spelled(name: &str) -> String {
 mod tests {
     use super::*;
 
-    const DEP: &str = "kernel/fs/btrfs/btrfs.ko: kernel/lib/xor.ko\nkernel/lib/xor.ko:\nkernel/fs/nls/nls_iso8859-1.ko:\n\
-        kernel/crypto/crc32c_generic.ko:\nkernel/net/intel/igb/igb.ko: kernel/net/dca.ko\nkernel/net/intel/ice/ice.ko:\n\
+    const DEP: &str = "kernel/fs/btrfs/btrfs.ko: kernel/lib/xor.ko\nkernel/lib/xor.ko:\n\
+                       kernel/fs/nls/nls_iso8859-1.ko:\n\
+        kernel/crypto/crc32c_generic.ko:\nkernel/net/intel/igb/igb.ko: kernel/net/dca.ko\n\
+        kernel/net/intel/ice/ice.ko:\n\
         kernel/net/dca.ko:\nkernel/net/other.ko:\n";
     const SOFTDEP: &str = "# comment\nsoftdep btrfs pre: crypto-crc32c pre: sha256\n";
     const ALIAS: &str = "alias pci:v00008086d* igb\nalias crypto-crc32c crc32c_generic\n";

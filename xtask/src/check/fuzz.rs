@@ -213,7 +213,8 @@ mod tests {
                     Done 9 runs in 2 second(s)\nstat::number_of_executed_units: 9\n";
         assert_eq!(summary(said), "9 runs in 2 second(s), 415 edges");
         assert_eq!(broken_by(said), None);
-        let said = "==7== ERROR: libFuzzer: deadly signal\nartifact_prefix='/x/'; Test unit written to /x/crash-1\nBase64: AA==\n";
+        let said = "==7== ERROR: libFuzzer: deadly signal\nartifact_prefix='/x/'; Test unit written to /x/crash-1\n\
+                    Base64: AA==\n";
         assert_eq!(broken_by(said), Some("/x/crash-1"));
     }
 

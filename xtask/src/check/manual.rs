@@ -238,15 +238,20 @@ mod tests {
         let openapi = serde_json::json!({ "components": { "schemas": {
             "A": { "properties": {
                 "mode": { "$ref": "#/components/schemas/Mode", "description": "How." },
-                "inner": { "oneOf": [{ "$ref": "#/components/schemas/B", "description": "More\nof it." }, { "type": "null" }] },
+                "inner": { "oneOf": [
+                    { "$ref": "#/components/schemas/B", "description": "More\nof it." },
+                    { "type": "null" },
+                ] },
                 "name": { "type": "string", "description": "a|b" },
             }, "required": ["name"] },
             "B": { "properties": { "n": { "type": ["integer", "null"], "default": 3, "description": "Number." } } },
             "Mode": { "enum": ["x", "y"], "type": "string" },
         } } });
         let expect = "# A\n<!-- options: A -->\n\n| option | type | meaning |\n|---|---|---|\n\
-                      | `name` | text | a\\|b **Required.** |\n| `inner` | `B` | More of it. |\n| `mode` | `x`, `y` | How. |\n\
-                      \n`B`:\n\n| option | type | meaning |\n|---|---|---|\n| `n` | number | Number. Default: `3`. |\n\n\
+                      | `name` | text | a\\|b **Required.** |\n| `inner` | `B` | More of it. |\n\
+                      | `mode` | `x`, `y` | How. |\n\
+                      \n`B`:\n\n| option | type | meaning |\n|---|---|---|\n| `n` | number | Number. Default: `3`. |\n\
+                      \n\
                       <!-- end of options -->\nafter\n";
         let first = filled("# A\n<!-- options: A -->\nafter\n", &openapi)?;
         assert_eq!(first, expect);

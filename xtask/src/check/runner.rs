@@ -259,11 +259,15 @@ impl Tally {
 mod tests {
     use super::*;
 
-    const PASSED: &str = "\nrunning 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ok\n\nsuccesses:\n\n---- a stdout ----\nhello\n\
-                          not checked: no root\nnot checked: no loop devices\n\n---- c stdout ----\nfine\n\n\nsuccesses:\n    a\n    \
+    const PASSED: &str = "\nrunning 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ok\n\nsuccesses:\n\n\
+                          ---- a stdout ----\nhello\n\
+                          not checked: no root\nnot checked: no loop devices\n\n---- c stdout ----\nfine\n\n\n\
+                          successes:\n    a\n    \
                           b\n    c\n\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\n";
-    const FAILED: &str = "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nnot checked: no root\n\n\n\
-                          successes:\n    a\n\nfailures:\n\n---- b stdout ----\nsuccesses:\nwhy\n\n\nfailures:\n    b\n\n\
+    const FAILED: &str = "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\n\
+                          not checked: no root\n\n\n\
+                          successes:\n    a\n\nfailures:\n\n---- b stdout ----\nsuccesses:\nwhy\n\n\nfailures:\n    b\n\
+                          \n\
                           test result: FAILED. 1 passed; 1 failed; 0 ignored\n";
 
     #[test]

@@ -12,7 +12,8 @@ done
 cp /usr/lib/shim/shimx64.efi.signed "$esp/EFI/BOOT/BOOTX64.EFI"
 cp /usr/lib/shim/shimx64.efi.signed "$esp/EFI/debian/shimx64.efi"
 
-# As grub-install writes it. The menu itself cannot be made without a disk: the machine makes it, before its first start.
+# As grub-install writes it. The menu itself cannot be made without a disk: the machine makes it, before its first
+# start.
 cat > "$esp/EFI/debian/grub.cfg" <<'GRUB'
 search --no-floppy --label root --set=root
 set prefix=($root)'/boot/grub'

@@ -103,7 +103,8 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
         None => format!("its boot files have no {program}"),
     };
     Some(format!(
-        "{must}, which does not have it: {reason}; make the boot files with `slipway-server media build` of this version"
+        "{must}, which does not have it: {reason}; make the boot files with `slipway-server media build` of this \
+         version"
     ))
 }
 

@@ -143,7 +143,8 @@ mod tests {
         check("", "");
         check(
             "LABEL=root /         ext4 errors=remount-ro 0 1\nLABEL=ESP  /boot/efi vfat umask=0077 0 2",
-            "/dev/mapper/root / ext4 errors=remount-ro,x-systemd.growfs 0 1\nLABEL=ESP  /boot/efi vfat umask=0077 0 2\n",
+            "/dev/mapper/root / ext4 errors=remount-ro,x-systemd.growfs 0 1\n\
+             LABEL=ESP  /boot/efi vfat umask=0077 0 2\n",
         );
         check("#UUID=x / ext4 defaults 0 1\n\n", "#UUID=x / ext4 defaults 0 1\n\n");
         check("/dev/vda1 /", "/dev/mapper/root / auto x-systemd.growfs\n");

@@ -25,8 +25,8 @@ fn update(variable: SecureBootVariable) -> SecureBootUpdate {
     SecureBootUpdate::new(variable, variable == Dbx, &signed)
 }
 
-/// Firmware with these variables: it takes updates, unless one is to be refused or forgotten, and leaves Setup Mode when it
-/// is given a PK.
+/// Firmware with these variables: it takes updates, unless one is to be refused or forgotten, and leaves Setup Mode
+/// when it is given a PK.
 struct Made {
     variables: RefCell<BTreeMap<String, Vec<u8>>>,
     refuses: Option<(SecureBootVariable, Errno)>,
@@ -126,8 +126,8 @@ fn a_failure_says_what_was_written_and_what_was_not() {
     check(
         refuses(Kek, Errno::ACCESS),
         &format!(
-            "writing the EFI variable KEK: written before: dbx and db; not written: KEK and PK; {state}: Permission denied \
-             (os error 13): the firmware does not accept signature or time"
+            "writing the EFI variable KEK: written before: dbx and db; not written: KEK and PK; {state}: Permission \
+             denied (os error 13): the firmware does not accept signature or time"
         ),
     );
     let first =

@@ -84,8 +84,8 @@ impl Variables {
         Ok(())
     }
 
-    /// Writes a signed update of a variable: attributes, time, signature and content (8.2.2). The variable then has the content
-    /// alone.
+    /// Writes a signed update of a variable: attributes, time, signature and content (8.2.2). The variable then has the
+    /// content alone.
     pub(crate) fn write_update(&self, name: &str, update: &[u8]) -> io::Result<()> {
         self.store(name, update, |_| {})
     }

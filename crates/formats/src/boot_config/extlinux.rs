@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn every_entry_that_starts_linux_gets_the_arguments() {
-        let menu = "default l0\n\nlabel l0\n\tlinux /boot/vmlinuz-6.1\n\tappend root=x  ro\n\nlabel l0r\n\tlinux /boot/vmlinuz-6.1\n\
+        let menu = "default l0\n\nlabel l0\n\tlinux /boot/vmlinuz-6.1\n\tappend root=x  ro\n\nlabel l0r\n\
+                    \tlinux /boot/vmlinuz-6.1\n\
                     \tappend root=x ro single\nLABEL m\n  KERNEL memtest.bin\n  APPEND b\nlabel h\n kernel hdt.c32\n";
         let expect = "default l0\n\nlabel l0\n\tlinux /boot/vmlinuz-6.1\n\tappend root=x ro a\n\nlabel l0r\n\
                       \tlinux /boot/vmlinuz-6.1\n\tappend root=x ro single\nLABEL m\n  KERNEL memtest.bin\n  APPEND b\n\

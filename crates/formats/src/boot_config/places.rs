@@ -213,8 +213,8 @@ impl BootText {
     }
 }
 
-/// The texts of boot entries and menus, of Xen's configurations, of environment blocks, and the command lines in unified
-/// kernel images and their addons.
+/// The texts of boot entries and menus, of Xen's configurations, of environment blocks, and the command lines in
+/// unified kernel images and their addons.
 pub fn texts<F: BootFiles>(files: &F) -> Result<Vec<BootText>, F::Error> {
     let mut texts = Vec::new();
     let read = |reader, path: String, max| {

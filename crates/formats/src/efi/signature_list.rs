@@ -1,5 +1,5 @@
-//! Lists of what firmware trusts or refuses (UEFI 2.10, section 32.4.1, "Signature Database"): the content of the variables
-//! PK, KEK, db and dbx.
+//! Lists of what firmware trusts or refuses (UEFI 2.10, section 32.4.1, "Signature Database"): the content of the
+//! variables PK, KEK, db and dbx.
 
 use std::mem::size_of;
 

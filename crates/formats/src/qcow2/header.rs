@@ -21,7 +21,8 @@ pub enum HeaderError {
     },
     /// The file ends within the header.
     #[error(
-        "reading the header of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
+        "reading the header of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it \
+         again"
     )]
     Truncated {
         /// Bytes the file has.

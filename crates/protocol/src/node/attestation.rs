@@ -1,8 +1,8 @@
-//! How a machine proves that it has a certain TPM. Its keys go with `POST /v1/enrol`; the server answers with a challenge, and the
-//! machine asks again with the proof.
+//! How a machine proves that it has a certain TPM. Its keys go with `POST /v1/enrol`; the server answers with a
+//! challenge, and the machine asks again with the proof.
 //!
-//! Structures of the TPM are those of the Trusted Platform Module Library, Part 2, in their marshalled form, without the two
-//! bytes of size before a TPM2B.
+//! Structures of the TPM are those of the Trusted Platform Module Library, Part 2, in their marshalled form, without
+//! the two bytes of size before a TPM2B.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The media type of a [`TpmChallenge`].
 pub const CHALLENGE_TYPE: &str = "application/vnd.slipway.tpm-challenge+json";
-/// The registers that a machine's quote is over, of the SHA-256 bank: what the firmware measures (0 to 7), what the kernel's boot
-/// stub does (9), and what a unified kernel image does (11 to 13).
+/// The registers that a machine's quote is over, of the SHA-256 bank: what the firmware measures (0 to 7), what the
+/// kernel's boot stub does (9), and what a unified kernel image does (11 to 13).
 pub const QUOTED_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13];
 /// The largest event log that a machine sends, in bytes.
 pub const MAX_EVENT_LOG_BYTES: usize = 128 << 10;
@@ -45,7 +45,8 @@ pub enum Tpm {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TpmKeys {
-    /// The endorsement key (TPMT_PUBLIC), of the template L-1 (RSA 2048) or L-2 (ECC P-256) of the TCG EK Credential Profile.
+    /// The endorsement key (TPMT_PUBLIC), of the template L-1 (RSA 2048) or L-2 (ECC P-256) of the TCG EK Credential
+    /// Profile.
     pub ek: Blob,
     /// The certificate of its manufacturer for the endorsement key, in DER.
     #[serde(default, skip_serializing_if = "Option::is_none")]

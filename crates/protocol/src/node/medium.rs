@@ -1,5 +1,5 @@
-//! What a boot medium says about itself. The machine that starts from it finds out whether kernel, initramfs and configuration
-//! belong together, before it uses its network.
+//! What a boot medium says about itself. The machine that starts from it finds out whether kernel, initramfs and
+//! configuration belong together, before it uses its network.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! The pack of drivers that the boot image has no room for. The server hands it out among the boot files; an index says where each
-//! driver is in it. The boot image has the digest of the index, and the index that of each piece, so a machine trusts both as far as
-//! it trusts what it booted.
+//! The pack of drivers that the boot image has no room for. The server hands it out among the boot files; an index says
+//! where each driver is in it. The boot image has the digest of the index, and the index that of each piece, so a
+//! machine trusts both as far as it trusts what it booted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,8 @@ pub enum RareDriversError {
         missing: String,
     },
     /// A piece is too large or lies nowhere.
-    #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are taken", piece.size, piece.unpacked)]
+    #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are \
+             taken", piece.size, piece.unpacked)]
     Size {
         /// Module or firmware file.
         name: String,
@@ -96,7 +97,8 @@ pub enum RareDriversError {
 }
 
 impl RareDrivers {
-    /// Whether a machine with this kernel can use it. What passes has plain names, bounded sizes and all that modules need.
+    /// Whether a machine with this kernel can use it. What passes has plain names, bounded sizes and all that modules
+    /// need.
     pub fn check(&self, running: &str) -> Result<(), RareDriversError> {
         if self.release != running {
             return Err(RareDriversError::Release { of_index: self.release.clone(), running: running.to_owned() });

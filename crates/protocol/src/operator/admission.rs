@@ -95,8 +95,8 @@ impl NodeTpm {
         Self { ek, origin, ak: None, certificate: None, has_event_log: false, proved_at: None }
     }
 
-    /// Whether a machine must have it. A machine that was released by its claim code said which one it has; if it does not
-    /// prove any, the node is not known by a TPM.
+    /// Whether a machine must have it. A machine that was released by its claim code said which one it has; if it does
+    /// not prove any, the node is not known by a TPM.
     pub fn is_required(&self) -> bool {
         self.origin == TpmOrigin::Registered || self.proved_at.is_some()
     }
@@ -208,7 +208,8 @@ pub enum ClaimReason {
     EkCertificateBad,
     /// It has the identifiers of a node, and the TPM of another.
     TpmOfAnotherNode,
-    /// It has the identifiers and the TPM of a node that must be attested, but started other boot files than those of the site.
+    /// It has the identifiers and the TPM of a node that must be attested, but started other boot files than those of
+    /// the site.
     BootFilesUnknown,
 }
 

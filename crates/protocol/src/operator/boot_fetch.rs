@@ -39,8 +39,8 @@ pub struct BootFetch {
 pub struct BootFilesFetched {
     /// The files, oldest first.
     pub files: Vec<BootFetch>,
-    /// The time of the last fetch, in milliseconds since 1970. Present if nothing was heard of the machine for 15 minutes
-    /// after it.
+    /// The time of the last fetch, in milliseconds since 1970. Present if nothing was heard of the machine for 15
+    /// minutes after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
 }

@@ -31,8 +31,8 @@ pub struct Inventory {
     /// firmware loaded it over HTTP or HTTPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_from: Option<String>,
-    /// The network cards and storage controllers on the PCI bus that have no driver or whose driver lacks firmware, sorted
-    /// by address.
+    /// The network cards and storage controllers on the PCI bus that have no driver or whose driver lacks firmware,
+    /// sorted by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unserved: Vec<UnservedDevice>,
 }
@@ -165,11 +165,12 @@ pub struct Firmware {
     /// Whether Secure Boot is on or off. Absent if unknown: the machine has a BIOS, or the variable cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
-    /// Whether the firmware is in Setup Mode: it has no platform key, and takes any keys for Secure Boot. Absent if unknown.
+    /// Whether the firmware is in Setup Mode: it has no platform key, and takes any keys for Secure Boot. Absent if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup_mode: Option<bool>,
-    /// The SHA-256 of the certificate of the platform key, in hexadecimal. It says whose keys the firmware has. Absent in
-    /// Setup Mode, or if unknown.
+    /// The SHA-256 of the certificate of the platform key, in hexadecimal. It says whose keys the firmware has. Absent
+    /// in Setup Mode, or if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform_key: Option<String>,
     /// The major version of the TPM (1 or 2). Absent without a TPM.

@@ -1,7 +1,7 @@
 //! Text of others, made safe for a terminal or a log.
 //!
-//! A serial number, an error message or a log may contain what a terminal obeys (ECMA-48 control sequences), what makes a
-//! second line out of one, or what shows characters in another order than they have (Unicode Standard Annex #9). Such
+//! A serial number, an error message or a log may contain what a terminal obeys (ECMA-48 control sequences), what makes
+//! a second line out of one, or what shows characters in another order than they have (Unicode Standard Annex #9). Such
 //! characters are shown as their escapes in Rust, such as `\u{1b}`.
 
 use std::borrow::Cow;

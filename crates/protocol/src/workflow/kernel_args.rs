@@ -165,10 +165,12 @@ mod tests {
                 "cannot add the kernel argument \"\\\"\\\"\": it is empty",
                 &format!("cannot add the kernel argument \"quiet splash\": {space}"),
                 "cannot add the kernel argument \"a\\nb\": it has a control character",
-                "cannot add the kernel argument \"a\\u{fdd1}\": it has a character that Unicode does not allow in texts (U+FDD0 to U+FDEF)",
+                "cannot add the kernel argument \"a\\u{fdd1}\": it has a character that Unicode does not allow in \
+                 texts (U+FDD0 to U+FDEF)",
                 "cannot add the kernel argument \"a=\\\"b\": it has a double quote that is not closed",
                 "cannot add the kernel argument \"--\": it ends the kernel's arguments; what follows it is for init",
-                "cannot add the kernel argument \"-\\\"\\\"-\": it ends the kernel's arguments; what follows it is for init",
+                "cannot add the kernel argument \"-\\\"\\\"-\": it ends the kernel's arguments; what follows it is for \
+                 init",
                 "cannot add the kernel argument \"#a\": it begins with #, as comments do",
             ],
         );

@@ -181,7 +181,9 @@ mod tests {
         let twice = r#"{"partitions": [{"size": "rest", "type": "linux"}, {"size": "rest", "type": "linux"}]}"#;
         check(twice, &["gives the rest of the disk to several"]);
         check(
-            r#"{"partitions": [{"size": "x", "type": "ext4", "uuid": "1", "label": "0123456789012345678901234567890123456"}]}"#,
+            r#"{"partitions": [
+                {"size": "x", "type": "ext4", "uuid": "1", "label": "0123456789012345678901234567890123456"}
+            ]}"#,
             &[
                 "cannot make partition 1: the size \"x\"",
                 "cannot make partition 1: the type \"ext4\" is neither",

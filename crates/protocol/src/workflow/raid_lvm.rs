@@ -311,7 +311,10 @@ mod tests {
             check(&raid(wrong, "raid1", "2"), &[&format!("cannot make array {wrong:?}: a name has at most 28")]);
         }
         check(
-            r#""raids": [{"name": "a", "level": "raid1", "partition": 2}, {"name": "a", "level": "raid1", "partition": 2}]"#,
+            r#""raids": [
+                {"name": "a", "level": "raid1", "partition": 2},
+                {"name": "a", "level": "raid1", "partition": 2}
+            ]"#,
             &[
                 "cannot make array \"a\": partition 2 is already used by something else",
                 "cannot make array \"a\": an earlier array has the same name",

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The most bytes of an update. Firmware takes about half of that.
 const MAX_UPDATE: usize = 64 << 10;
-/// Bytes of EFI_TIME, which begins an update (UEFI 2.10, section 8.2.2). The length of the signature, which includes itself,
-/// follows.
+/// Bytes of EFI_TIME, which begins an update (UEFI 2.10, section 8.2.2). The length of the signature, which includes
+/// itself, follows.
 const TIME: usize = 16;
 
 /// The options of `enrol-secure-boot`. The action gives the firmware keys for Secure Boot, or replaces them.
@@ -17,8 +17,8 @@ const TIME: usize = 16;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnrolSecureBoot {
-    /// The signed updates of the firmware's variables, in the order `dbx`, `db`, `KEK`, `PK`, each at most once. Without
-    /// them, the server fills in those of its own keys.
+    /// The signed updates of the firmware's variables, in the order `dbx`, `db`, `KEK`, `PK`, each at most once.
+    /// Without them, the server fills in those of its own keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<SecureBootUpdate>,
 }
@@ -37,8 +37,8 @@ pub struct SecureBootUpdate {
     pub data: String,
 }
 
-/// A variable of Secure Boot. They are ordered as a machine in Setup Mode takes them: `PK` is last, because it ends Setup
-/// Mode.
+/// A variable of Secure Boot. They are ordered as a machine in Setup Mode takes them: `PK` is last, because it ends
+/// Setup Mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SecureBootVariable {

@@ -136,8 +136,8 @@ mod tests {
         };
         check(seed(SeedPlace::Auto, " {\"ignition\": {}}", None), &[]);
         check(seed(SeedPlace::Root, "#cloud-config\n{a: 1}", Some("#!/bin/sh")), &[]);
-        let foreign = "has vendor_data or network_config, which Ignition does not support: put this into its config, and \
-                       give the node no network";
+        let foreign = "has vendor_data or network_config, which Ignition does not support: put this into its config, \
+                       and give the node no network";
         check(seed(SeedPlace::Auto, "{}", Some("#!/bin/sh")), &[foreign]);
         check(seed(SeedPlace::Ignition, "", None), &["has user_data that is not an Ignition config"]);
         let unknown = "has an Ignition config as its user_data, which cloud-init does not know";

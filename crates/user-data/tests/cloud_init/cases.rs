@@ -43,9 +43,12 @@ const COME_BACK: &[(&str, &str)] = &[
     ("version directive of later YAML", "#cloud-config\n%YAML 1.2\n---\na: 1\n"),
     (
         "times and numbers",
-        "#cloud-config\na: 2024-02-29\nb: [2024-2-30, 1999-12-31T23:59:59.5 +5:30, 2024-01-01 1:02:03Z, 2024-13-01 x, 0b_1, -0x_f]\n\
-         c: ! 1\nd: [!!int '-1:30', !!int 0o17, !!int 0x_1F, !!float 1.5e-3, !!float '.5', !!float -.INF, !!float 1:30.5]\n\
-         e: [!!bool oN, !!null x, !!binary 'Y Q==!', !!binary '', !!timestamp 2024-2-3, !!timestamp '2024-02-03 1:02:03.25-1']\n",
+        "#cloud-config\na: 2024-02-29\nb: [2024-2-30, 1999-12-31T23:59:59.5 +5:30, 2024-01-01 1:02:03Z, 2024-13-01 x, \
+         0b_1, -0x_f]\n\
+         c: ! 1\nd: [!!int '-1:30', !!int 0o17, !!int 0x_1F, !!float 1.5e-3, !!float '.5', !!float -.INF, !!float \
+         1:30.5]\n\
+         e: [!!bool oN, !!null x, !!binary 'Y Q==!', !!binary '', !!timestamp 2024-2-3, !!timestamp '2024-02-03 \
+         1:02:03.25-1']\n",
     ),
     (
         "merged by aliases",
@@ -60,7 +63,8 @@ const COME_BACK: &[(&str, &str)] = &[
     ("what is merged in lines", "#cloud-config\n<<:\n  a: 1\n  b:\n  - c\nd: 2\n"),
     (
         "quotes that go on in any column",
-        "#cloud-config\na: \"one\ntwo\"\n# it's\nb:\n  c: 'it''s\n\n\tx' # \"\n  d: [\"x\\\n\ty\", z]\ne: it's \"f\ng: \"\\\"\nh\n...i\"\n",
+        "#cloud-config\na: \"one\ntwo\"\n# it's\nb:\n  c: 'it''s\n\n\tx' # \"\n  d: [\"x\\\n\ty\", z]\ne: it's \"f\n\
+         g: \"\\\"\nh\n...i\"\n",
     ),
     ("tabs where they may be", "#cloud-config\na: 'x\ty' # c\td\nb: |\n  \tx\nc: \"\t\"\n#\te\n"),
     ("one more mime-version in a comment", "#cloud-config\n# MIME-Version: 1.0\na: 1\n"),
@@ -88,7 +92,8 @@ const COME_BACK: &[(&str, &str)] = &[
     ("archive indented", "#cloud-config-archive\n  - content: |\n      #cloud-config\n      a: 1\n    filename: x\n"),
     (
         "archive with other fields",
-        "#cloud-config-archive\n- {content: '#!/bin/sh', filename: 1, launch-index: 0, X-Y: z, 'no': null, type: }\n- 12\n- [a]\n",
+        "#cloud-config-archive\n- {content: '#!/bin/sh', filename: 1, launch-index: 0, X-Y: z, 'no': null, type: }\n\
+         - 12\n- [a]\n",
     ),
     ("archive in brackets", "#cloud-config-archive\n[{\"content\": \"#cloud-config\\na: 1\\n\"}, \"#!/bin/sh\"]\n"),
     (
@@ -121,9 +126,10 @@ const COME_BACK: &[(&str, &str)] = &[
     ("template of lines", "TEMPLATE\na: |\n  {{ ds.meta_data.lines | indent(2) }}\n"),
     (
         "message",
-        "Content-Type: multipart/mixed; boundary=\"=B=\"\nMIME-Version: 1.0\n\npreamble\n--=B=\nContent-Type: text/cloud-config\n\n\
-         #cloud-config\na: 1\n--=B=\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\nContent-Disposition: attachment; \
-         filename=\"x.sh\"\n\n#!/bin/sh\ntrue\n--=B=--\nepilogue\n",
+        "Content-Type: multipart/mixed; boundary=\"=B=\"\nMIME-Version: 1.0\n\npreamble\n--=B=\n\
+         Content-Type: text/cloud-config\n\n\
+         #cloud-config\na: 1\n--=B=\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\n\
+         Content-Disposition: attachment; filename=\"x.sh\"\n\n#!/bin/sh\ntrue\n--=B=--\nepilogue\n",
     ),
     (
         "message in base64",
@@ -226,7 +232,8 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     (
         "archive of merged parts",
-        "#cloud-config-archive\n- &d {type: text/x-shellscript, content: \"#!/bin/sh\"}\n- <<: *d\n  content: \"phone_home: 1\"\n",
+        "#cloud-config-archive\n- &d {type: text/x-shellscript, content: \"#!/bin/sh\"}\n\
+         - <<: *d\n  content: \"phone_home: 1\"\n",
     ),
     ("message without anything", "MIXED; boundary=a:b"),
     ("merged by nothing cloud-init knows", "#cloud-config\nmerge_how: x\na: 1\n"),
@@ -309,12 +316,14 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\n? [a]\n: b\n", "2:3: ", "a list or a mapping as a key"),
         ("#cloud-config\n{a: 1, {b: 1}: 2}\n", "2:8: ", "a list or a mapping as a key"),
         (
-            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=''b; boundary*0=b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=''b; boundary*0=b\n\n--b\n\n#cloud-config\n\
+             a: 1\n--b--\n",
             "1:1: ",
             "has no boundary",
         ),
         (
-            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=utf-16''b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=utf-16''b\n\n--b\n\n#cloud-config\na: 1\n\
+             --b--\n",
             "1:1: ",
             "has no boundary",
         ),
@@ -347,34 +356,40 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("MIXED; boundary=b\n\n--b\n\n#cloud-config\n- a\n--b--\n", "7:1: ", "is a list"),
         ("MIXED; boundary=b\n\n--b\nContent-Type: text/plain\n\nhello\n--b--\n", "7:1: ", "does not recognise"),
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg==\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg==\n\
+             --b--\n",
             "8:1: ",
             "because of line 1, column 1 of it: the root of the document is a list",
         ),
         // The same without its last `=`, which Python adds.
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg\n\
+             --b--\n",
             "8:1: ",
             "because of line 1, column 1 of it: the root of the document is a list",
         ),
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhC\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhC\n\
+             --b--\n",
             "8:1: ",
             "of it: it is not in base64, as its header says",
         ),
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n!/bin/sh\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n!/bin/sh\n\
+             --b--\n",
             "8:1: ",
             "of it: it is not in base64, as its header says",
         ),
         // A cloud-config in Latin-1.
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nI2Nsb3VkLWNvbmZpZwphOiDkCg==\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n\
+             I2Nsb3VkLWNvbmZpZwphOiDkCg==\n--b--\n",
             "8:1: ",
             "of it: it is not text in UTF-8",
         ),
         (
-            "MIXED; boundary=b\n\n--b\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\nH4sIAAAA\n--b--\n",
+            "MIXED; boundary=b\n\n--b\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\nH4sIAAAA\n\
+             --b--\n",
             "8:1: ",
             "cannot be unpacked",
         ),

@@ -1,7 +1,8 @@
 //! Texts damaged by bytes, lines and YAML words. The same seed gives the same damage.
 
 /// Words with a meaning in YAML, jinja or messages, with "§" between them.
-const WORDS: &str = "*x§&x §&y.z §<<: *x\n§<<: §<<§=§? §?§: §:§- §-§, §[§]§{§}§{}§|\n§>-\n§|2\n§'§\"§''§\\§#§ # §%§@§`§! §!§\
+const WORDS: &str = "*x§&x §&y.z §<<: *x\n§<<: §<<§=§? §?§: §:§- §-§, §[§]§{§}§{}§|\n§>-\n§|2\n\
+                     §'§\"§''§\\§#§ # §%§@§`§! §!§\
     !!int §!!str§!!binary §!!set §!!omap §!<tag:yaml.org,2002:float> §!x §~§yes§1§1:30§0b_§2024-02-30§\
     2024-1-1 1:1:60§.nan§\t§ §  §\n§\n §\n  §\n\n§\r§\r\n§---\n§--- §...\n§...§%YAML 1.1\n§%TAG ! x\n§a: §\
     a: &x 1\n§a: &x {b: 1}\n§[a, b]: §{a: b}§phone_home: 1\n§phone_home§\u{85}§\u{2028}§\u{feff}§\u{7f}§\0§ü§\

@@ -13,7 +13,8 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("version: 2\r\nethernets: {eth0: {addresses: [192.0.2.5/24, '2001:db8::5/64'], gateway4: 192.0.2.1}}\r\n", "used"),
     ("version: 2\nethernets: {a: {addresses: [192.0.2.5], nameservers: {addresses: 192.0.2.1}}}\n", "used"),
     (
-        "version: 2\nethernets: {a: {addresses: [192.0.2.5/255.255.255.0], routes: [{to: 0.0.0.0/0, via: 192.0.2.1}]}}\n",
+        "version: 2\nethernets: {a: {addresses: [192.0.2.5/255.255.255.0], routes: [{to: 0.0.0.0/0, via: \
+         192.0.2.1}]}}\n",
         "used",
     ),
     ("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}, set-name: a, dhcp6: true}}\n", "used"),
@@ -34,10 +35,13 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("version: 2\ntunnels: {t: {mode: gre, local: 192.0.2.5, remote: 192.0.2.6}}\n", "passed on"),
     ("version: 1\nconfig: [{type: physical, name: eth0, subnets: [{type: dhcp}]}]\n", "used"),
     (
-        "version: 1\nconfig:\n- type: physical\n  name: eth0\n  mac_address: '52:54:00:12:34:56'\n  subnets:\n  - type: static\n    \
-         address: 192.0.2.5\n    netmask: 255.255.255.0\n    gateway: 192.0.2.1\n    dns_nameservers: [192.0.2.1]\n    routes:\n    \
-         - {network: 198.51.100.0, netmask: 255.255.255.0, gateway: 192.0.2.9, metric: 3}\n- {type: nameserver, address: \
-         192.0.2.1, interface: eth0}\n- {type: route, destination: 203.0.113.0/24, gateway: 192.0.2.1}\n",
+        "version: 1\nconfig:\n- type: physical\n  name: eth0\n  mac_address: '52:54:00:12:34:56'\n  subnets:\n  - \
+         type: static\n    \
+         address: 192.0.2.5\n    netmask: 255.255.255.0\n    gateway: 192.0.2.1\n    dns_nameservers: [192.0.2.1]\n    \
+         routes:\n    \
+         - {network: 198.51.100.0, netmask: 255.255.255.0, gateway: 192.0.2.9, metric: 3}\n\
+         - {type: nameserver, address: 192.0.2.1, interface: eth0}\n\
+         - {type: route, destination: 203.0.113.0/24, gateway: 192.0.2.1}\n",
         "used",
     ),
     ("version: 1\nconfig: [{type: bond, name: b, bond_interfaces: [c], params: {bond-mode: 1}}]\n", "used"),

@@ -26,7 +26,8 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
     write!(stderr, "{}\n{content}", line(&description(found))).context("showing what would be lost")?;
     if !std::io::stdin().is_terminal() {
         bail!(
-            "asking whether to overwrite {what}: standard input is not a terminal; give --yes to continue without asking"
+            "asking whether to overwrite {what}: standard input is not a terminal; give --yes to continue without \
+             asking"
         );
     }
     write!(stderr, "everything on {} will be lost; type \"yes\" to continue: ", line(what))

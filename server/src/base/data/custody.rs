@@ -80,8 +80,8 @@ impl DataDir {
             return Ok(());
         }
         let message = format!(
-            "{:?} is {}: restore it from a backup, or make a new one with `head -c 32 /dev/urandom | base64 | install -m \
-             600 /dev/stdin {}`; then nodes must enrol again, and metadata URLs no longer work",
+            "{:?} is {}: restore it from a backup, or make a new one with `head -c 32 /dev/urandom | base64 | install \
+             -m 600 /dev/stdin {}`; then nodes must enrol again, and metadata URLs no longer work",
             self.path("jwt.key"),
             if key.is_some() { "too short for a key" } else { "missing" },
             self.path("jwt.key").display()
@@ -138,8 +138,8 @@ pub fn check_apart(data: &Path, boot: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "the boot folder {boot:?} and the data folder {data:?} must be apart: anybody can fetch boot files, and the data \
-         folder holds keys; give another folder with --boot"
+        "the boot folder {boot:?} and the data folder {data:?} must be apart: anybody can fetch boot files, and the \
+         data folder holds keys; give another folder with --boot"
     );
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }

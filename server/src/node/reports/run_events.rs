@@ -205,7 +205,8 @@ fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
     match batch.events.last() {
         Some(event) if event.seq.saturating_sub(last) > MAX_SEQ_GAP => {
             let message = format!(
-                "event {} comes too far after event {last}, the last one stored; its number may be at most {MAX_SEQ_GAP} higher",
+                "event {} comes too far after event {last}, the last one stored; its number may be at most \
+                 {MAX_SEQ_GAP} higher",
                 event.seq
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))

@@ -1,8 +1,8 @@
 # slipway_report NAME [STATUS [PERCENT [LABEL [LOGS [PRIORITY]]]]]
-# reports a step of this installation to slipway. STATUS is init, done or failed. An empty argument changes nothing. NAME is cut
-# after 62 bytes, LABEL after 200. Steps with a lower PRIORITY are shown first; the default is 100. The function prints nothing,
-# takes at most ten seconds and always returns 0, so that it never stops its caller. To see why nothing arrives, set
-# SLIPWAY_REPORT_LOG to a file: the output of the sending program is appended to it.
+# reports a step of this installation to slipway. STATUS is init, done or failed. An empty argument changes nothing.
+# NAME is cut after 62 bytes, LABEL after 200. Steps with a lower PRIORITY are shown first; the default is 100. The
+# function prints nothing, takes at most ten seconds and always returns 0, so that it never stops its caller. To see why
+# nothing arrives, set SLIPWAY_REPORT_LOG to a file: the output of the sending program is appended to it.
 slipway_report() {
     (
         set +eu
@@ -26,8 +26,8 @@ slipway_report() {
         field logs "$(printf '%s' "${5:-}" | tail -c 8000)"
         field priority "${6:-}"
         work=$(mktemp -d "${TMPDIR:-/tmp}/slipway.XXXXXX") || exit 0
-        # Files, because every user can read program arguments. If the disk is too full for the body, writing the CA fails
-        # too, and nothing is sent.
+        # Files, because every user can read program arguments. If the disk is too full for the body, writing the CA
+        # fails too, and nothing is sent.
         printf '%s' "$body" >"$work/body"
         printf '%s\n' "$ca" >"$work/ca"
         : >"$work/request"
@@ -43,9 +43,9 @@ slipway_report() {
                 --output-document=/dev/null --tries=1 --timeout=4 --max-redirect=0 --post-file="$work/body" "$url"
         else
             # Only busybox is left. Its wget cannot verify with a CA, so openssl sends the request.
-            printf 'POST %s HTTP/1.0\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n%s' \
-                '@PATH@' '@ADDRESS@' "$token" application/x-www-form-urlencoded "$(($(printf '%s' "$body" | wc -c)))" \
-                "$body" >"$work/request"
+            printf 'POST %s HTTP/1.0\r\nHost: %s\r\nAuthorization: Bearer %s\r\n%s\r\nContent-Length: %s\r\n\r\n%s' \
+                '@PATH@' '@ADDRESS@' "$token" 'Content-Type: application/x-www-form-urlencoded' \
+                "$(($(printf '%s' "$body" | wc -c)))" "$body" >"$work/request"
             set -- openssl s_client -quiet -connect '@ADDRESS@' -CAfile "$work/ca" -verify_return_error @VERIFY@
         fi
         "$@" <"$work/request" >"$said" 2>&1 &
@@ -58,7 +58,8 @@ slipway_report() {
         wait "$!"
         status=$?
         if [ "$said" != /dev/null ]; then
-            { printf 'slipway_report: %s ended with status %s\n' "$1" "$status"; tail -c 4000 "$said"; } >>"$SLIPWAY_REPORT_LOG"
+            { printf 'slipway_report: %s ended with status %s\n' "$1" "$status"; tail -c 4000 "$said"; } \
+                >>"$SLIPWAY_REPORT_LOG"
         fi
         rm -rf "$work"
     ) </dev/null >/dev/null 2>&1 || :

@@ -108,9 +108,12 @@ mod tests {
         let expect = json!({
             "version": 2,
             "ethernets": {"nic0": none("52:54:00:00:00:01", "nic0"), "nic1": nic1, "nic2": nic2},
-            "bonds": {"bond0": {"interfaces": ["nic0", "nic1"], "parameters": parameters, "dhcp4": false, "dhcp6": false}},
+            "bonds": {
+                "bond0": {"interfaces": ["nic0", "nic1"], "parameters": parameters, "dhcp4": false, "dhcp6": false},
+            },
             "vlans": {"bond0.7": {
-                "link": "bond0", "id": 7, "dhcp4": false, "dhcp6": false, "addresses": ["192.0.2.5/24", "2001:db8::5/64"],
+                "link": "bond0", "id": 7, "dhcp4": false, "dhcp6": false,
+                "addresses": ["192.0.2.5/24", "2001:db8::5/64"],
                 "gateway4": "192.0.2.1", "gateway6": "fe80::1", "nameservers": names,
             }},
         });

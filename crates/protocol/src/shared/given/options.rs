@@ -1,5 +1,5 @@
-//! Options and arguments of a command line. One that was given without a value, such as an empty variable of a script, is
-//! refused.
+//! Options and arguments of a command line. One that was given without a value, such as an empty variable of a script,
+//! is refused.
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};

@@ -134,9 +134,10 @@ impl utoipa::PartialSchema for SizeHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
         let number = "[0-9]{1,18}";
-        let text = text.pattern(Some(format!(
-            r"^\s*((==|!=|[<>]?=|[<>])?\s*{number}|<or>\s+{number}(\s+<or>\s+{number})*|<range-in>\s*[\[(]\s*{number}\s+{number}\s*[\])])\s*$"
-        )));
+        let compared = format!(r"(==|!=|[<>]?=|[<>])?\s*{number}");
+        let one_of = format!(r"<or>\s+{number}(\s+<or>\s+{number})*");
+        let between = format!(r"<range-in>\s*[\[(]\s*{number}\s+{number}\s*[\])]");
+        let text = text.pattern(Some(format!(r"^\s*({compared}|{one_of}|{between})\s*$")));
         let either = utoipa::openapi::schema::OneOfBuilder::new().item(u64::schema()).item(text);
         utoipa::openapi::schema::Schema::from(either).into()
     }

@@ -23,7 +23,9 @@ fn what_ignition_refuses_is_refused() {
         ("ignition", json!({"proxy": {"httpProxy": "foo"}}), "ignition.proxy.httpProxy in the config needs a URL"),
         (
             "ignition",
-            json!({"security": {"tls": {"certificateAuthorities": [{"source": "https://a"}, {"source": "https://a"}]}}}),
+            json!({"security": {"tls": {
+                "certificateAuthorities": [{"source": "https://a"}, {"source": "https://a"}],
+            }}}),
             "ignition.security.tls.certificateAuthorities[1] in the config has a source again",
         ),
         (
@@ -75,7 +77,10 @@ fn what_ignition_refuses_is_refused() {
         ),
         (
             "storage",
-            json!({"disks": [{"device": "/a", "partitions": [{"number": 1, "startMiB": 1, "sizeMiB": 10}, {"number": 2, "startMiB": 5, "sizeMiB": 10}]}]}),
+            json!({"disks": [{"device": "/a", "partitions": [
+                {"number": 1, "startMiB": 1, "sizeMiB": 10},
+                {"number": 2, "startMiB": 5, "sizeMiB": 10},
+            ]}]}),
             "storage.disks[0].partitions[1] in the config overlaps",
         ),
         (
@@ -157,7 +162,11 @@ fn what_ignition_refuses_is_refused() {
 #[test]
 fn what_ignition_takes_is_taken() {
     let config = json!({
-        "ignition": {"version": "3.3.0", "config": {"merge": [{"source": "https://a/b"}]}, "timeouts": {"httpTotal": 5}},
+        "ignition": {
+            "version": "3.3.0",
+            "config": {"merge": [{"source": "https://a/b"}]},
+            "timeouts": {"httpTotal": 5},
+        },
         "unknown": 1,
         "storage": {
             "disks": [{"device": "/dev/sda", "partitions": [{"label": "a"}, {"number": 2, "startMiB": 0}]}],

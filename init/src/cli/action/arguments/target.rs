@@ -237,7 +237,9 @@ pub(super) fn encrypt(given: EncryptArguments) -> Result<ByHand> {
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["delete", "replace", "append_if_missing", "append"])))]
+#[command(group(
+    ArgGroup::new("change").required(true).multiple(true).args(["delete", "replace", "append_if_missing", "append"])
+))]
 pub(super) struct KernelArgsArguments {
     #[command(flatten)]
     target: InstalledDisk,

@@ -119,7 +119,10 @@ fn interfaces_are_known_and_used_once() {
         check(one(serde_json::json!({"name": name})), &["is not a valid interface name"]);
     }
     for id in [0, 4095] {
-        let vlan = serde_json::json!([{"name": "a", "mac": "52:54:00:00:00:01"}, {"name": "b", "vlan": {"of": "a", "id": id}}]);
+        let vlan = serde_json::json!([
+            {"name": "a", "mac": "52:54:00:00:00:01"},
+            {"name": "b", "vlan": {"of": "a", "id": id}},
+        ]);
         check(serde_json::json!({"interfaces": vlan}), &["1 to 4094"]);
     }
     check(one(serde_json::json!({"vlan": {"of": "lan0", "id": 0}})), &["exactly one", "1 to 4094", "a VLAN itself"]);
