@@ -279,7 +279,7 @@ fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
         bench.path(name)
     };
     let db = Certificate::from_der(&fs::read(export("keys").join("db.cer")).unwrap()).unwrap();
-    assert_eq!((signer.subject.as_str(), signer.certificate_sha256), (db.subject(), slipway_parts::hex(&db.sha256())));
+    assert_eq!((signer.subject.as_str(), signer.certificate_sha256), (db.subject(), hex(&db.sha256())));
     let first = bench.program();
     authenticode::verify(&first, std::slice::from_ref(&db)).unwrap();
     assert!(bench.build(&["--unsigned"]).signed_by.is_none());
