@@ -125,7 +125,7 @@ pub async fn run(config: Config) -> Result<()> {
     loop {
         for (name, mac) in links::hardware() {
             if known.insert(name.clone()) {
-                let setups = plan::setups(config.network.as_ref(), &mac);
+                let setups = plan::setups(config.machine.network.as_ref(), &mac);
                 if setups.is_empty() {
                     info!("{name}: not used, because the network settings do not name {mac}");
                 }

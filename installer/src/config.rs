@@ -8,14 +8,15 @@
 
 mod yaml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
+use serde::de::value::{Error as Wrong, MapDeserializer};
+use serde::{Deserialize as _, Serialize};
 use slipway_protocol::node::boot_settings;
-use slipway_protocol::shared::given::{self, Rule, is_blank};
-use slipway_protocol::shared::network;
-use slipway_protocol::{Network, Proof, Proxy, Secret};
+use slipway_protocol::shared::given::is_blank;
+use slipway_protocol::{BootSettings, MachineSettings, Proof, Proxy};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
@@ -25,11 +26,6 @@ use crate::drivers::command_line;
 pub const BAKED: &str = "/etc/slipway/config.yaml";
 /// The settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
 const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
-/// The keys that only what is signed may set. The loader's server is good for nothing without a signed CA, and nobody may
-/// ask for less proof.
-const SIGNED: [&str; 3] = ["server", "ca", "require"];
-/// All keys.
-const KEYS: [&str; 7] = ["server", "ca", "token", "network", "require", "proxy", "no_proxy"];
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
 const LOADER: &str = "the URL that the boot image was loaded from";
@@ -39,25 +35,22 @@ const LARGEST: u64 = 1 << 20;
 /// The merged configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Key `server`: base URL of the server, `https` only.
+    /// Base URL of the server, `https` only.
     pub server: Url,
-    /// Key `ca`: PEM certificates of CAs that may sign the server's. Nothing else is trusted.
+    /// PEM certificates of CAs that may sign the server's. Nothing else is trusted.
     pub ca: String,
-    /// Key `token`: bootstrap token.
-    pub token: Option<Secret>,
-    /// Key `network`: the network of the boot image, as JSON. None is DHCP and router advertisements on each interface.
-    pub network: Option<Network>,
-    /// Key `require`: what the machine must have before it sends anything to the server.
+    /// What the machine must have before it sends anything to the server.
     pub require: Proof,
-    /// Keys `proxy` and `no_proxy`: the HTTP proxy to the server and to images. None is that of the environment, in
-    /// which PID 1 names none.
+    /// The HTTP proxy to the server and to images. None is that of the environment, in which PID 1 names none.
     pub proxy: Option<Proxy>,
+    /// What may differ from machine to machine. The proxy's keys are among it too.
+    pub machine: MachineSettings,
 }
 
 impl Config {
     /// Where a server is and how to recognise it, and nothing else.
     pub fn new(server: Url, ca: String) -> Self {
-        Self { server, ca, token: None, network: None, require: Proof::default(), proxy: None }
+        Self { server, ca, require: Proof::default(), proxy: None, machine: MachineSettings::default() }
     }
 }
 
@@ -126,7 +119,7 @@ pub enum ConfigError {
     #[error("{key} from {place} is {value:?}, which {wrong}")]
     Value {
         /// The key.
-        key: &'static str,
+        key: String,
         /// Where it was set.
         place: String,
         /// The value.
@@ -188,16 +181,23 @@ pub fn from_command_line(text: &str) -> Result<Source, ConfigError> {
 
 fn from_words(place: &str, words: &[String]) -> Result<Source, ConfigError> {
     let mut source = Source { place: place.to_owned(), values: BTreeMap::new() };
+    let known = keys_of::<BootSettings>();
     for (key, value) in words.iter().filter_map(|word| key_and_value(word)) {
         match source.values.insert(key.clone(), value.clone()) {
             // Loaders may add what is there already.
-            Some(earlier) if earlier != value && KEYS.contains(&&*key) => {
+            Some(earlier) if earlier != value && known.contains(&key) => {
                 return Err(ConfigError::Twice { key, place: source.place });
             }
             _ => {}
         }
     }
     Ok(source)
+}
+
+/// The names of settings. Each is in the JSON of the type, whether it has a value or not.
+fn keys_of<T: Default + Serialize>() -> BTreeSet<String> {
+    let json = serde_json::to_value(T::default()).unwrap_or_default();
+    json.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
 }
 
 fn key_and_value(word: &str) -> Option<(String, String)> {
@@ -222,6 +222,7 @@ fn from_fw_cfg(folder: &Path) -> Source {
 /// Merges the sources, later ones over earlier ones. On a machine that is locked down, and on one whose boot image requires a
 /// TPM, only the file in the initramfs says where the server is, what to trust and what to require.
 pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<String>), ConfigError> {
+    let (known, of_machine) = (keys_of::<BootSettings>(), keys_of::<MachineSettings>());
     let mut warnings = Vec::new();
     let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let baked = sources.iter().find(|source| source.place == BAKED);
@@ -233,17 +234,18 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
-            if !KEYS.contains(&key.as_str()) {
+            if !known.contains(key) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
             let is_signed = source.place == BAKED || source.place == LOADER;
+            // The loader's server is good for nothing without a signed CA, and nobody may ask for less proof.
             let why_ignored = match (is_locked_down, is_attested) {
-                _ if is_signed || !SIGNED.contains(&key.as_str()) => None,
+                _ if is_signed || of_machine.contains(key) => None,
                 (true, _) => Some("Secure Boot is on, so only what is signed says it"),
                 // A TPM confirms what is in the boot image. Of most other sources it knows nothing.
                 (_, true) => Some("the boot image requires a TPM, so only the image says it"),
-                _ if source.place == OF_MACHINE => Some("only a token and a network are for one machine"),
+                _ if source.place == OF_MACHINE => Some("it is not a setting of one machine"),
                 _ => None,
             };
             if let Some(why) = why_ignored {
@@ -262,79 +264,44 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             found.insert(key, (&source.place, value));
         }
     }
-    let required = |key: &'static str| found.get(key).copied().ok_or(ConfigError::Missing { key });
-    let (place, value) = required("server")?;
-    let server = parse_server(place, value)?;
-    let (place, ca) = required("ca")?;
-    boot_settings::check_ca(ca).map_err(|wrong| {
-        let value = ca.chars().take(40).collect();
-        ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong }
-    })?;
-    let token = found.get("token").map(|(_, value)| Secret::from((*value).to_owned()));
-    let require = match found.get("require") {
-        Some((place, value)) => parse_require(place, value)?,
-        None => Proof::default(),
-    };
-    if let (Proof::Token, None, Some((place, _))) = (require, &token, found.get("require")) {
+    if let Some(key) = ["server", "ca"].into_iter().find(|key| !found.contains_key(key)) {
+        return Err(ConfigError::Missing { key });
+    }
+    let mut settings = read(&found)?;
+    if let (Proof::Token, None, Some((place, _))) = (settings.require, &settings.machine.token, found.get("require")) {
         return Err(ConfigError::NoToken { place: (*place).to_owned() });
     }
-    let network = found.get("network").map(|(place, value)| parse_network(place, value)).transpose()?;
-    let proxy = found.get("proxy").map(|proxy| parse_proxy(*proxy, found.get("no_proxy").copied())).transpose()?;
-    if let (None, Some((place, _))) = (&proxy, found.get("no_proxy")) {
+    if let (None, Some((place, _))) = (&settings.machine.proxy, found.get("no_proxy")) {
         warnings.push(format!("{place} sets \"no_proxy\", which means nothing without \"proxy\""));
+        settings.machine.no_proxy = None;
     }
-    Ok((Config { server, ca: ca.to_owned(), token, network, require, proxy }, warnings))
-}
-
-fn parse_require(place: &str, value: &str) -> Result<Proof, ConfigError> {
-    Proof::ALL.into_iter().find(|proof| proof.name() == value).ok_or_else(|| ConfigError::Value {
-        key: "require",
-        place: place.to_owned(),
-        value: value.chars().take(40).collect(),
-        wrong: format!("is none of {}", Proof::ALL.map(Proof::name).join(", ")),
-    })
-}
-
-fn parse_network(place: &str, value: &str) -> Result<Network, ConfigError> {
-    let wrong = |wrong: String| ConfigError::Value {
-        key: "network",
-        place: place.to_owned(),
-        value: value.chars().take(60).collect(),
-        wrong,
+    let wrong = |key: &str, value, wrong| {
+        let place = found.get(key).map_or("", |(place, _)| place).to_owned();
+        ConfigError::Value { key: key.to_owned(), place, value, wrong }
     };
-    let mut reader = serde_json::Deserializer::from_str(value);
-    let read = given::read::<Network, _>(Rule::Settings, &mut reader);
-    let read = read.and_then(|network| reader.end().map(|()| network));
-    let network = read.map_err(|error| wrong(format!("is not a network in JSON ({error})")))?;
-    let problems = network::boot_problems(&network);
-    if problems.is_empty() { Ok(network) } else { Err(wrong(format!("is not valid: {}", problems.join("; ")))) }
+    settings.check().map_err(|error| wrong(error.key, error.value, error.wrong))?;
+    let BootSettings { server, ca, require, machine } = settings;
+    let server = server
+        .parse()
+        .map_err(|error| wrong("server", boot_settings::shortened(&server), format!("is not a valid URL ({error})")))?;
+    Ok((Config { server, ca, require, proxy: machine.proxy(), machine }, warnings))
 }
 
-/// The proxy, and the hosts that are reached without it, each with its place.
-fn parse_proxy((place, url): (&str, &str), except: Option<(&str, &str)>) -> Result<Proxy, ConfigError> {
-    let (except_place, except) = except.unwrap_or((place, ""));
-    let proxy = Proxy { url: url.to_owned(), except: except.to_owned() };
-    boot_settings::check_proxy(&proxy).map_err(|(key, wrong)| match key {
-        "proxy" => ConfigError::Value { key, place: place.to_owned(), value: without_password(url), wrong },
-        _ => {
-            ConfigError::Value { key, place: except_place.to_owned(), value: except.chars().take(60).collect(), wrong }
-        }
-    })?;
-    Ok(proxy)
-}
-
-/// A URL for messages. The part before an @ may contain a password.
-fn without_password(url: &str) -> String {
-    url.rsplit_once('@').map_or(url.to_owned(), |(_, host)| format!("...@{host}"))
-}
-
-fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
-    let shown = without_password(value);
-    let wrong =
-        |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };
-    boot_settings::check_server(value).map_err(&wrong)?;
-    let url = Url::parse(value).map_err(|error| wrong(format!("is not a valid URL ({error})")))?;
-    Ok(url)
+/// The settings of these keys, each of which has its place and its value.
+fn read(found: &BTreeMap<&str, (&str, &str)>) -> Result<BootSettings, ConfigError> {
+    // One by one, because the error does not say which it is about.
+    for (key, (place, value)) in found {
+        let one = MapDeserializer::<_, Wrong>::new([(*key, *value)].into_iter());
+        BootSettings::deserialize(one).map_err(|error| ConfigError::Value {
+            key: (*key).to_owned(),
+            place: (*place).to_owned(),
+            value: boot_settings::shortened(value),
+            wrong: error.to_string(),
+        })?;
+    }
+    let all = MapDeserializer::<_, Wrong>::new(found.iter().map(|(key, (_, value))| (*key, *value)));
+    // Each of them was read before.
+    Ok(BootSettings::deserialize(all).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -409,7 +376,7 @@ mod tests {
         for place in [OF_MACHINE, "the SMBIOS OEM strings", COMMAND_LINE] {
             let (config, warnings) = merge(&[baked.clone(), other(place)], true).unwrap();
             assert_eq!((config.server.as_str(), config.ca.as_str()), ("https://a.example/", CA));
-            assert!(config.token.is_some());
+            assert!(config.machine.token.is_some());
             let ignored =
                 format!("{place} sets \"server\", which is ignored: Secure Boot is on, so only what is signed says it");
             assert!(warnings.contains(&ignored), "{warnings:?}");
@@ -446,10 +413,7 @@ mod tests {
         let of_machine = source(OF_MACHINE, &[("server", "https://evil.example")]);
         let (config, warnings) = merge(&[baked("registered"), of_machine], false).unwrap();
         assert_eq!(config.server.as_str(), "https://a.example/");
-        assert!(
-            warnings[0].ends_with("which is ignored: only a token and a network are for one machine"),
-            "{warnings:?}"
-        );
+        assert!(warnings[0].ends_with("which is ignored: it is not a setting of one machine"), "{warnings:?}");
     }
 
     #[test]
@@ -501,7 +465,7 @@ mod tests {
         let baked = source(BAKED, &[("server", "https://s"), ("ca", CA), ("network", "x")]);
         let network = |value: &str| merge(&[baked.clone(), source(OF_MACHINE, &[("network", value)])], true);
         let (config, warnings) = network(r#"{"interfaces": [{"name": "any", "dhcp4": true}]}"#).unwrap();
-        assert_eq!(config.network.unwrap().interfaces.first().map(|any| any.dhcp4), Some(true));
+        assert_eq!(config.machine.network.unwrap().interfaces.first().map(|any| any.dhcp4), Some(true));
         assert_eq!(warnings, [""; 0]);
         for (value, expect) in [
             ("any", "which is not a network in JSON"),

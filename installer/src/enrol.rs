@@ -3,7 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Failure, Identity, Inventory, RenewRequest, Tpm};
+use slipway_protocol::{
+    BootTiming, EnrolRequest, Enrolment, Failure, Identity, Inventory, MachineSettings, RenewRequest, Tpm,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::Config;
@@ -58,7 +60,8 @@ impl Session {
         let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
         // The token is used only for the first enrolment: a machine that an operator decommissioned must not come back
         // by itself.
-        let config = Config { token: None, ..config };
+        let machine = MachineSettings { token: None, ..config.machine };
+        let config = Config { machine, ..config };
         let session = Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -147,7 +150,7 @@ async fn enrol(
         csr: key.request()?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: facts.boot_id.clone(),
-        bootstrap_token: config.token.as_ref().map(|token| token.reveal().to_owned()),
+        bootstrap_token: config.machine.token.as_ref().map(|token| token.reveal().to_owned()),
         tpm: None,
         timing: None,
     };

@@ -6,7 +6,8 @@ use slipway_installer::config::Config;
 use slipway_installer::server::clock;
 use slipway_installer::{End, Options, PANIC};
 use slipway_protocol::{
-    Action, DiskHints, EfiBootOrder, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage,
+    Action, DiskHints, EfiBootOrder, EraseDisk, MachineSettings, NodeState, Reboot, RunState, Step, StepState,
+    StreamImage,
 };
 use slipway_server::operate;
 use slipway_tests::{DISK, Lab};
@@ -235,7 +236,8 @@ async fn a_machine_taken_out_of_service_knocks_as_an_unknown_one_and_waits() {
     lab.register(true).await;
     // A released machine does not use up the token. It must not let this machine in again.
     let token = operate::add_token(&store, None, None).await.unwrap().token;
-    let config = Config { token: Some(token.into()), ..lab.config() };
+    let machine = MachineSettings { token: Some(token.into()), ..MachineSettings::default() };
+    let config = Config { machine, ..lab.config() };
     let installing = tokio::spawn(slipway_installer::run(config, Options { once: false, ..lab.options(None) }));
     let old = lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
 

@@ -7,11 +7,12 @@ use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
 use slipway_parts::{Arch, Parts, RareDrivers, cpio, sha256};
 use slipway_protocol::node::boot_report::program_of;
+use slipway_protocol::{MachineSettings, SettingError};
 use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, to_yaml};
 use crate::kind::Kind;
-use crate::machine_settings::{self, MachineSettings};
+use crate::machine_settings;
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::{gpt, iso, measurements, network, uki};
 
@@ -42,7 +43,7 @@ pub type Sink<'a> = dyn FnMut(&str, &[&[u8]]) -> io::Result<()> + 'a;
 pub enum BuildError {
     /// A value of the configuration is wrong.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] SettingError),
     /// No parts, or two for one architecture.
     #[error("making boot files: {0}")]
     Parts(&'static str),
@@ -83,7 +84,7 @@ pub fn id(inputs: &Inputs) -> String {
         hasher.update(text);
     };
     add(env!("CARGO_PKG_VERSION"));
-    add(&inputs.config.to_yaml());
+    add(&to_yaml(&inputs.config.settings));
     for kind in Kind::ALL.into_iter().filter(|kind| inputs.kinds.contains(kind)) {
         add(kind.name());
     }
@@ -137,13 +138,14 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         sha256: parts.digest.clone(),
         cmdline: config.cmdline(parts.about.arch),
     };
+    let settings = &config.settings;
     let manifest = Manifest {
         id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        server: config.server.clone(),
-        ca_sha256: sha256(config.ca.as_bytes()),
-        has_token: config.token.is_some(),
-        require: config.require,
+        server: settings.server.clone(),
+        ca_sha256: sha256(settings.ca.as_bytes()),
+        has_token: settings.machine.token.is_some(),
+        require: settings.require,
         signed_by: signer.map(|signer| Signer {
             subject: signer.certificate().subject().to_owned(),
             certificate_sha256: hex(&signer.certificate().sha256()),
@@ -233,7 +235,7 @@ fn medium(
     programs: &[(Arch, Vec<u8>)],
     build: &mut Build,
 ) -> Result<(), BuildError> {
-    let settings = MachineSettings::default().to_bytes()?;
+    let settings = machine_settings::to_bytes(&MachineSettings::default())?;
     let mut files = vec![File { path: machine_settings::PATH, content: &settings }];
     files.extend(programs.iter().map(|(arch, program)| File { path: arch.removable(), content: program }));
     let len = fat::fat16_len(&files);

@@ -85,7 +85,7 @@ pub enum Mismatch {
 
 /// Finds the build that a machine started. `events` are the register and SHA-256 digest of each event in the log that
 /// its TPM confirmed, in order. `settings` are the digests that its medium's settings may add to register 12
-/// ([`crate::MachineSettings::measured`]).
+/// ([`crate::measured`]).
 ///
 /// The first program, apart from [`Known::programs`], must be the unified image of a build, and no program may follow
 /// it. Registers 11 to 13 must hold the events of the image and the settings, and no others.

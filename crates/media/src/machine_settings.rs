@@ -2,9 +2,9 @@
 //! machines differ only in these bytes. systemd's stub adds it to the initramfs (systemd-stub(7), "global
 //! credentials").
 
-use slipway_protocol::{Network, Secret};
+use slipway_protocol::{MachineSettings, SettingError};
 
-use crate::config::{ConfigError, check_network, check_token, network_line};
+use crate::config::to_yaml;
 
 /// The file in the EFI system partition.
 pub(crate) const PATH: &str = "loader/credentials/slipway.cred";
@@ -13,38 +13,20 @@ pub const LEN: usize = 16 << 10;
 /// First line of the file. No other file on a medium begins with it.
 const MARKER: &[u8] = b"# slipway: settings of one machine\n";
 
-/// The settings of one machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MachineSettings {
-    /// Bootstrap token.
-    pub token: Option<Secret>,
-    /// Network of the machine while it runs from the medium.
-    pub network: Option<Network>,
+/// The content of the file.
+pub fn to_bytes(settings: &MachineSettings) -> Result<Vec<u8>, SettingError> {
+    settings.check()?;
+    let mut bytes = [MARKER, to_yaml(settings).as_bytes()].concat();
+    if bytes.len() > LEN {
+        let wrong = format!("makes settings of {} bytes, but a medium reserves {LEN}", bytes.len());
+        return Err(SettingError::new("network", "(long)", wrong));
+    }
+    bytes.resize(LEN, b'\n');
+    Ok(bytes)
 }
 
-impl MachineSettings {
-    /// The content of the file.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, ConfigError> {
-        let mut bytes = MARKER.to_vec();
-        if let Some(token) = &self.token {
-            check_token(token)?;
-            bytes.extend(format!("token: {}\n", serde_json::Value::from(token.reveal())).bytes());
-        }
-        if let Some(network) = &self.network {
-            check_network(network)?;
-            bytes.extend(network_line(network).bytes());
-        }
-        if bytes.len() > LEN {
-            let wrong = format!("makes settings of {} bytes, but a medium reserves {LEN}", bytes.len());
-            return Err(ConfigError { key: "network", value: "(long)".to_owned(), wrong });
-        }
-        bytes.resize(LEN, b'\n');
-        Ok(bytes)
-    }
-
-    /// Finds the file in the first bytes of a medium. Only tables precede it, so 8 MiB are enough.
-    pub fn find(head: &[u8]) -> Option<usize> {
-        let found = head.windows(MARKER.len()).position(|window| window == MARKER)?;
-        (head.len() >= found + LEN).then_some(found)
-    }
+/// Finds the file in the first bytes of a medium. Only tables precede it, so 8 MiB are enough.
+pub fn find(head: &[u8]) -> Option<usize> {
+    let found = head.windows(MARKER.len()).position(|window| window == MARKER)?;
+    (head.len() >= found + LEN).then_some(found)
 }

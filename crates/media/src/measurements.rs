@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use slipway_formats::pe::Sections;
 use slipway_parts::Arch;
+use slipway_protocol::MachineSettings;
 use slipway_secure_boot::authenticode;
 
-use crate::machine_settings::{self, MachineSettings};
+use crate::machine_settings;
 
 /// The sections that the stub measures, in its order: the name with a final zero, then the content.
 pub const MEASURED: [&str; 6] = [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"];
@@ -111,32 +112,29 @@ pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
     programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
-impl MachineSettings {
-    /// The digest that the stub adds to register 12 if a medium has these settings: that of the archive in which it
-    /// passes the file to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
-    pub fn measured(&self) -> Option<[u8; 32]> {
-        let file = self.to_bytes().ok()?;
-        let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
-        let mut archive = Vec::new();
-        let folder = ".extra/global_credentials";
-        let entries: [(&str, u32, &[u8]); 3] =
-            [(".extra", 0o040_555, &[]), (folder, 0o040_500, &[]), (&format!("{folder}/{name}"), 0o100_400, &file)];
-        for (index, (path, mode, content)) in entries.into_iter().enumerate() {
-            // Number, mode, owner, group, links, time, length, four numbers of devices, length of the name, checksum.
-            let fields = [index + 1, mode as usize, 0, 0, 1, 0, content.len(), 0, 0, 0, 0, path.len() + 1, 0];
-            archive.extend(b"070701");
-            fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
-            archive.extend(path.bytes());
-            archive.push(0);
-            archive.resize(archive.len().next_multiple_of(4), 0);
-            archive.extend(content);
-            archive.resize(archive.len().next_multiple_of(4), 0);
-        }
-        // The last entry has one link, and a capital letter in the length of its name.
-        archive
-            .extend(format!("070701{}1{}B{}TRAILER!!!\0\0\0\0", "0".repeat(39), "0".repeat(55), "0".repeat(8)).bytes());
-        Some(sha256(&archive))
+/// The digest that the stub adds to register 12 if a medium has these settings: that of the archive in which it passes
+/// the file to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
+pub fn measured(settings: &MachineSettings) -> Option<[u8; 32]> {
+    let file = machine_settings::to_bytes(settings).ok()?;
+    let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
+    let mut archive = Vec::new();
+    let folder = ".extra/global_credentials";
+    let entries: [(&str, u32, &[u8]); 3] =
+        [(".extra", 0o040_555, &[]), (folder, 0o040_500, &[]), (&format!("{folder}/{name}"), 0o100_400, &file)];
+    for (index, (path, mode, content)) in entries.into_iter().enumerate() {
+        // Number, mode, owner, group, links, time, length, four numbers of devices, length of the name, checksum.
+        let fields = [index + 1, mode as usize, 0, 0, 1, 0, content.len(), 0, 0, 0, 0, path.len() + 1, 0];
+        archive.extend(b"070701");
+        fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
+        archive.extend(path.bytes());
+        archive.push(0);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend(content);
+        archive.resize(archive.len().next_multiple_of(4), 0);
     }
+    // The last entry has one link, and a capital letter in the length of its name.
+    archive.extend(format!("070701{}1{}B{}TRAILER!!!\0\0\0\0", "0".repeat(39), "0".repeat(55), "0".repeat(8)).bytes());
+    Some(sha256(&archive))
 }
 
 /// Digest of the event that names a section, which precedes that of its content.

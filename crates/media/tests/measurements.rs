@@ -11,9 +11,9 @@ use std::process::Command;
 use base16ct::lower::encode_string as hex;
 use image::{Event, Image, digest, program, unhex};
 use slipway_media::judge::{Known, Mismatch, judge};
-use slipway_media::{MachineSettings, MeasureError, Measurements, SectionDigest};
+use slipway_media::{MeasureError, Measurements, SectionDigest, measured};
 use slipway_parts::Arch;
-use slipway_protocol::Secret;
+use slipway_protocol::{MachineSettings, Secret};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use slipway_tpm::judge::event_log::EventLog;
 use time::{Duration, OffsetDateTime};
@@ -208,8 +208,9 @@ fn the_log_of_a_machine_that_started_from_a_stick_shows_the_image_and_the_settin
     assert_eq!((replayed(&events, 4), replayed(&events, 11)), (told.pcr4.clone(), told.pcr11.clone()));
     let ours = known(std::slice::from_ref(&told));
     // A medium as it was built has settings that say nothing.
-    let empty = MachineSettings::default().measured().unwrap();
-    let token = MachineSettings { token: Some(Secret::from("t".to_owned())), network: None }.measured().unwrap();
+    let empty = measured(&MachineSettings::default()).unwrap();
+    let token = MachineSettings { token: Some(Secret::from("t".to_owned())), ..MachineSettings::default() };
+    let token = measured(&token).unwrap();
     assert_eq!(judge(&events, &ours, &[token, empty]), Ok(&told));
     for settings in [&[][..], &[token]] {
         let refused = judge(&events, &ours, settings);

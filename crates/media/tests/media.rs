@@ -7,28 +7,34 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use slipway_media::{
-    Config, Inputs, Kind, MACHINE_SETTINGS_LEN, MachineSettings, Manifest, UkiError, assemble, build, id,
-};
+use slipway_media::{Config, Inputs, Kind, Manifest, UkiError, assemble, build, id, machine_settings};
 use slipway_parts::{About, Arch, Component, Parts, RareDrivers};
 use slipway_protocol::node::rare_drivers;
-use slipway_protocol::{Interface, Medium, Network, Proof, Secret, Vlan};
+use slipway_protocol::{BootSettings, Interface, MachineSettings, Medium, Network, Proof, Secret, Vlan};
 use slipway_secure_boot::{KeySize, SigningKey, authenticode};
 use time::{Duration, OffsetDateTime};
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
 fn config() -> Config {
-    Config {
-        server: "https://10.0.2.2:8443".to_owned(),
-        ca: CA.to_owned(),
-        token: None,
-        network: None,
-        proxy: None,
-        require: Proof::Registered,
-        consoles: Vec::new(),
-        arguments: Vec::new(),
-    }
+    config_of(settings())
+}
+
+fn config_of(settings: BootSettings) -> Config {
+    Config { settings, consoles: Vec::new(), arguments: Vec::new() }
+}
+
+fn settings() -> BootSettings {
+    BootSettings { server: "https://10.0.2.2:8443".to_owned(), ca: CA.to_owned(), ..BootSettings::default() }
+}
+
+/// The settings of one machine with this token.
+fn with_token(token: &str) -> MachineSettings {
+    MachineSettings { token: Some(Secret::from(token.to_owned())), ..MachineSettings::default() }
+}
+
+fn with_network(network: Network) -> MachineSettings {
+    MachineSettings { network: Some(network), ..MachineSettings::default() }
 }
 
 /// DHCP on a VLAN of every interface.
@@ -154,11 +160,11 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
     assert_eq!(manifest.id, id(&inputs(&config(), &both)));
 
     let others = [
-        Config { server: "https://other:1".to_owned(), ..config() },
-        Config { ca: CA.replace("MIIB", "MIIC"), ..config() },
-        Config { token: Some(Secret::from("t".to_owned())), ..config() },
-        Config { network: Some(vlan(120)), ..config() },
-        Config { require: Proof::Attested, ..config() },
+        config_of(BootSettings { server: "https://other:1".to_owned(), ..settings() }),
+        config_of(BootSettings { ca: CA.replace("MIIB", "MIIC"), ..settings() }),
+        config_of(BootSettings { machine: with_token("t"), ..settings() }),
+        config_of(BootSettings { machine: with_network(vlan(120)), ..settings() }),
+        config_of(BootSettings { require: Proof::Attested, ..settings() }),
         Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
         Config { arguments: vec!["panic=30".to_owned()], ..config() },
     ];
@@ -205,7 +211,7 @@ fn what_is_no_stub_or_has_no_room_is_refused() {
 
 #[test]
 fn the_manifest_names_every_file_and_no_secret() {
-    let secret = Config { token: Some(Secret::from("s3cret".to_owned())), ..config() };
+    let secret = config_of(BootSettings { machine: with_token("s3cret"), ..settings() });
     let (files, manifest) = made(&secret, &[parts(Arch::X86_64, 3000)]);
     let mut named: Vec<&str> = manifest.assets.iter().map(|asset| asset.path.as_str()).collect();
     named.push("manifest.json");
@@ -232,23 +238,24 @@ fn the_manifest_names_every_file_and_no_secret() {
 #[test]
 fn only_the_tail_of_the_initramfs_depends_on_the_site() {
     let part = parts(Arch::X86_64, 3001);
-    let other =
-        Config { server: "https://other:1".to_owned(), token: Some(Secret::from("s3\"cret".to_owned())), ..config() };
-    let (files, _) = made(&other, std::slice::from_ref(&part));
+    let machine = with_token("s3\"cret");
+    let other = BootSettings { server: "https://other:1".to_owned(), machine, ..settings() };
+    let (files, _) = made(&config_of(other), std::slice::from_ref(&part));
     let initramfs = &files["x86_64/initramfs"];
     assert!(initramfs.starts_with(&part.initramfs));
     // The kernel looks for the next archive at a multiple of four.
     assert_eq!(&initramfs[3004..3010], b"070701");
     let text = String::from_utf8_lossy(initramfs).into_owned();
-    let config = "server: \"https://other:1\"\ntoken: \"s3\\\"cret\"\nca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n";
-    assert!(text.contains(config), "{text}");
+    let ca = "ca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n  -----END CERTIFICATE-----\n";
+    let rest = "require: \"registered\"\nserver: \"https://other:1\"\ntoken: \"s3\\\"cret\"\n\0";
+    assert!(text.contains(&format!("{ca}{rest}")), "{text}");
 }
 
 #[test]
 fn the_settings_of_a_machine_have_its_network_as_far_as_there_is_room() {
-    let text = |network: Network| MachineSettings { token: None, network: Some(network) }.to_bytes();
+    let text = |network: Network| machine_settings::to_bytes(&with_network(network));
     let bytes = text(vlan(120)).unwrap();
-    assert_eq!(bytes.len(), MACHINE_SETTINGS_LEN);
+    assert_eq!(bytes.len(), machine_settings::LEN);
     let text_of_it = String::from_utf8(bytes).unwrap();
     let value = text_of_it.lines().find_map(|line| line.strip_prefix("network: ")).unwrap();
     let json: String = serde_json::from_str(value).unwrap();
@@ -273,8 +280,8 @@ fn each_initramfs_says_which_kernel_and_configuration_belong_to_it() {
         let (_, json) = text.split_once("etc/slipway/medium.json").unwrap();
         let json = &json[json.find('{').unwrap()..=json.find('}').unwrap()];
         let medium: Medium = serde_json::from_str(json).unwrap();
-        let config = &text[text.find("server: ").unwrap()..];
-        let config = &config[..config.find("-----END CERTIFICATE-----\n").unwrap() + 26];
+        let config = &text[text.find("ca: |").unwrap()..];
+        let config = &config[..config.find('\0').unwrap()];
         let config_sha256 = slipway_parts::sha256(config.as_bytes());
         assert_eq!(medium, Medium { build: manifest.id.clone(), release: parts.about.release.clone(), config_sha256 });
     }
@@ -350,9 +357,9 @@ fn check_settings(medium: &[u8], manifest: &Manifest, name: &str) {
     let asset = manifest.assets.iter().find(|asset| asset.path == name).unwrap();
     let range = asset.machine_settings.unwrap();
     let (from, to) = (range.offset as usize, (range.offset + range.length) as usize);
-    assert_eq!(&medium[from..to], MachineSettings::default().to_bytes().unwrap());
-    assert_eq!(MachineSettings::find(&medium[..8 << 20]), Some(from));
-    assert_eq!(MachineSettings::find(&medium[..from + 100]), None);
+    assert_eq!(&medium[from..to], machine_settings::to_bytes(&MachineSettings::default()).unwrap());
+    assert_eq!(machine_settings::find(&medium[..8 << 20]), Some(from));
+    assert_eq!(machine_settings::find(&medium[..from + 100]), None);
 }
 
 #[test]
@@ -367,17 +374,20 @@ fn a_wrong_value_is_named_before_anything_is_made() {
         assert!(said.contains(expect), "{said}");
         assert_eq!(files, 0);
     };
-    check(Config { server: "http://a".to_owned(), ..config() }, "server \"http://a\" does not begin with https://");
-    check(Config { ca: "hello".to_owned(), ..config() }, "ca \"hello\" contains no \"-----BEGIN CERTIFICATE-----\"");
-    let token = |token: &str| Config { token: Some(Secret::from(token.to_owned())), ..config() };
-    check(token(""), "token \"(secret)\" must be one word");
-    check(token("a b"), "token \"(secret)\" must be one word");
+    let machine = |machine| config_of(BootSettings { machine, ..settings() });
     check(
-        Config { network: Some(vlan(4095)), ..config() },
-        "network \"any v\" is not valid: interface \"v\" is VLAN 4095",
+        config_of(BootSettings { server: "http://a".to_owned(), ..settings() }),
+        "server \"http://a\" does not begin with https://",
     );
+    check(
+        config_of(BootSettings { ca: "hello".to_owned(), ..settings() }),
+        "ca \"hello\" contains no \"-----BEGIN CERTIFICATE-----\"",
+    );
+    check(machine(with_token("")), "token \"(secret)\" must be one word");
+    check(machine(with_token("a b")), "token \"(secret)\" must be one word");
+    check(machine(with_network(vlan(4095))), "network \"any v\" is not valid: interface \"v\" is VLAN 4095");
     let bond: Network = serde_json::from_str(r#"{"interfaces": [{"name": "b", "bond": {"of": ["x", "y"]}}]}"#).unwrap();
-    check(Config { network: Some(bond), ..config() }, "network \"b\" is not valid: interface \"b\" is a bond, which");
+    check(machine(with_network(bond)), "network \"b\" is not valid: interface \"b\" is a bond, which");
     check(Config { consoles: vec!["ttyS0 ro".to_owned()], ..config() }, "console \"ttyS0 ro\" must be one word");
     check(Config { arguments: vec!["a=\"b".to_owned()], ..config() }, "argument \"a=\\\"b\" must be one word");
     check(Config { arguments: vec!["x".repeat(2048)], ..config() }, "makes a command line of 2048 bytes or more");
@@ -386,7 +396,7 @@ fn a_wrong_value_is_named_before_anything_is_made() {
 #[test]
 fn a_medium_requires_a_token_only_if_it_has_one_or_a_place_for_one() {
     let part = [parts(Arch::X86_64, 3000)];
-    let needs_token = Config { require: Proof::Token, ..config() };
+    let needs_token = config_of(BootSettings { require: Proof::Token, ..settings() });
     let made_for = |config: &Config, kinds: &[Kind]| {
         let mut files = BTreeMap::new();
         let made = build(&Inputs { kinds, ..inputs(config, &part) }, &mut |path, pieces| {
@@ -398,17 +408,17 @@ fn a_medium_requires_a_token_only_if_it_has_one_or_a_place_for_one() {
     for kinds in [&[Kind::Network][..], &Kind::ALL] {
         let said = made_for(&needs_token, kinds).unwrap_err();
         assert!(said.contains("require \"token\" needs a bootstrap token in the files"), "{said}");
-        let has_token = Config { token: Some(Secret::from("t".to_owned())), ..needs_token.clone() };
-        made_for(&has_token, kinds).unwrap();
+        let has_token = BootSettings { machine: with_token("t"), ..needs_token.settings.clone() };
+        made_for(&config_of(has_token), kinds).unwrap();
     }
     made_for(&needs_token, &[Kind::Stick, Kind::Disc]).unwrap();
 
     let initramfs = |require| {
-        let files = made_for(&Config { require, ..config() }, &[Kind::Network]).unwrap();
+        let files = made_for(&config_of(BootSettings { require, ..settings() }), &[Kind::Network]).unwrap();
         String::from_utf8_lossy(&files["x86_64/initramfs"]).into_owned()
     };
-    assert!(initramfs(Proof::Attested).contains("\nrequire: attested\nca: |\n"));
-    assert!(!initramfs(Proof::Registered).contains("require"));
+    assert!(initramfs(Proof::Attested).contains("\nrequire: \"attested\"\n"));
+    assert!(initramfs(Proof::Registered).contains("\nrequire: \"registered\"\n"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub mod workflow;
 
 pub use node::attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
-pub use node::boot_settings::Proxy;
+pub use node::boot_settings::{BootSettings, MachineSettings, Proxy, SettingError};
 pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
 pub use node::event::{
     DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES,

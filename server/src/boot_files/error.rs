@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use slipway_media::{BuildError, ConfigError};
+use slipway_media::BuildError;
 use slipway_parts::PartsError;
+use slipway_protocol::SettingError;
 
 use crate::base::error::Error;
 
@@ -52,7 +53,7 @@ pub enum MediaError {
     },
     /// The settings are wrong.
     #[error(transparent)]
-    Settings(#[from] ConfigError),
+    Settings(#[from] SettingError),
     /// A file or folder cannot be read or written.
     #[error("{doing} {}", path.display())]
     File {

@@ -5,9 +5,9 @@ use std::panic::resume_unwind;
 use std::path::Path;
 
 use serde::Deserialize;
-use slipway_media::{BuildError, Config, ConfigError, Inputs, Kind, Manifest};
+use slipway_media::{BuildError, Config, Inputs, Kind, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts};
-use slipway_protocol::{ErrorCode, Network, Proof, Proxy, Secret};
+use slipway_protocol::{BootSettings, ErrorCode, MachineSettings, Network, Proof, Secret, SettingError};
 use slipway_secure_boot::SigningKey;
 use tokio::task::spawn_blocking;
 
@@ -116,13 +116,6 @@ struct Plan {
 
 /// Fills in what a request leaves out. Fails without a site if something of the site is needed.
 async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Option<Site>), MediaError> {
-    let proxy = match (new.proxy, new.no_proxy) {
-        (None, Some(value)) => {
-            let wrong = "means nothing without proxy".to_owned();
-            return Err(BuildError::from(ConfigError { key: "no_proxy", value, wrong }).into());
-        }
-        (url, except) => url.map(|url| Proxy { url, except: except.unwrap_or_default() }),
-    };
     let (server, ca, site) = match (new.url, new.ca, site) {
         (Some(url), Some(ca), site) => (url, ca, site.ok()),
         (url, ca, site) => {
@@ -134,16 +127,10 @@ async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Opti
             (server, ca.map_or_else(|| ca::anchors(&site.data), Ok)?, Some(site))
         }
     };
-    let config = Config {
-        server,
-        ca,
-        token: new.token,
-        network: new.network,
-        proxy,
-        require: new.require,
-        consoles: new.consoles,
-        arguments: new.arguments,
-    };
+    let NewMedia { token, network, proxy, no_proxy, .. } = new;
+    let machine = MachineSettings { token, network, proxy, no_proxy };
+    let settings = BootSettings { server, ca, require: new.require, machine };
+    let config = Config { settings, consoles: new.consoles, arguments: new.arguments };
     let kinds = if new.kinds.is_empty() { Kind::ALL.to_vec() } else { new.kinds.into_iter().collect() };
     Ok((Plan { config, kernel: new.kernel.unwrap_or_else(|| KERNEL.to_owned()), archs: new.archs, kinds }, site))
 }
@@ -165,17 +152,17 @@ fn build(plan: &Plan, parts: &Path, signer: Option<&SigningKey>, out: &Path) -> 
     let parts = open_parts(parts, kernel, archs)?;
     let inputs = Inputs { config, parts: &parts, kinds, signer };
     let id = slipway_media::id(&inputs);
-    folder::add(out, &id, config.token.is_some(), |write| slipway_media::build(&inputs, write))
+    folder::add(out, &id, config.settings.machine.token.is_some(), |write| slipway_media::build(&inputs, write))
 }
 
 /// The name becomes part of a path.
-fn check_kernel(name: &str) -> Result<(), ConfigError> {
+fn check_kernel(name: &str) -> Result<(), SettingError> {
     let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) {
         return Ok(());
     }
-    let wrong = "must be a name such as generic or cloud: lower-case letters, digits and hyphens".to_owned();
-    Err(ConfigError { key: "kernel", value: name.chars().take(60).collect(), wrong })
+    let wrong = "must be a name such as generic or cloud: lower-case letters, digits and hyphens";
+    Err(SettingError::new("kernel", name, wrong))
 }
 
 /// The parts for a kernel, one for each architecture.

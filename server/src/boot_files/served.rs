@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slipway_media::{BuildError, ConfigError, Manifest};
-use slipway_protocol::ErrorCode;
+use slipway_media::{BuildError, Manifest};
+use slipway_protocol::{ErrorCode, SettingError};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -62,7 +62,7 @@ impl BootFiles {
 fn refusal(error: MediaError) -> Error {
     match error {
         MediaError::Site(error) => error,
-        MediaError::Build(BuildError::Config(ConfigError { key, wrong, .. })) => {
+        MediaError::Build(BuildError::Config(SettingError { key, wrong, .. })) => {
             let key = match key {
                 "server" => "url",
                 "console" => "consoles",

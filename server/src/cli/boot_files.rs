@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_media::{AssetInfo, Kind, MachineSettings};
+use slipway_media::{AssetInfo, Kind};
 use slipway_parts::Arch;
-use slipway_protocol::{Network, Secret};
+use slipway_protocol::{MachineSettings, Secret};
 use slipway_server::base::data::DataDir;
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
 use slipway_server::boot_files::{MediaError, machine_settings};
@@ -30,7 +30,7 @@ Examples:
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
     Build(Box<BuildOptions>),
     /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium can read
-    /// them.
+    /// them. Without options, the settings are removed.
     #[command(after_help = "\
 Examples:
   slipway-server media settings web1.img --token-file token
@@ -38,12 +38,8 @@ Examples:
     Settings {
         /// The image, or the disk of a stick.
         medium: PathBuf,
-        /// File with a bootstrap token. Without any option, the settings are removed.
-        #[arg(long, value_name = "FILE")]
-        token_file: Option<PathBuf>,
-        /// YAML file with the machine's network while it runs from the medium.
-        #[arg(long, value_name = "FILE")]
-        network: Option<PathBuf>,
+        #[command(flatten)]
+        options: MachineOptions,
     },
     /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root, and the
     /// program slipway, which writes disks.
@@ -113,19 +109,8 @@ pub struct BuildOptions {
     /// File with what machines are to trust, in PEM. By default the certificate authority of the data folder.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// File with a bootstrap token for all machines that start from these files.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// YAML file with the network of machines while they run from these files. By default DHCP and router advertisements.
-    #[arg(long, value_name = "FILE")]
-    network: Option<PathBuf>,
-    /// HTTP proxy through which machines reach the server and images, such as http://proxy.example:3128.
-    #[arg(long, value_name = "URL")]
-    proxy: Option<String>,
-    /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them too,
-    /// addresses, and networks such as 10.0.0.0/8.
-    #[arg(long, value_name = "HOSTS", requires = "proxy")]
-    no_proxy: Option<String>,
+    #[command(flatten)]
+    machine: MachineOptions,
     /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
     /// of each stick or disc.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
@@ -145,6 +130,19 @@ pub struct BuildOptions {
     json: bool,
 }
 
+/// The settings of machines, two of which are in files.
+#[derive(Args)]
+pub struct MachineOptions {
+    /// File with a bootstrap token.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// YAML file with the network while a machine runs from the medium. By default DHCP and router advertisements.
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
+    #[command(flatten)]
+    settings: MachineSettings,
+}
+
 /// A kind of boot files.
 #[derive(Clone, Copy, ValueEnum)]
 enum KindName {
@@ -159,15 +157,16 @@ enum KindName {
 pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
     match command {
         MediaCommand::Build(options) => build(data, *options).await,
-        MediaCommand::Settings { medium, token_file, network: file } => {
-            let settings = MachineSettings { token: token(token_file.as_deref())?, network: network(file.as_deref())? };
+        MediaCommand::Settings { medium, options } => {
+            let settings = options.read()?;
             machine_settings::write(&medium, &settings)?;
-            let has = [("a token", settings.token.is_some()), ("a network", settings.network.is_some())];
-            let has: Vec<&str> = has.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what).collect();
+            let values = serde_json::to_value(&settings)?;
+            let values = values.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+            let has: Vec<&str> = values.map(|(key, _)| key.as_str()).collect();
             let medium = medium.display();
             match has.as_slice() {
                 [] => print_line(&format!("{medium} has no settings of a machine any more")),
-                has => print_line(&format!("{medium} has the settings of a machine: {}", has.join(" and "))),
+                has => print_line(&format!("{medium} has the settings of a machine: {}", has.join(", "))),
             }
         }
         MediaCommand::Write(options) => write::run(&options),
@@ -178,14 +177,18 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
     }
 }
 
-fn token(file: Option<&Path>) -> anyhow::Result<Option<Secret>> {
-    let text = file.map(super::read).transpose()?;
-    Ok(text.map(|text| Secret::from(text.trim().to_owned())))
-}
-
-fn network(file: Option<&Path>) -> anyhow::Result<Option<Network>> {
-    let read = |file: &Path| operate::parse_network(&super::read(file)?).with_context(|| format!("reading {file:?}"));
-    file.map(read).transpose()
+impl MachineOptions {
+    /// The settings, with those that are in files.
+    fn read(self) -> anyhow::Result<MachineSettings> {
+        let token = self.token_file.map(|file| super::read(&file)).transpose()?;
+        let network =
+            |file: &Path| operate::parse_network(&super::read(file)?).with_context(|| format!("reading {file:?}"));
+        Ok(MachineSettings {
+            token: token.map(|text| Secret::from(text.trim().to_owned())),
+            network: self.network.as_deref().map(network).transpose()?,
+            ..self.settings
+        })
+    }
 }
 
 async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
@@ -213,13 +216,14 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
 }
 
 fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
+    let MachineSettings { token, network, proxy, no_proxy } = options.machine.read()?;
     Ok(NewMedia {
         url: options.url,
         ca: options.ca.as_deref().map(super::read).transpose()?,
-        token: token(options.token_file.as_deref())?,
-        network: network(options.network.as_deref())?,
-        proxy: options.proxy,
-        no_proxy: options.no_proxy,
+        token,
+        network,
+        proxy,
+        no_proxy,
         require: options.require.into(),
         consoles: options.consoles,
         arguments: options.arguments,

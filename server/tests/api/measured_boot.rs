@@ -2,8 +2,8 @@
 //! machines measure what firmware and the stub of a unified image do.
 
 use reqwest::{Response, StatusCode};
-use slipway_media::{MachineSettings, Manifest};
-use slipway_protocol::{ClaimReason, Proof, Secret};
+use slipway_media::{Manifest, measured};
+use slipway_protocol::{ClaimReason, MachineSettings, Proof, Secret};
 use slipway_server::boot_files::builds;
 use slipway_server::operate;
 
@@ -110,10 +110,10 @@ async fn the_settings_of_a_medium_count_if_the_machine_shows_the_token_in_them()
     let (server, mut tpm) = site().await;
     let store = server.store().await;
     let token = operate::add_token(&store, Some("web1"), None).await.unwrap().token;
-    let settings = MachineSettings { token: Some(Secret::from(token.clone())), network: None };
+    let settings = MachineSettings { token: Some(Secret::from(token.clone())), ..MachineSettings::default() };
     let events = |settings: &MachineSettings| {
         let mut events = Image::new().events();
-        events.push((12, settings.measured().unwrap()));
+        events.push((12, measured(settings).unwrap()));
         events
     };
     let mut with_token = machine();

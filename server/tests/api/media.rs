@@ -241,7 +241,7 @@ fn what_is_wrong_is_named() {
     check(&["--url", "http://a"], "server \"http://a\" does not begin with https://");
     check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
     check(&["--proxy", "https://p"], "proxy \"https://p\" does not begin with http://");
-    check(&["--proxy", "http://u:pw@p:1"], "proxy \"p:1\" must be a host without user name and password");
+    check(&["--proxy", "http://u:pw@p:1"], "proxy \"...@p:1\" must be a host without user name and password");
     check(
         &["--proxy", "http://p:1", "--no-proxy", "a/b"],
         "no_proxy \"a/b\" has an entry, number 1, that is not a name",

@@ -73,7 +73,8 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     let boot = server.folder.path().join("boot");
     let initramfs = boot.join("x86_64/initramfs");
     let text = String::from_utf8_lossy(&fs::read(&initramfs).unwrap()).into_owned();
-    let config = "server: \"https://other.example\"\ntoken: \"s3cret\"\nproxy: \"http://p:1\"\nno_proxy: \"a,b\"\nrequire: token\nca: |\n";
+    let config = "no_proxy: \"a,b\"\nproxy: \"http://p:1\"\nrequire: \"token\"\nserver: \"https://other.example\"\n\
+        token: \"s3cret\"\n";
     assert!(text.contains(config), "{text}");
     assert_eq!(fs::metadata(&initramfs).unwrap().permissions().mode() & 0o777, 0o600, "it has a secret");
     assert!(boot.join("slipway.iso").exists());

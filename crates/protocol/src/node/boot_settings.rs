@@ -1,6 +1,201 @@
-//! What a boot medium tells its machine: where the server is, and how to recognise it. Who makes a medium and the machine
-//! that starts from it judge the values by the same functions.
+//! The settings of a machine's boot: where the server is, how to recognise it, and what differs from machine to
+//! machine.
+//!
+//! A new setting is a field here, with its check. Its name is the key in all sources of a machine's configuration. Who
+//! makes a boot medium and the machine that starts from it call the same check.
 
 mod hosts;
+mod json;
 
-pub use hosts::{Proxy, check_ca, check_proxy, check_server};
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+pub use self::hosts::{Proxy, check_proxy, check_server};
+use crate::shared::network;
+use crate::{Network, Proof, Secret};
+
+/// Beginning of a certificate in PEM (RFC 7468).
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+/// Most characters of a value in an error.
+const MOST_SHOWN: usize = 60;
+
+/// All settings. Those that are not in [`MachineSettings`] are for all machines of a site, and the settings of one
+/// machine never have them.
+///
+/// Each value is a text in a source: a file has YAML, and other sources have pairs of a key and a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BootSettings {
+    /// HTTPS URL of the server, as machines reach it.
+    pub server: String,
+    /// CAs that may sign the server's certificate, in PEM (RFC 7468). Nothing else is trusted.
+    pub ca: String,
+    /// What a machine must have before it sends anything to the server.
+    #[serde(deserialize_with = "proof")]
+    pub require: Proof,
+    /// What may differ from machine to machine.
+    #[serde(flatten)]
+    pub machine: MachineSettings,
+}
+
+/// The settings that one machine may have for itself. On a command line they are options, except those that are read
+/// from files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[serde(default)]
+pub struct MachineSettings {
+    /// Bootstrap token.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub token: Option<Secret>,
+    /// Network while the machine runs from the medium; JSON in a source. Absent: DHCP and router advertisements on
+    /// every interface.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    #[serde(with = "json")]
+    pub network: Option<Network>,
+    /// HTTP proxy through which machines reach the server and images, such as http://proxy.example:3128.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
+    pub proxy: Option<String>,
+    /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them
+    /// too, addresses, and networks such as 10.0.0.0/8.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "HOSTS", requires = "proxy"))]
+    pub no_proxy: Option<String>,
+}
+
+/// A setting is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("checking the configuration of the boot medium: {key} {value:?} {wrong}")]
+pub struct SettingError {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value, shortened and without secrets.
+    pub value: String,
+    /// What is wrong and what would be right, as the end of a sentence about the value.
+    pub wrong: String,
+}
+
+impl SettingError {
+    /// An error about a value without secrets.
+    pub fn new(key: &'static str, value: &str, wrong: impl Into<String>) -> Self {
+        Self { key, value: shortened(value), wrong: wrong.into() }
+    }
+}
+
+impl BootSettings {
+    /// Checks every setting.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let server = without_password(&self.server);
+        check_server(&self.server).map_err(|wrong| SettingError::new("server", &server, wrong))?;
+        check_ca(&self.ca).map_err(|wrong| SettingError::new("ca", &self.ca, wrong))?;
+        self.machine.check()
+    }
+}
+
+impl MachineSettings {
+    /// Checks every setting that is there.
+    pub fn check(&self) -> Result<(), SettingError> {
+        if let Some(token) = &self.token {
+            check_token(token.reveal()).map_err(|wrong| SettingError::new("token", "(secret)", wrong))?;
+        }
+        if let Some(network) = &self.network {
+            let names: Vec<&str> = network.interfaces.iter().map(|interface| &*interface.name).collect();
+            check_network(network).map_err(|wrong| SettingError::new("network", &names.join(" "), wrong))?;
+        }
+        match (self.proxy(), &self.no_proxy) {
+            (Some(proxy), _) => check_proxy(&proxy).map_err(|(key, wrong)| match key {
+                "proxy" => SettingError::new(key, &without_password(&proxy.url), wrong),
+                _ => SettingError::new(key, &proxy.except, wrong),
+            }),
+            (None, Some(hosts)) => Err(SettingError::new("no_proxy", hosts, "means nothing without proxy")),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The proxy, with the hosts that are reached without it.
+    pub fn proxy(&self) -> Option<Proxy> {
+        let except = self.no_proxy.clone().unwrap_or_default();
+        self.proxy.clone().map(|url| Proxy { url, except })
+    }
+}
+
+/// A value for messages: at most [`MOST_SHOWN`] characters of it.
+pub fn shortened(value: &str) -> String {
+    value.chars().take(MOST_SHOWN).collect()
+}
+
+/// A URL for messages. The part before an @ may contain a password.
+fn without_password(url: &str) -> String {
+    url.rsplit_once('@').map_or(url.to_owned(), |(_, host)| format!("...@{host}"))
+}
+
+/// Checks that a text has a certificate in PEM. The error says what is wrong with it, as the end of a sentence about
+/// the value.
+pub fn check_ca(pem: &str) -> Result<(), String> {
+    match pem.contains(CERTIFICATE) {
+        true => Ok(()),
+        false => Err(format!("contains no \"{CERTIFICATE}\": give the CA's certificate in PEM")),
+    }
+}
+
+fn check_token(token: &str) -> Result<(), &'static str> {
+    match (1..=1024).contains(&token.len()) && token.bytes().all(|c| c.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err("must be one word of visible ASCII characters: write what `slipway-server token add` printed"),
+    }
+}
+
+fn check_network(network: &Network) -> Result<(), String> {
+    let problems = network::boot_problems(network);
+    if problems.is_empty() { Ok(()) } else { Err(format!("is not valid: {}", problems.join("; "))) }
+}
+
+fn proof<'de, D: Deserializer<'de>>(reader: D) -> Result<Proof, D::Error> {
+    let name = String::deserialize(reader)?;
+    let found = Proof::ALL.into_iter().find(|proof| proof.name() == name);
+    let all = || Proof::ALL.map(Proof::name).join(", ");
+    found.ok_or_else(|| de::Error::custom(format_args!("is none of {}", all())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_setting_is_named_without_its_secrets() {
+        let machine = |machine| BootSettings { machine, ..good() };
+        let text = |text: &str| Some(text.to_owned());
+        let of = MachineSettings::default;
+        let bond = r#"{"interfaces": [{"name": "a", "bond": {"of": ["b", "c"]}}]}"#;
+        assert_eq!(good().check(), Ok(()));
+        for (settings, key, value, wrong) in [
+            (BootSettings { server: "https://u:s3cret@a".to_owned(), ..good() }, "server", "...@a", "must be a host"),
+            (BootSettings { ca: "x".repeat(99), ..good() }, "ca", &*"x".repeat(60), "contains no \"-----BEGIN"),
+            (
+                machine(MachineSettings { token: text("a s3cret").map(Secret::from), ..of() }),
+                "token",
+                "(secret)",
+                "must be",
+            ),
+            (
+                machine(MachineSettings { network: serde_json::from_str(bond).ok(), ..of() }),
+                "network",
+                "a",
+                "is not valid: interface \"a\" is a bond",
+            ),
+            (machine(MachineSettings { proxy: text("http://u:s3cret@p:1"), ..of() }), "proxy", "...@p:1", "must be"),
+            (
+                machine(MachineSettings { proxy: text("http://p:1"), no_proxy: text("a,*"), ..of() }),
+                "no_proxy",
+                "a,*",
+                "has an entry, number 2,",
+            ),
+            (machine(MachineSettings { no_proxy: text("a"), ..of() }), "no_proxy", "a", "means nothing without proxy"),
+        ] {
+            let error = settings.check().expect_err(key);
+            assert_eq!((error.key, &*error.value), (key, value));
+            assert!(error.wrong.starts_with(wrong) && !error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    fn good() -> BootSettings {
+        BootSettings { server: "https://a".to_owned(), ca: CERTIFICATE.to_owned(), ..BootSettings::default() }
+    }
+}

@@ -1,8 +1,7 @@
 //! Reads what is known of a machine that asks to enrol.
 
-use slipway_media::MachineSettings;
 use slipway_media::judge::{self, Known};
-use slipway_protocol::{RunState, Secret};
+use slipway_protocol::{MachineSettings, RunState, Secret};
 
 use super::applicant::Applicant;
 use crate::base::error::Error;
@@ -41,7 +40,7 @@ pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_
 }
 
 /// Why what a machine started are not boot files of the site. `None` if they are, or if the site does not ask. A medium
-/// may have settings for the machine: the token that it shows, or none. A network among them is not known here.
+/// may have settings for the machine: the token that it shows, or none. Others among them are not known here.
 async fn compare_boot(
     connection: &mut Connection,
     applicant: &Applicant<'_>,
@@ -58,8 +57,8 @@ async fn compare_boot(
         programs: boot_builds::programs(connection).await?.into_iter().map(|program| program.digest).collect(),
     };
     let tokens = [None, applicant.request.bootstrap_token.clone().map(Secret::from)];
-    let settings = tokens.into_iter().map(|token| MachineSettings { token, network: None });
-    let settings: Vec<_> = settings.filter_map(|settings| settings.measured()).collect();
+    let settings = tokens.into_iter().map(|token| MachineSettings { token, ..MachineSettings::default() });
+    let settings: Vec<_> = settings.filter_map(|settings| slipway_media::measured(&settings)).collect();
     let compared = judge::judge(&applicant.tpm.events, &known, &settings);
     Ok(compared.err().map(|mismatch| format!("of what it started: {mismatch}")))
 }

@@ -4,8 +4,6 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Beginning of a certificate in PEM (RFC 7468).
-const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 /// Most bytes of the hosts that are reached without a proxy.
 const MOST_NO_PROXY: usize = 4096;
 
@@ -98,14 +96,6 @@ fn check_host_and_port(rest: &str) -> Result<bool, &'static str> {
         return Err("has a host name of more than 253 characters");
     }
     Ok(port.is_some())
-}
-
-/// Checks that a text has a certificate in PEM. The error says what is wrong with it, as the end of a sentence about the value.
-pub fn check_ca(pem: &str) -> Result<(), String> {
-    match pem.contains(CERTIFICATE) {
-        true => Ok(()),
-        false => Err(format!("contains no \"{CERTIFICATE}\": give the CA's certificate in PEM")),
-    }
 }
 
 #[cfg(test)]
