@@ -54,6 +54,8 @@ const METRIC_OTHERS: u32 = 1000;
 struct Network {
     netlink: Handle,
     server: Server,
+    /// What DHCP servers are told.
+    hostname: Option<String>,
     /// IPv6 name servers, by interface.
     advertised: NameServers,
     /// Held during name lookups, because name servers and the routes to them are shared by the whole machine, and while
@@ -90,11 +92,17 @@ impl Source {
     }
 }
 
-/// What comes before the first packet: the wait for a TPM if the medium requires one, what only root may do, and giving up
-/// the rights of root.
+/// What comes before the first packet: the wait for a TPM if the medium requires one, what only root may do, and giving
+/// up the rights of root.
 pub fn prepare(config: &Config) -> Result<()> {
     if config.require == Proof::Attested {
         wait_for_tpm();
+    }
+    if let Some(name) = &config.machine.hostname {
+        match std::fs::write("/proc/sys/kernel/hostname", name) {
+            Ok(()) => info!("the name of this machine is {name}"),
+            Err(error) => warn!("setting the name of this machine to {name}: {error}"),
+        }
     }
     // An interface without a cable must not attract packets.
     if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
@@ -103,7 +111,8 @@ pub fn prepare(config: &Config) -> Result<()> {
     confine()
 }
 
-/// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an address.
+/// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an
+/// address.
 fn wait_for_tpm() {
     info!("waiting for the TPM that the boot medium requires");
     while !Path::new(tpm::READY).exists() {
@@ -119,7 +128,8 @@ pub async fn run(config: Config) -> Result<()> {
     let server = Server::new(&config)?;
     let advertised = NameServers::listen().context("listening for name servers that routers advertise")?;
     let (turn, winner) = (Mutex::new(()), watch::Sender::new(None));
-    let network = Arc::new(Network { netlink, server, advertised, turn, winner });
+    let network =
+        Arc::new(Network { netlink, server, hostname: config.machine.hostname.clone(), advertised, turn, winner });
     network.set_up("lo").await.context("bringing up lo")?;
     let mut known = BTreeSet::new();
     loop {

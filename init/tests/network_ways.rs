@@ -1,5 +1,5 @@
-//! `slipway network` in a network namespace with one interface: each way to an address reaches the server, which openssl
-//! plays, from what another namespace gives.
+//! `slipway network` in a network namespace with one interface: each way to an address reaches the server, which
+//! openssl plays, from what another namespace gives.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const ROUTER: &str = "fd77::1";
 const NAME: &str = "install.test";
 
-/// Mounts of its own over all that it writes, devices as the kernel would show them, and its configuration as in the boot
-/// image. It goes on when the interface is there.
+/// Mounts of its own over all that it writes, devices as the kernel would show them, and its configuration as in the
+/// boot image. It goes on when the interface is there.
 const SURROUNDINGS: &str = "mount -t tmpfs none /run && mount -t tmpfs none /etc && mkdir /etc/slipway && \
     cp \"$1\" /etc/slipway/config.yaml && mount -t tmpfs none /sys && mkdir -p /sys/class/net/eth0/device && \
     echo \"$3\" > /sys/class/net/eth0/address && echo ready && read go && exec \"$2\" network 2>&1";
@@ -41,6 +41,8 @@ struct Site {
     folder: TempDir,
     namespace: Ended,
     programs: Vec<Ended>,
+    /// The name of the machine that reached the server.
+    hostname: String,
 }
 
 fn run(command: &mut Command) -> String {
@@ -73,7 +75,7 @@ impl Site {
         let mut ready = String::new();
         BufReader::new(namespace.0.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
         assert_eq!(ready, "ready\n");
-        Some(Self { folder: tempfile::tempdir().unwrap(), namespace, programs: Vec::new() })
+        Some(Self { folder: tempfile::tempdir().unwrap(), namespace, programs: Vec::new(), hostname: String::new() })
     }
 
     fn start(&mut self, line: &str) {
@@ -102,23 +104,24 @@ impl Site {
     fn dnsmasq(&mut self, options: &str) {
         let leases = self.folder.path().join("leases");
         self.start(&format!(
-            "dnsmasq --no-daemon --conf-file=/dev/null --user=root --pid-file= --no-resolv --no-hosts --interface=site0 \
-             --dhcp-leasefile={} {options}",
+            "dnsmasq --no-daemon --conf-file=/dev/null --user=root --pid-file= --no-resolv --no-hosts \
+             --interface=site0 --dhcp-leasefile={} {options}",
             leases.display()
         ));
     }
 
-    /// Connects a machine whose medium says this, and waits until it has reached the server. Returns what it announced, and
-    /// its routes.
-    fn reach(mut self, server: &str, network: Option<Value>, dnsmasq: Option<&str>) -> (Value, String) {
+    /// Connects a machine whose medium says this, and waits until it has reached the server. Returns what it announced,
+    /// and its routes.
+    fn reach(&mut self, server: &str, settings: &[(&str, String)], dnsmasq: Option<&str>) -> (Value, String) {
         let ca = self.serve();
         let config = self.folder.path().join("config.yaml");
         let indented = ca.lines().map(|line| format!("  {line}\n")).collect::<String>();
-        let network = network.map(|network| format!("network: {}\n", Value::from(network.to_string())));
-        let text = format!("server: https://{server}:8443\n{}ca: |\n{indented}", network.unwrap_or_default());
+        let settings = settings.iter().map(|(key, text)| format!("{key}: {}\n", Value::from(text.as_str())));
+        let settings = settings.collect::<String>();
+        let text = format!("server: https://{server}:8443\n{settings}ca: |\n{indented}");
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "sh", "-c", SURROUNDINGS, "sh"]).arg(&config);
+        command.args(["--net", "--mount", "--uts", "sh", "-c", SURROUNDINGS, "sh"]).arg(&config);
         command.arg(env!("CARGO_BIN_EXE_slipway")).arg(MAC).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut machine = Ended(command.spawn().unwrap());
         let mut lines = BufReader::new(machine.0.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -147,6 +150,7 @@ impl Site {
         drop(done);
         let announced = Path::new("/proc").join(id.to_string()).join("root/run/slipway/network/link.json");
         let routes = run(&mut beside(id, "ip -4 route")) + &run(&mut beside(id, "ip -6 route"));
+        self.hostname = run(&mut beside(id, &format!("nsenter --uts=/proc/{id}/ns/uts uname -n"))).trim().to_owned();
         (serde_json::from_slice(&std::fs::read(announced).unwrap()).unwrap(), routes)
     }
 }
@@ -158,14 +162,14 @@ fn is_there(program: &str) -> bool {
 
 #[test]
 fn an_address_from_the_settings_of_the_medium_reaches_the_server() {
-    let Some(site) = Site::new() else { return };
+    let Some(mut site) = Site::new() else { return };
     let network = json!({
         "interfaces": [
             {"name": "lan", "mac": MAC, "addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.254"], "mtu": 1400},
         ],
         "nameservers": ["192.0.2.53"],
     });
-    let (link, routes) = site.reach("192.0.2.1", Some(network), None);
+    let (link, routes) = site.reach("192.0.2.1", &[("network", network.to_string())], None);
     let (address, gateway) = ("192.0.2.5/24", "192.0.2.254");
     let at = link["leased_at"].as_u64().unwrap();
     assert!(at > 0, "{link}");
@@ -182,10 +186,10 @@ fn an_address_from_the_settings_of_the_medium_reaches_the_server() {
 
 #[test]
 fn routers_alone_lead_to_the_server_and_to_its_name() {
-    let Some(site) = Site::new() else { return };
+    let Some(mut site) = Site::new() else { return };
     let ra = "--enable-ra --dhcp-range=fd77::,ra-only --dhcp-option=option6:dns-server,[fe80::] \
               --host-record=install.test,fd77::1";
-    let (link, routes) = site.reach(NAME, None, Some(ra));
+    let (link, routes) = site.reach(NAME, &[], Some(ra));
     assert_eq!(link["address"], "fd77::5054:ff:fe7d:2f01/64");
     let router = link["gateway"].as_str().unwrap().to_owned();
     assert!(router.starts_with("fe80::"), "{link}");
@@ -195,14 +199,29 @@ fn routers_alone_lead_to_the_server_and_to_its_name() {
 
 #[test]
 fn routers_send_the_machine_to_dhcpv6() {
-    let Some(site) = Site::new() else { return };
+    let Some(mut site) = Site::new() else { return };
     let managed = "--enable-ra --dhcp-range=fd77::100,fd77::1ff,64,1h --dhcp-option=option6:dns-server,[fd77::53]";
-    let (link, routes) =
-        site.reach("[fd77::1]", Some(json!({"interfaces": [{"name": "any", "dhcp6": true}]})), Some(managed));
+    let (link, routes) = site.reach(
+        "[fd77::1]",
+        &[("network", r#"{"interfaces": [{"name": "any", "dhcp6": true}]}"#.to_owned())],
+        Some(managed),
+    );
     assert!(
         link["address"].as_str().is_some_and(|address| address.starts_with("fd77::1") && address.ends_with("/128")),
         "{link}"
     );
     assert_eq!(link["name_servers"], json!(["fd77::53"]));
     assert!(routes.contains("fd77::/64 dev eth0 proto static metric 12"), "{routes}");
+}
+
+#[test]
+fn a_dhcp_server_gets_to_know_the_name_of_the_machine() {
+    let Some(mut site) = Site::new() else { return };
+    let name = "rack3-u12";
+    let settings = [("hostname", name.to_owned())];
+    let (link, _) = site.reach("192.0.2.1", &settings, Some("--port=0 --dhcp-range=192.0.2.100,192.0.2.150,1h"));
+    let address = link["address"].as_str().unwrap().strip_suffix("/24").unwrap();
+    let leases = std::fs::read_to_string(site.folder.path().join("leases")).unwrap();
+    assert!(leases.contains(&format!(" {MAC} {address} {name} ")), "{leases}");
+    assert_eq!(site.hostname, name);
 }

@@ -1,10 +1,10 @@
 //! The configuration a machine needs for its first request: where the server is and how to verify it.
 //!
-//! Five sources; later ones override earlier ones: the file in the initramfs, the settings of one machine on the medium,
-//! SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command line
-//! (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the first says where the server is and what to trust:
-//! its signature covers the file in the initramfs and nothing else. If none
-//! of them has a server, it is the one that the boot image was loaded from over HTTPS.
+//! Five sources; later ones override earlier ones: the file in the initramfs, the settings of one machine on the
+//! medium, SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command
+//! line (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the first says where the server is and
+//! what to trust: its signature covers the file in the initramfs and nothing else. If none of them has a server, it is
+//! the one that the boot image was loaded from over HTTPS.
 
 mod yaml;
 
@@ -147,7 +147,8 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     if let Some(text) = read_if_there(&root.join("proc/cmdline"))? {
         sources.push(from_command_line(&text)?);
     }
-    // A file with all modes, the current one in brackets (security/lockdown/lockdown.c). Secure Boot locks the kernel down.
+    // A file with all modes, the current one in brackets (security/lockdown/lockdown.c). Secure Boot locks the kernel
+    // down.
     let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
     merge(&sources, lockdown.contains('[') && !lockdown.contains("[none]"))
 }
@@ -219,8 +220,8 @@ fn from_fw_cfg(folder: &Path) -> Source {
     Source { place: "fw_cfg opt/slipway".to_owned(), values: entries.filter_map(value).collect() }
 }
 
-/// Merges the sources, later ones over earlier ones. On a machine that is locked down, and on one whose boot image requires a
-/// TPM, only the file in the initramfs says where the server is, what to trust and what to require.
+/// Merges the sources, later ones over earlier ones. On a machine that is locked down, and on one whose boot image
+/// requires a TPM, only the file in the initramfs says where the server is, what to trust and what to require.
 pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<String>), ConfigError> {
     let (known, of_machine) = (keys_of::<BootSettings>(), keys_of::<MachineSettings>());
     let mut warnings = Vec::new();

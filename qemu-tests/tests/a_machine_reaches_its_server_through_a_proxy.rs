@@ -1,12 +1,12 @@
-//! A machine in a network from which nothing is reached but a proxy: it cannot even look up the server's name. The proxy is
-//! squid, and its address is in the boot image.
+//! A machine in a network from which nothing is reached but a proxy: it cannot even look up the server's name. The
+//! proxy is squid, and its address is in the boot image, as is a name for the machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Context, Result};
 use qemu_tests::programs::Programs;
-use qemu_tests::{Bench, noise, stream, timed};
+use qemu_tests::{Bench, LIMIT, noise, stream, timed};
 use slipway_parts::Arch;
 use slipway_protocol::StepState;
 use xtask::build::image::{self, ImagePaths};
@@ -24,7 +24,7 @@ fn make_boot_files(lab: &Lab, proxy: u16) -> Result<ImagePaths> {
     let what = ["media", "build", "--kind", "network", "--kernel", kernel::CLOUD, "--argument", FOR_EMULATION];
     let (parts, out) = (parts.to_string(), boot.display().to_string());
     let of = ["--parts", &parts, "--out", &out, "--proxy", &proxy, "--no-proxy", "192.0.2.0/24,other.example"];
-    lab.operator(&[&what[..], &of].concat())?;
+    lab.operator(&[&what[..], &of, &["--hostname", "rack3-u12"]].concat())?;
     Ok(ImagePaths::below(&boot, Arch::X86_64.name()))
 }
 
@@ -76,7 +76,8 @@ fn a_machine_reaches_its_server_through_a_proxy() -> Result<()> {
         bench.register()?;
         let (image, digest) = bench.add_image(&noise(4 << 20))?;
         bench.start_run(&[stream("write", &image, digest)])?;
-        let machine = bench.power_on(&bench.machine())?;
+        let mut machine = bench.power_on(&bench.machine())?;
+        machine.wait_for_console("the name of this machine is rack3-u12", LIMIT)?;
         bench.wait_for(&machine, "installed", |node| {
             node.run.as_ref().is_some_and(|run| run.steps.iter().all(|step| step.state == StepState::Succeeded))
         })?;

@@ -19,6 +19,7 @@ fn every_setting() -> BootSettings {
             network: Some(Network { interfaces: vec![any], ..Network::default() }),
             proxy: Some("http://proxy.example:3128".to_owned()),
             no_proxy: Some("10.0.0.0/8,a.example".to_owned()),
+            hostname: Some("rack3-u12".to_owned()),
         },
     };
     assert_eq!(settings.check(), Ok(()));

@@ -110,7 +110,10 @@ mod tests {
                 Err(part) => assert!(found.as_ref().is_err_and(|reason| reason.contains(part)), "{found:?}"),
             }
         };
-        let entry = |digit, os: &str, architecture: &str| json!({"digest": hex(digit), "platform": {"os": os, "architecture": architecture}});
+        let entry = |digit, os: &str, architecture: &str| {
+            let platform = json!({"os": os, "architecture": architecture});
+            json!({"digest": hex(digit), "platform": platform})
+        };
         let (amd, arm, other) =
             (entry('a', "linux", "amd64"), entry('b', "linux", "arm64"), entry('c', "unknown", "unknown"));
         check(json!([amd, arm, other]), Ok('b'));

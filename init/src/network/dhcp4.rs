@@ -21,6 +21,9 @@ impl Network {
         config.set_iface_index(way.index);
         config.set_iface_mac_raw(mac).map_err(|e| anyhow!("{}", e.msg()))?;
         config.use_mac_as_client_id();
+        if let Some(hostname) = &self.hostname {
+            config.set_host_name(hostname);
+        }
         let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
         info!("{name}: link is up, asking for an address with DHCP");
         let mut held: Option<Ipv4Addr> = None;

@@ -38,6 +38,8 @@ pub struct NewMedia {
     pub proxy: Option<String>,
     /// Hosts that machines reach without the proxy, separated by commas.
     pub no_proxy: Option<String>,
+    /// Name of machines while they run from these files, such as `rack3-u12`.
+    pub hostname: Option<String>,
     /// What machines must have before they send anything to the server.
     pub require: Proof,
     /// Consoles of the kernel, such as `ttyS1,115200`. slipway's own output goes to the last.
@@ -127,8 +129,8 @@ async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Opti
             (server, ca.map_or_else(|| ca::anchors(&site.data), Ok)?, Some(site))
         }
     };
-    let NewMedia { token, network, proxy, no_proxy, .. } = new;
-    let machine = MachineSettings { token, network, proxy, no_proxy };
+    let NewMedia { token, network, proxy, no_proxy, hostname, .. } = new;
+    let machine = MachineSettings { token, network, proxy, no_proxy, hostname };
     let settings = BootSettings { server, ca, require: new.require, machine };
     let config = Config { settings, consoles: new.consoles, arguments: new.arguments };
     let kinds = if new.kinds.is_empty() { Kind::ALL.to_vec() } else { new.kinds.into_iter().collect() };

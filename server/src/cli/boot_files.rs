@@ -29,8 +29,8 @@ Examples:
   slipway-server media build --out /srv/boot --kernel cloud --kind network
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
     Build(Box<BuildOptions>),
-    /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium can read
-    /// them. Without options, the settings are removed.
+    /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium
+    /// can read them. Without options, the settings are removed.
     #[command(after_help = "\
 Examples:
   slipway-server media settings web1.img --token-file token
@@ -41,14 +41,15 @@ Examples:
         #[command(flatten)]
         options: MachineOptions,
     },
-    /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root, and the
-    /// program slipway, which writes disks.
+    /// Write the image of a stick to a disk, and read it back. Shows first what is on the disk, and asks. Needs root,
+    /// and the program slipway, which writes disks.
     #[command(after_help = "\
 Examples:
   slipway-server media write --disk /dev/sdb
   slipway-server media write --disk /dev/sdb --image media/slipway.img")]
     Write(write::WriteOptions),
-    /// List the builds that a machine that must be attested may have started, and the programs that may start before them.
+    /// List the builds that a machine that must be attested may have started, and the programs that may start before
+    /// them.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -111,12 +112,12 @@ pub struct BuildOptions {
     ca: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineOptions,
-    /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the settings
-    /// of each stick or disc.
+    /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the
+    /// settings of each stick or disc.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: ProofName,
-    /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
-    /// default tty0 and the first serial port.
+    /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last.
+    /// By default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
     consoles: Vec<String>,
     /// Another argument of the kernel; may be given several times.
@@ -216,7 +217,7 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
 }
 
 fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
-    let MachineSettings { token, network, proxy, no_proxy } = options.machine.read()?;
+    let MachineSettings { token, network, proxy, no_proxy, hostname } = options.machine.read()?;
     Ok(NewMedia {
         url: options.url,
         ca: options.ca.as_deref().map(super::read).transpose()?,
@@ -224,6 +225,7 @@ fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
         network,
         proxy,
         no_proxy,
+        hostname,
         require: options.require.into(),
         consoles: options.consoles,
         arguments: options.arguments,

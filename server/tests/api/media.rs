@@ -339,6 +339,9 @@ fn media_of_two_machines_differ_in_their_settings_alone() {
     succeed(&bench.data(), &["media", "settings", &named(&copy), "--network", &named(&network)]);
     let changed = fs::read(&copy).unwrap();
     assert!(String::from_utf8_lossy(&changed[from..to]).contains("\nnetwork: \"{\\\"interfaces\\\":[{"));
+    let said = succeed(&bench.data(), &["media", "settings", &named(&copy), "--hostname", "rack3-u12"]);
+    assert!(said.ends_with("has the settings of a machine: hostname\n"), "{said}");
+    assert!(String::from_utf8_lossy(&fs::read(&copy).unwrap()[from..to]).contains("\nhostname: \"rack3-u12\"\n"));
     succeed(&bench.data(), &["media", "settings", &named(&copy)]);
     assert!(fs::read(&copy).unwrap() == whole, "they can be removed again");
 

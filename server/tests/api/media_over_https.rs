@@ -62,8 +62,8 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
 
     let all = json!({
         "url": "https://other.example", "ca": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
-        "token": "s3cret", "require": "token", "proxy": "http://p:1", "no_proxy": "a,b", "consoles": ["ttyS1,115200"],
-        "arguments": ["panic=30"],
+        "token": "s3cret", "require": "token", "proxy": "http://p:1", "no_proxy": "a,b",
+        "hostname": "rack3-u12", "consoles": ["ttyS1,115200"], "arguments": ["panic=30"],
         "kinds": ["network", "disc"], "archs": ["x86_64"], "kernel": "generic", "unsigned": true
     });
     let manifest = made(&server, &all).await;
@@ -73,8 +73,8 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     let boot = server.folder.path().join("boot");
     let initramfs = boot.join("x86_64/initramfs");
     let text = String::from_utf8_lossy(&fs::read(&initramfs).unwrap()).into_owned();
-    let config = "no_proxy: \"a,b\"\nproxy: \"http://p:1\"\nrequire: \"token\"\nserver: \"https://other.example\"\n\
-        token: \"s3cret\"\n";
+    let config = "hostname: \"rack3-u12\"\nno_proxy: \"a,b\"\nproxy: \"http://p:1\"\nrequire: \"token\"\n\
+        server: \"https://other.example\"\ntoken: \"s3cret\"\n";
     assert!(text.contains(config), "{text}");
     assert_eq!(fs::metadata(&initramfs).unwrap().permissions().mode() & 0o777, 0o600, "it has a secret");
     assert!(boot.join("slipway.iso").exists());
@@ -125,6 +125,7 @@ async fn a_wrong_value_is_named_by_its_key_and_not_repeated() {
             json!({ "proxy": "http://p:1", "no_proxy": "open sesame" }),
             "no_proxy has an entry, number 1, that is not a name",
         ),
+        (json!({ "hostname": "open sesame" }), "hostname is not a host name of at most 64 characters"),
         (json!({ "require": "token" }), "require needs a bootstrap token in the files"),
         (json!({ "require": "sesame" }), "a name is not known, expected one of `registered`, `token`, `attested`"),
         (json!({ "consoles": ["open sesame"] }), "consoles must be one word"),

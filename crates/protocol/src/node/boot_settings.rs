@@ -7,6 +7,8 @@
 mod hosts;
 mod json;
 
+use std::net::Ipv4Addr;
+
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use self::hosts::{Proxy, check_proxy, check_server};
@@ -15,6 +17,8 @@ use crate::{Network, Proof, Secret};
 
 /// Beginning of a certificate in PEM (RFC 7468).
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+/// Most bytes of the kernel's name of a machine (`__NEW_UTS_LEN`, include/uapi/linux/utsname.h).
+const MOST_HOSTNAME: usize = 64;
 /// Most characters of a value in an error.
 const MOST_SHOWN: usize = 60;
 
@@ -58,6 +62,9 @@ pub struct MachineSettings {
     /// too, addresses, and networks such as 10.0.0.0/8.
     #[cfg_attr(feature = "clap", arg(long, value_name = "HOSTS", requires = "proxy"))]
     pub no_proxy: Option<String>,
+    /// Name of the machine while it runs from the medium, such as rack3-u12. DHCP servers get to know it.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    pub hostname: Option<String>,
 }
 
 /// A setting is wrong.
@@ -99,6 +106,9 @@ impl MachineSettings {
             let names: Vec<&str> = network.interfaces.iter().map(|interface| &*interface.name).collect();
             check_network(network).map_err(|wrong| SettingError::new("network", &names.join(" "), wrong))?;
         }
+        if let Some(name) = &self.hostname {
+            check_hostname(name).map_err(|wrong| SettingError::new("hostname", name, wrong))?;
+        }
         match (self.proxy(), &self.no_proxy) {
             (Some(proxy), _) => check_proxy(&proxy).map_err(|(key, wrong)| match key {
                 "proxy" => SettingError::new(key, &without_password(&proxy.url), wrong),
@@ -132,6 +142,23 @@ pub fn check_ca(pem: &str) -> Result<(), String> {
     match pem.contains(CERTIFICATE) {
         true => Ok(()),
         false => Err(format!("contains no \"{CERTIFICATE}\": give the CA's certificate in PEM")),
+    }
+}
+
+/// Labels with dots between them (RFC 1123, section 2.1), as far as the kernel has room.
+fn check_hostname(name: &str) -> Result<(), String> {
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(is_plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    match name.len() <= MOST_HOSTNAME && name.split('.').all(is_label) && name.parse::<Ipv4Addr>().is_err() {
+        true => Ok(()),
+        false => {
+            Err(format!("is not a host name of at most {MOST_HOSTNAME} characters: write it as rack3-u12.example"))
+        }
     }
 }
 
@@ -187,11 +214,25 @@ mod tests {
                 "a,*",
                 "has an entry, number 2,",
             ),
+            (machine(MachineSettings { hostname: text("a_b"), ..of() }), "hostname", "a_b", "is not a host name of at"),
             (machine(MachineSettings { no_proxy: text("a"), ..of() }), "no_proxy", "a", "means nothing without proxy"),
         ] {
             let error = settings.check().expect_err(key);
             assert_eq!((error.key, &*error.value), (key, value));
             assert!(error.wrong.starts_with(wrong) && !error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_has_labels_for_which_the_kernel_has_room() {
+        let long = ["a".repeat(63), "a".repeat(64), format!("{}.a", "a".repeat(62)), format!("{}.aa", "a".repeat(62))];
+        for good in ["a", "rack3-u12", "12345", "3com.example", "RACK3.example.com", &long[0], &long[2]] {
+            assert_eq!(check_hostname(good), Ok(()), "{good}");
+        }
+        for wrong in
+            ["", ".", "a.", ".a", "a..b", "-a", "a-", "a.-b", "a_b", "a b", "ä", "192.0.2.7", &long[1], &long[3]]
+        {
+            assert!(check_hostname(wrong).is_err(), "{wrong}");
         }
     }
 

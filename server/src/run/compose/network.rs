@@ -97,7 +97,10 @@ mod tests {
         });
         let network: Network = serde_json::from_value(network).expect("a network");
         let found: Value = serde_json::from_str(&text(&network)).expect("JSON");
-        let none = |mac: &str, name: &str| json!({"match": {"macaddress": mac}, "set-name": name, "dhcp4": false, "dhcp6": false});
+        let none = |mac: &str, name: &str| {
+            let by_mac = json!({"macaddress": mac});
+            json!({"match": by_mac, "set-name": name, "dhcp4": false, "dhcp6": false})
+        };
         let names = json!({"addresses": ["192.0.2.53"], "search": ["example"]});
         let mut nic1 = none("52:54:00:00:00:02", "nic1");
         nic1["mtu"] = json!(9000);

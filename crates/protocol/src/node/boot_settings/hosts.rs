@@ -12,13 +12,13 @@ const MOST_NO_PROXY: usize = 4096;
 pub struct Proxy {
     /// Its URL, as in `http://proxy.example:3128`.
     pub url: String,
-    /// Hosts that are reached without it, separated by commas, as in `no_proxy` of curl(1): names, which stand for the names
-    /// below them too, addresses, and networks as in `10.0.0.0/8`.
+    /// Hosts that are reached without it, separated by commas, as in `no_proxy` of curl(1): names, which stand for the
+    /// names below them too, addresses, and networks as in `10.0.0.0/8`.
     pub except: String,
 }
 
-/// Checks the URL of a server for machines: `https://`, a host name or address, and an optional port. The error says what is
-/// wrong with it, as the end of a sentence about the value.
+/// Checks the URL of a server for machines: `https://`, a host name or address, and an optional port. The error says
+/// what is wrong with it, as the end of a sentence about the value.
 pub fn check_server(url: &str) -> Result<(), String> {
     let wrong = |why: &str| format!("{why}: write it as https://install.example:8443");
     let rest = url.strip_prefix("https://");
