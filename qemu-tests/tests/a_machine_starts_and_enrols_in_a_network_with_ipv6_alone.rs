@@ -11,7 +11,7 @@ use qemu_tests::programs::Programs;
 use qemu_tests::{LIMIT, UUID, firmware_trusts, timed};
 use slipway_parts::Arch;
 use slipway_protocol::NodeState;
-use xtask::build::server::build_server;
+use xtask::build::server::{Profile, build_server};
 use xtask::build::{image, kernel};
 use xtask::host::command::{command, run_quietly, stdout};
 use xtask::host::{debian, packages};
@@ -34,7 +34,7 @@ impl Site {
     /// that is not allowed here.
     fn new() -> Result<Option<Self>> {
         packages::ensure(&["dnsmasq-base", "iproute2"])?;
-        let program = build_server()?;
+        let program = build_server(Profile::Dev)?;
         // What has to be fetched, while there is a network to fetch from.
         debian::unpacked(&debian::NEWER_FIRMWARE)?;
         let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;

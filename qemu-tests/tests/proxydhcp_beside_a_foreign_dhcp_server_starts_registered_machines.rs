@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use qemu_tests::site::{DHCP, MAC, SLIPWAY, Site, serve};
 use qemu_tests::{LIMIT, UUID, timed};
 use slipway_parts::Arch;
-use xtask::build::server::build_server;
+use xtask::build::server::{Profile, build_server};
 use xtask::host::command::stdout;
 use xtask::host::packages;
 use xtask::lab::qemu::Boot;
@@ -18,7 +18,7 @@ use xtask::lab::qemu::firmware::IPXE;
 fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result<()> {
     timed("proxydhcp beside a foreign DHCP server starts registered machines", || {
         packages::ensure(packages::QEMU)?;
-        let program = build_server()?;
+        let program = build_server(Profile::Dev)?;
         let Some(mut site) = Site::new()? else { return Ok(()) };
         let boot = site.programs.path("boot");
         std::fs::create_dir_all(boot.join("x86_64"))?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use qemu_tests::site::{MAC, SLIPWAY, Site, serve};
 use qemu_tests::{LIMIT, UUID, timed};
 use slipway_parts::Arch;
-use xtask::build::server::build_server;
+use xtask::build::server::{Profile, build_server};
 use xtask::build::{image, kernel};
 use xtask::host::command::stdout;
 use xtask::host::packages;
@@ -18,7 +18,7 @@ use xtask::lab::server::{FOR_EMULATION, parse_status};
 fn proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop() -> Result<()> {
     timed("proxydhcp starts an arm64 machine by TFTP in one hop", || {
         packages::ensure(packages::QEMU_ARM64)?;
-        let (program, arch) = (build_server()?, Arch::Aarch64);
+        let (program, arch) = (build_server(Profile::Dev)?, Arch::Aarch64);
         let parts = image::build_parts(&image::config(kernel::CLOUD, arch)?)?;
         let Some(mut site) = Site::new()? else { return Ok(()) };
         let (boot, data) = (site.programs.path("boot"), site.programs.path("data"));

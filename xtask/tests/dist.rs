@@ -14,7 +14,7 @@ use xtask::host::packages;
 /// A release for virtual machines, with the server of the tests.
 fn inputs() -> Result<dist::Inputs> {
     let parts = vec![image::config(kernel::CLOUD, Arch::X86_64)?];
-    Ok(dist::Inputs { server: server::build_server()?, manual: None, parts, date: dist::date()? })
+    Ok(dist::Inputs { server: server::build_server(server::Profile::Dev)?, manual: None, parts, date: dist::date()? })
 }
 
 fn packages(files: &[PathBuf]) -> Vec<&Path> {

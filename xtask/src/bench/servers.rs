@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::cost::cpu_of;
 use super::streams::Stream;
-use crate::build::server;
+use crate::build::server::{self, Profile};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::lab;
 
@@ -30,14 +30,14 @@ pub struct Servers {
 
 impl Servers {
     /// Creates the folder with the files and starts both servers.
-    pub fn start(folder: &Path, streams: &[Stream]) -> Result<Self> {
+    pub fn start(folder: &Path, streams: &[Stream], profile: Profile) -> Result<Self> {
         let www = folder.join("www");
         fs::create_dir_all(&www).with_context(|| format!("creating {}", www.display()))?;
         for stream in streams {
             let link = www.join(stream.name());
             symlink(&stream.path, &link).with_context(|| format!("linking {}", link.display()))?;
         }
-        let program = server::build_server()?;
+        let program = server::build_server(profile)?;
         let [nginx_port, slipway_port] = lab::server::free_ports()?;
         let mut servers = Self { folder: folder.to_owned(), program, nginx_port, slipway_port, running: Vec::new() };
         servers.start_slipway()?;

@@ -12,6 +12,7 @@ use super::disk::{Kind, LoopDevice};
 use super::servers::Servers;
 use super::streams::{self, Image, Stream};
 use crate::build::binary;
+use crate::build::server::Profile;
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::packages;
 
@@ -129,7 +130,7 @@ pub fn run(
     let all = streams::build(image, formats)?;
     let wanted = |stream: &&Stream| streams::is_wanted(formats, &stream.format);
     let raw = all.first().context("looking for the raw image")?.path.clone();
-    let bench = Bench::new(folder, &raw, &all)?;
+    let bench = Bench::new(folder, &raw, &all, image.server())?;
     let mut pipelines: Vec<Measured<Tool>> = Vec::new();
     let mut stages: Vec<Measured<&'static str>> = Vec::new();
     let mut servers = [("slipway-server", Vec::new()), ("nginx", Vec::new())];
@@ -190,7 +191,7 @@ fn summarise(
 }
 
 impl Bench {
-    fn new(folder: &Path, raw: &Path, all: &[Stream]) -> Result<Self> {
+    fn new(folder: &Path, raw: &Path, all: &[Stream], server: Profile) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
         }
@@ -204,7 +205,7 @@ impl Bench {
         Ok(Self {
             slipway: binary::build(Arch::X86_64, None)?,
             coreos_installer: coreos_installer.map(|path| path.trim().into()),
-            servers: Servers::start(folder, all)?,
+            servers: Servers::start(folder, all, server)?,
             folder: folder.to_owned(),
             bmap,
             raw: raw.to_owned(),

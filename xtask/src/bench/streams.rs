@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::build::server::Profile;
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::lab::target_image::{self, System};
@@ -19,6 +20,11 @@ pub enum Image {
 }
 
 impl Image {
+    /// How the server is compiled that hands out the image.
+    pub fn server(self) -> Profile {
+        if self == Self::Large { Profile::Release } else { Profile::Dev }
+    }
+
     /// Path of the raw image, built or from the cache.
     fn raw(self) -> Result<PathBuf> {
         if self == Self::Large {

@@ -51,16 +51,18 @@ pub const BINARY_ARM64: Part = Part {
     download: 40,
     kept: 700,
 };
-/// slipway-server for this host.
+/// slipway-server for machines in QEMU.
 pub const SERVER: Part = Part {
     name: "the server",
     packages: &[packages::C_COMPILER],
-    folder: "target-host/release/deps",
+    folder: "target-host/debug/deps",
     entries: 1,
-    seconds: 260,
+    seconds: 120,
     download: 40,
-    kept: 600,
+    kept: 900,
 };
+/// slipway-server for benchmarks.
+pub const RELEASE_SERVER: Part = Part { folder: "target-host/release/deps", seconds: 300, kept: 600, ..SERVER };
 /// slipway-server for a release, and the programs that make packages.
 pub const RELEASE: Part = Part {
     name: "the server of the release",

@@ -12,11 +12,31 @@ pub fn host_target() -> Result<PathBuf> {
     cache::cargo_target("target-host", &[&["--profile", "dev"], &["--release"]])
 }
 
+/// How a program of this host is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For machines in QEMU, which are slower than any server. It shares what the tests compile.
+    Dev,
+    /// For figures.
+    Release,
+}
+
+impl Profile {
+    /// The option that selects it.
+    pub fn options(self) -> &'static [&'static str] {
+        if self == Self::Release { &["--release"] } else { &[] }
+    }
+
+    /// Its folder in [`host_target`].
+    pub fn folder(self) -> Result<PathBuf> {
+        Ok(host_target()?.join(if self == Self::Release { "release" } else { "debug" }))
+    }
+}
+
 /// Builds `slipway-server` for this host and returns its path. Dependencies are compiled once for all clones.
-pub fn build_server() -> Result<PathBuf> {
-    let target = host_target()?;
-    let mut cargo = command(workspace::cargo(), ["build", "--release", "--package", "slipway-server"]);
-    cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
+pub fn build_server(profile: Profile) -> Result<PathBuf> {
+    let mut cargo = command(workspace::cargo(), ["build", "--package", "slipway-server"]);
+    cargo.args(profile.options()).env("CARGO_TARGET_DIR", host_target()?).current_dir(workspace::root());
     run_and_tell(&mut cargo, "Compiling", "building slipway-server (kept for the next time)")?;
-    Ok(target.join("release/slipway-server"))
+    Ok(profile.folder()?.join("slipway-server"))
 }

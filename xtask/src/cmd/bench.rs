@@ -12,6 +12,7 @@ use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
 use xtask::bench::{stalls, user_data};
 use xtask::build::prepare;
+use xtask::build::server::Profile;
 use xtask::host::{packages, workspace};
 
 /// Measure slipway against other tools and against the limit of this machine.
@@ -94,13 +95,17 @@ impl Bench {
     }
 
     pub fn run(self) -> Result<()> {
+        let (profile, server) = match self.short {
+            true => (Profile::Dev, prepare::SERVER),
+            false => (Profile::Release, prepare::RELEASE_SERVER),
+        };
         match if self.short { self.what.shortened() } else { self.what } {
             What::Stream { rounds, format, disk } => {
                 let (image, part) = match self.short {
                     true => (Image::Small, prepare::TARGET_IMAGE),
                     false => (Image::Large, prepare::LARGE_IMAGE),
                 };
-                let parts = [prepare::BINARY, prepare::SERVER, prepare::BENCH, part];
+                let parts = [prepare::BINARY, server, prepare::BENCH, part];
                 let each = Duration::from_secs(40);
                 let formats = if format.is_empty() { 5 } else { format.len() };
                 prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats * disk.len()) as u32)?;
@@ -118,8 +123,8 @@ impl Bench {
             }
             What::Siege { seconds } => {
                 let attacks = Duration::from_secs((seconds + seconds.min(5) + 1) * 13);
-                prepare::prepare("cargo xtask bench siege", &[prepare::SERVER], attacks)?;
-                siege(seconds)?;
+                prepare::prepare("cargo xtask bench siege", &[server], attacks)?;
+                siege(seconds, profile)?;
             }
             What::UserData { rounds } => {
                 prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use slipway_parts::Arch;
 use slipway_protocol::node::boot_settings;
-use xtask::build::{image, kernel, prepare, server};
+use xtask::build::server::{self, Profile};
+use xtask::build::{image, kernel, prepare};
 use xtask::host::command::{command, run};
 
 /// Build kernel, initramfs, unified kernel image, and images for a USB stick and an optical disc, for one server.
@@ -60,7 +61,7 @@ impl Image {
                 println!("for real machines, build the image with --kernel {}", kernel::GENERIC);
             }
         }
-        let mut media = command(server::build_server()?, ["media", "build"]);
+        let mut media = command(server::build_server(Profile::Dev)?, ["media", "build"]);
         media.arg("--parts").arg(image::build_parts(&config)?);
         media.args(["--kernel", &self.kernel, "--url", &self.server_url]).arg("--ca").arg(&self.ca);
         media.arg("--out").arg(&self.out);

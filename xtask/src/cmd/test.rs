@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use slipway_parts::Arch;
-use xtask::build::{binary, kernel, mkfs, prepare, server};
+use xtask::build::server::{self, Profile};
+use xtask::build::{binary, kernel, mkfs, prepare};
 use xtask::check::manual;
 use xtask::check::runner::{self, LONG, Tally};
 use xtask::host::command::{command, run};
@@ -33,7 +34,6 @@ impl Test {
         let began = Instant::now();
         let mut parts = vec![
             prepare::BINARY,
-            prepare::SERVER,
             prepare::BOOT_IMAGE,
             prepare::BOOT_IMAGE_ARM64,
             prepare::MACHINES,
@@ -74,7 +74,7 @@ impl Test {
                     target_image::build(system)?;
                 }
             }
-            server::build_server()?;
+            server::build_server(Profile::Dev)?;
             let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
             let with_arm64 = LONG.iter().any(|(name, _)| runner::is_arm64(name) && !is_left_out(name));
             for arch in Arch::ALL.into_iter().filter(|arch| *arch == Arch::X86_64 || with_arm64) {

@@ -15,7 +15,8 @@ use slipway_parts::Arch;
 use slipway_protocol::NodeStatus;
 
 use crate::build::image::{self, ImagePaths};
-use crate::build::{kernel, server};
+use crate::build::kernel;
+use crate::build::server::{self, Profile};
 use crate::host::command::{command, run_quietly, stdout, tail};
 use crate::lab::qemu::firmware;
 
@@ -64,7 +65,7 @@ impl Lab {
 
     /// Like [`Lab::new`], at another place.
     pub fn at(folder: &Path, place: Place) -> Result<Self> {
-        let program = server::build_server()?;
+        let program = server::build_server(Profile::Dev)?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
         let [https_port, boot_port] = free_ports()?;
         Ok(Self { folder: folder.to_owned(), place, program, https_port, boot_port, server: None, detached: false })
