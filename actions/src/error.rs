@@ -29,11 +29,11 @@ pub use target::TargetError;
 
 /// Why an action failed. Messages name the operation and its object; the cause is the source.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// sysfs or procfs could not be read.
     #[error("listing the disks of this machine")]
     ListDisks {
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -46,40 +46,30 @@ pub enum Error {
     /// The disk could not be opened.
     #[error("opening {disk}")]
     OpenDisk {
-        /// Path of the disk.
         disk: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A read from the disk failed.
     #[error("reading {disk} at byte {offset}")]
     ReadDisk {
-        /// Path of the disk.
         disk: String,
-        /// Byte offset of the read.
         offset: u64,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A write to the disk failed.
     #[error("writing {disk} at byte {offset}")]
     WriteDisk {
-        /// Path of the disk.
         disk: String,
-        /// Byte offset of the write.
         offset: u64,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The disk did not confirm that all data is stored.
     #[error("flushing {disk}")]
     FlushDisk {
-        /// Path of the disk.
         disk: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -89,7 +79,6 @@ pub enum Error {
          controller"
     )]
     Vanished {
-        /// Path the disk had.
         disk: String,
         /// The operation that failed, with the error of the kernel.
         #[source]
@@ -101,9 +90,7 @@ pub enum Error {
          is bad, or the disk has less room than it reports: replace it"
     )]
     ReadBack {
-        /// Path of the disk.
         disk: String,
-        /// Byte offset of the read.
         offset: u64,
         /// Length of the read in bytes.
         len: u64,
@@ -114,30 +101,17 @@ pub enum Error {
     /// Something on the disk could not be taken down.
     #[error("releasing {disk}: {what}")]
     TakeDown {
-        /// Path of the disk.
         disk: String,
-        /// What was done: "unmounting /mnt".
         what: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// Something on the disk is of a kind that cannot be taken down.
     #[error("releasing {disk}: {holder} cannot be taken down; release it by hand, or choose another disk")]
-    Held {
-        /// Path of the disk.
-        disk: String,
-        /// What holds the disk.
-        holder: String,
-    },
+    Held { disk: String, holder: String },
     /// The inputs of an action are invalid.
     #[error("reading the inputs of {action}: it {}", problems.join("; it "))]
-    Inputs {
-        /// Name of the action.
-        action: &'static str,
-        /// What is wrong with them.
-        problems: Vec<String>,
-    },
+    Inputs { action: &'static str, problems: Vec<String> },
     /// Partitions, their contents or the partition table.
     #[error(transparent)]
     Partitions(#[from] PartitionError),

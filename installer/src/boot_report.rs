@@ -78,11 +78,11 @@ pub enum End {
 
 /// Why the reporter could not start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ReportError {
     /// The configuration is missing, or is not in the format that the action writes.
     #[error("reading {}{}", path.display(), hint(source))]
     Config {
-        /// Path of the configuration.
         path: PathBuf,
         /// Error of reading or parsing it.
         #[source]
@@ -91,16 +91,13 @@ pub enum ReportError {
     /// The server's URL is invalid.
     #[error("reading the server's URL {url:?}")]
     Url {
-        /// The URL as configured.
         url: String,
-        /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The HTTP client could not be set up.
     #[error("preparing to report")]
     Client {
-        /// Error of the client.
         #[from]
         source: ClientError,
     },

@@ -65,11 +65,11 @@ pub struct Source {
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ConfigError {
     /// The file is not YAML, or not a mapping of strings to strings.
     #[error("reading the configuration in {place}")]
     Syntax {
-        /// The file.
         place: String,
         /// The cause, with line and column.
         #[source]
@@ -78,51 +78,30 @@ pub enum ConfigError {
     /// A source exists but cannot be read.
     #[error("reading the configuration in {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// A required key is missing.
     #[error("no {key} is configured: set `{key}:` in {BAKED} or slipway.{key}= on the kernel command line")]
-    Missing {
-        /// The key.
-        key: &'static str,
-    },
+    Missing { key: &'static str },
     /// The medium requires a bootstrap token.
     #[error(
         "{place} requires a bootstrap token (require: token), and there is none, so nothing is sent to the server: set \
          `token:` in {BAKED} or in the settings of the machine, or slipway.token in fw_cfg"
     )]
-    NoToken {
-        /// What requires it.
-        place: String,
-    },
+    NoToken { place: String },
     /// A key has no value.
     #[error("{key} from {place} has no value: leave the key out, or give it one")]
-    NoValue {
-        /// The key.
-        key: String,
-        /// Where it was set.
-        place: String,
-    },
+    NoValue { key: String, place: String },
     /// One source gives a key two values.
     #[error("{key} is there twice in {place}, with two values: leave one of them out")]
-    Twice {
-        /// The key.
-        key: String,
-        /// Where it was set.
-        place: String,
-    },
+    Twice { key: String, place: String },
     /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
     Value {
-        /// The key.
         key: String,
-        /// Where it was set.
         place: String,
-        /// The value.
         value: String,
         /// What is wrong and what would be right.
         wrong: String,

@@ -4,6 +4,7 @@ use std::io;
 
 /// Why the start of the machine or of the installed system could not be configured.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BootError {
     /// A boot loader's configuration cannot be edited.
     #[error("editing /{path} of the installed system: {reason}")]
@@ -18,7 +19,6 @@ pub enum BootError {
     KernelArgument {
         /// What was to be done: "replacing", "adding".
         operation: &'static str,
-        /// The argument as given.
         argument: String,
         /// Why not, and what to do.
         reason: &'static str,
@@ -52,7 +52,6 @@ pub enum BootError {
     /// The firmware did not take one of the variables of Secure Boot.
     #[error("writing the EFI variable {variable}: {state}")]
     SecureBootVariable {
-        /// Its name.
         variable: String,
         /// What was written before, and what the firmware starts now.
         state: String,
@@ -63,7 +62,6 @@ pub enum BootError {
     /// The program that starts the installed system cannot be determined.
     #[error("looking for the boot loader on {disk}: {reason}")]
     Loader {
-        /// Path of the disk.
         disk: String,
         /// What was found, and what to do.
         reason: String,
@@ -71,7 +69,6 @@ pub enum BootError {
     /// The kernel to start cannot be determined, or does not exist.
     #[error("looking for the kernel of the installed system on {disk}: {reason}")]
     InstalledKernel {
-        /// Path of the disk.
         disk: String,
         /// What was found, and what to do.
         reason: String,
@@ -79,11 +76,9 @@ pub enum BootError {
     /// The kernel could not be loaded into memory.
     #[error("loading the kernel {kernel}: {reason}")]
     LoadKernel {
-        /// Its path.
         kernel: String,
         /// Why not, and what to do.
         reason: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },

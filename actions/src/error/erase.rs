@@ -4,11 +4,11 @@ use slipway_protocol::EraseMode;
 
 /// Why a disk was not erased.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum EraseError {
     /// An erased place does not read as zeros.
     #[error("verifying that {disk} is erased: byte {offset} is not zero")]
     NotErased {
-        /// Path of the disk.
         disk: String,
         /// Byte offset of the first byte that is not zero.
         offset: u64,
@@ -16,9 +16,7 @@ pub enum EraseError {
     /// The disk cannot be erased in the requested way.
     #[error("erasing {disk} with mode {mode}: {reason}")]
     Refused {
-        /// Path of the disk.
         disk: String,
-        /// The requested way.
         mode: EraseMode,
         /// Why not, and what to do.
         reason: String,
@@ -26,25 +24,17 @@ pub enum EraseError {
     /// The disk started to erase itself and failed in a state in which it must not be used.
     #[error("erasing {disk} with mode {mode}: {reason}")]
     Stuck {
-        /// Path of the disk.
         disk: String,
-        /// The requested way.
         mode: EraseMode,
         /// What happened, and what to do.
         reason: String,
     },
     /// Data from before the secure erase is still on the disk.
     #[error("verifying that {disk} is erased: the old data at byte {offset} is still there")]
-    Unchanged {
-        /// Path of the disk.
-        disk: String,
-        /// Byte offset of that data.
-        offset: u64,
-    },
+    Unchanged { disk: String, offset: u64 },
     /// Some of several disks were not erased.
     #[error("erasing {count} disks: {}", [failed.as_slice(), others.as_slice()].concat().join("; "))]
     SomeNotErased {
-        /// How many disks there were.
         count: usize,
         /// Each disk that failed, with the reason and causes.
         failed: Vec<String>,

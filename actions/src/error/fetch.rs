@@ -10,16 +10,14 @@ use super::certificate::causes;
 
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum FetchError {
     /// Not a URL that slipway can fetch.
     #[error("a URL starts with https://, http:// or file://, or is an absolute path")]
     Scheme,
     /// The CA certificates given cannot be used.
     #[error("reading the CA certificates to trust: {reason}")]
-    Trust {
-        /// What is wrong with them.
-        reason: String,
-    },
+    Trust { reason: String },
     /// The server's certificate was refused.
     #[error("the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted {
@@ -29,14 +27,12 @@ pub enum FetchError {
     /// A local file could not be read completely.
     #[error("reading the file")]
     ReadFile {
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A local file could not be opened.
     #[error("opening the file")]
     OpenFile {
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -49,7 +45,6 @@ pub enum FetchError {
     /// The client could not be created, or no response arrived.
     #[error("sending the request")]
     Send {
-        /// The cause.
         #[source]
         source: reqwest::Error,
     },
@@ -71,7 +66,6 @@ pub enum FetchError {
     Status {
         /// The status line's code and phrase.
         status: StatusCode,
-        /// Further information in the response.
         refusal: Refusal,
     },
     /// A dropped connection could not be told apart from the end of the source, and no other check would notice missing
@@ -83,27 +77,16 @@ pub enum FetchError {
     Endless,
     /// The source has changed since the first bytes arrived, or cannot be resumed.
     #[error("resuming at byte {offset}: {reason}")]
-    NotResumable {
-        /// First byte wanted.
-        offset: u64,
-        /// What the server responded instead.
-        reason: String,
-    },
+    NotResumable { offset: u64, reason: String },
     /// The connection was dropped or stalled before the end.
     #[error("reading the body")]
     Body {
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The body ended before its announced size.
     #[error("the source ended at byte {offset} of {total}")]
-    Short {
-        /// Bytes received.
-        offset: u64,
-        /// Size announced.
-        total: u64,
-    },
+    Short { offset: u64, total: u64 },
     /// A file that should be small is too large.
     #[error("it has more than the allowed {limit} bytes; check its URL")]
     TooLarge {

@@ -7,6 +7,7 @@ use slipway_protocol::Digest;
 
 /// Why an image was not written, or is not as described.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ImageError {
     /// The image's partition table is not where firmware and kernel look for it on this disk.
     #[error(
@@ -14,7 +15,6 @@ pub enum ImageError {
          {expected} bytes; use an image made for {expected} bytes, or another disk"
     )]
     BlockSize {
-        /// Path of the disk.
         disk: String,
         /// Logical block size of the disk in bytes.
         expected: u64,
@@ -44,19 +44,13 @@ pub enum ImageError {
     },
     /// The image's partition table, or that by which it is found, is damaged. No kernel accepts it.
     #[error("checking the partition table of the image: {reason}; {remedy}")]
-    TableDamaged {
-        /// What is damaged.
-        reason: String,
-        /// What to do.
-        remedy: String,
-    },
+    TableDamaged { reason: String, remedy: String },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(
         "checking the partition table of the image: it is made for a disk of {needed} or more, because {what} \
          ends there, but {disk} has {size}; use a larger disk, or another image"
     )]
     TableTooLarge {
-        /// Path of the disk.
         disk: String,
         /// Size of the disk, in words.
         size: String,
@@ -67,14 +61,10 @@ pub enum ImageError {
     },
     /// The image is made for another machine or disk.
     #[error("checking what the image is made for: {reason}")]
-    MadeForOther {
-        /// Why, and what to do.
-        reason: String,
-    },
+    MadeForOther { reason: String },
     /// A qcow2 image cannot be read.
     #[error("decoding the qcow2 image")]
     Qcow2 {
-        /// The cause.
         #[source]
         source: slipway_formats::qcow2::Error,
     },
@@ -95,18 +85,14 @@ pub enum ImageError {
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
     Decode {
-        /// Compression format.
         format: &'static str,
-        /// Raw bytes decoded before that.
         raw_bytes: u64,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The image does not fit the disk.
     #[error("writing the image to {disk}: the disk has {size}, but the image needs {needed}")]
     TooLarge {
-        /// Path of the disk.
         disk: String,
         /// Size of the disk, in words.
         size: String,
@@ -129,11 +115,8 @@ pub enum ImageError {
     Digest {
         /// What was hashed: the stream as delivered, the raw image, or the manifest that names it.
         what: &'static str,
-        /// Digest in the workflow.
         expected: Digest,
-        /// Hexadecimal digits found.
         found: String,
-        /// Bytes hashed.
         bytes: u64,
     },
     /// A part of the raw image does not match its block map.
@@ -148,11 +131,8 @@ pub enum ImageError {
         blocks: String,
         /// The part, as a range of bytes.
         bytes: Range<u64>,
-        /// Name of the hash function.
         algorithm: &'static str,
-        /// Hexadecimal digits in the map.
         expected: String,
-        /// Hexadecimal digits found.
         found: String,
     },
 }

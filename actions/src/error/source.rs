@@ -6,24 +6,19 @@ use super::{Error, FetchError};
 
 /// Why the source was not fetched or is not trusted.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum SourceError {
     /// The image is the disk it would be written to, or is stored on it.
     #[error(
         "writing {url} to {disk}: the image is this disk or is stored on it; use an image that is stored elsewhere, or \
          choose another disk"
     )]
-    OnTarget {
-        /// The local source.
-        url: String,
-        /// Path of the disk.
-        disk: String,
-    },
+    OnTarget { url: String, disk: String },
     /// The source could not be fetched.
     #[error("fetching {url}")]
     Fetch {
         /// The URL without user, password and query, which may be secrets.
         url: String,
-        /// The cause.
         #[source]
         source: FetchError,
     },
@@ -32,7 +27,6 @@ pub enum SourceError {
     Coded {
         /// The URL without user, password and query, which may be secrets.
         url: String,
-        /// How it was compressed.
         coded: FetchError,
         /// Why it is not what was wanted.
         #[source]
@@ -43,13 +37,9 @@ pub enum SourceError {
     FetchGaveUp {
         /// The URL without user, password and query, which may be secrets.
         url: String,
-        /// Bytes received before that.
         offset: u64,
-        /// How many failures.
         failures: u32,
-        /// Seconds since the first failure.
         seconds: u64,
-        /// The last failure.
         #[source]
         source: FetchError,
     },
@@ -76,7 +66,6 @@ pub enum SourceError {
         what: &'static str,
         /// The URL of the list without user, password and query, which may be secrets.
         url: String,
-        /// The cause.
         #[source]
         source: sums::Error,
     },
@@ -85,7 +74,6 @@ pub enum SourceError {
     Bmap {
         /// The URL of the map without user, password and query, which may be secrets.
         url: String,
-        /// The cause.
         #[source]
         source: bmap::Error,
     },
@@ -94,7 +82,6 @@ pub enum SourceError {
     Artifact {
         /// What is fetched, in one word.
         what: &'static str,
-        /// The artifact.
         url: String,
         /// What was found, or what is missing.
         reason: String,
@@ -106,7 +93,6 @@ pub enum SourceError {
         what: &'static str,
         /// The URL of the signature without user, password and query, which may be secrets.
         url: String,
-        /// The cause.
         #[source]
         source: signature::Error,
     },

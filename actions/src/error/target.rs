@@ -4,13 +4,12 @@ use std::io;
 
 /// Why the installed system could not be found, read or changed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TargetError {
     /// No partition has what the action works on.
     #[error("looking for {what} on {disk}: {looked_at}")]
     NotFound {
-        /// What was looked for.
         what: &'static str,
-        /// Path of the disk.
         disk: String,
         /// Every place that was searched, with what was found there.
         looked_at: String,
@@ -24,7 +23,6 @@ pub enum TargetError {
         operation: &'static str,
         /// Path relative to the root of its file system.
         path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -40,9 +38,7 @@ pub enum TargetError {
     /// The boot reporter cannot be added to the Ignition config.
     #[error("adding the boot reporter to the Ignition config /{path} in {partition}")]
     ReporterInIgnition {
-        /// Path of the config.
         path: String,
-        /// Its file system, in words.
         partition: String,
         /// The cause, with line and column.
         #[source]
@@ -51,7 +47,6 @@ pub enum TargetError {
     /// There is no place for a seed where the installed system would find it.
     #[error("seeding the system on {disk}: {reason}")]
     Seed {
-        /// Path of the disk.
         disk: String,
         /// Why not, and what to do.
         reason: String,
@@ -66,61 +61,40 @@ pub enum TargetError {
     },
     /// The installed system has no such user or group.
     #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the number")]
-    Owner {
-        /// The name given.
-        name: String,
-        /// Where it was looked up.
-        file: &'static str,
-        /// Why it was not found.
-        reason: &'static str,
-    },
+    Owner { name: String, file: &'static str, reason: &'static str },
     /// An archive is damaged, or has an entry of a kind that is not unpacked.
     #[error("unpacking {place} of the archive: {reason}")]
     Archive {
         /// Which entry, or which place in the archive.
         place: String,
-        /// What is wrong with it.
         reason: String,
         /// Whether it is not an archive, is truncated or was changed in transit. Else it has an entry of a kind that is
-        /// not unpacked.
         is_damaged: bool,
     },
     /// An entry of an archive could not be written.
     #[error("unpacking {entry} of the archive")]
     UnpackEntry {
-        /// Its path.
         entry: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The process for a command could not be started.
     #[error("starting {what} in the installed system")]
     StartCommand {
-        /// What was to run.
         what: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The installed system could not be prepared for a command.
     #[error("running {what} in the installed system: {reason}")]
     PrepareCommand {
-        /// What was to run.
         what: String,
         /// The preparation that failed, and why.
         reason: String,
     },
     /// A command in the installed system failed.
     #[error("running {what} in the installed system: it ended with {how}{}", last_lines(output))]
-    Command {
-        /// What ran.
-        what: String,
-        /// Exit status or signal.
-        how: String,
-        /// The last lines it printed.
-        output: Vec<String>,
-    },
+    Command { what: String, how: String, output: Vec<String> },
 }
 
 impl TargetError {

@@ -29,6 +29,7 @@ const MOST_GROUPS: u64 = 2000;
 
 /// Why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 enum GrowError {
     /// The disk could not be opened or flushed.
     #[error(transparent)]
@@ -42,7 +43,6 @@ enum GrowError {
     /// The kernel refused to grow it.
     #[error("the kernel refused it")]
     Refused {
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -41,6 +41,7 @@ const ROOT_SUBVOLUMES: &[&str] = &[
 ];
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub(crate) enum MountError {
     /// The kernel did not create a node for the partition.
     #[error("waiting for the device node of the partition at byte {offset}: it did not appear")]
@@ -51,18 +52,14 @@ pub(crate) enum MountError {
     /// No loop device could be bound to that part of the file.
     #[error("binding a loop device")]
     Loop {
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The kernel refused to mount the file system.
     #[error("mounting {kind} from {source_path}")]
     Refused {
-        /// File system type.
         kind: &'static str,
-        /// What was mounted.
         source_path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -131,41 +131,33 @@ impl Checksum {
 
 /// Why a text is not a usable block map.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The text is longer than 16 MiB.
     #[error(
         "reading the block map: it has {size} bytes, but at most {MAX_TEXT} are supported; write the image without it"
     )]
-    TooLong {
-        /// Bytes of the text.
-        size: usize,
-    },
+    TooLong { size: usize },
     /// The map has more than [`MAX_RANGES`] ranges.
     #[error("reading the block map: it has more than {MAX_RANGES} ranges; write the image without it")]
     TooManyRanges,
     /// The text is not well-formed XML.
     #[error("reading the block map: line {line} is not well-formed XML; make it again with bmaptool create")]
     Xml {
-        /// Line, from 1.
         line: usize,
-        /// The cause.
         #[source]
         source: quick_xml::Error,
     },
     /// A line does not follow the format.
     #[error("reading the block map: line {line}: {reason}; make it again with bmaptool create")]
     Line {
-        /// Line, from 1.
         line: usize,
         /// What is wrong, and what would be right.
         reason: String,
     },
     /// Parts of the map contradict each other, or one is missing.
     #[error("reading the block map: {reason}; make it again with bmaptool create")]
-    Whole {
-        /// What is missing or contradictory.
-        reason: String,
-    },
+    Whole { reason: String },
     /// The text does not match its own digest.
     #[error("checking the digest of the block map: expected {expected}, got {found}; fetch it again")]
     Checksum {

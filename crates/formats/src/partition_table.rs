@@ -135,15 +135,11 @@ impl Partition {
 
 /// Why an image with this table must not be written to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Fault {
     /// The table, or that by which Linux and firmware find it, is damaged.
     #[error("{reason}; {remedy}")]
-    Damaged {
-        /// What is damaged.
-        reason: String,
-        /// What to do.
-        remedy: String,
-    },
+    Damaged { reason: String, remedy: String },
     /// The table is made for another block size than that of the disk.
     #[error("it is made for blocks of {found} bytes, and not of {expected} bytes")]
     BlockSize {
@@ -157,7 +153,6 @@ pub enum Fault {
     TooLarge {
         /// The part of the table that ends furthest.
         what: String,
-        /// Its end in bytes.
         needed: u64,
     },
 }

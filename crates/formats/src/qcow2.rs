@@ -44,6 +44,7 @@ pub enum Block<'a> {
 
 /// Why a qcow2 image cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The header is damaged, or the image uses something slipway does not read.
     #[error(transparent)]
@@ -53,9 +54,7 @@ pub enum Error {
     Entry {
         /// The L1 table, or an L2 table.
         table: String,
-        /// Entry, from 0.
         index: u64,
-        /// What is wrong with it.
         reason: &'static str,
     },
     /// The file ends before all of its required content.
@@ -63,9 +62,7 @@ pub enum Error {
         "reading {what} of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
     )]
     Truncated {
-        /// What ends too early.
         what: &'static str,
-        /// Bytes the file has.
         end: u64,
         /// Bytes it would need to have.
         needed: u64,
@@ -73,20 +70,16 @@ pub enum Error {
     /// The source could not be read.
     #[error("reading the qcow2 image at byte {offset}")]
     Read {
-        /// Byte offset in the file.
         offset: u64,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A compressed cluster is damaged.
     #[error("decompressing the cluster of the qcow2 image at byte {offset}, for byte {guest} of the raw image")]
     Decompress {
-        /// Byte offset in the file.
         offset: u64,
         /// Byte offset in the raw image.
         guest: u64,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -108,10 +101,7 @@ pub enum Error {
          that supports range requests (RFC 9110, section 14), or convert the image again with qemu-img convert -O \
          qcow2"
     )]
-    TooManyPending {
-        /// Most clusters that are remembered.
-        limit: usize,
-    },
+    TooManyPending { limit: usize },
 }
 
 /// The first `len` bytes of a buffer that is at least as long.

@@ -23,21 +23,16 @@ const TRUSTED_COMMENT: &str = "trusted comment: ";
 
 /// Why a signature is not valid, or cannot be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The public key has no known format.
     #[error(
         "reading the public key: {reason}; give a minisign key, or an Ed25519 key as PEM, base64 or hexadecimal digits"
     )]
-    Key {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    Key { reason: &'static str },
     /// The signature has no known format, or does not fit the key's format.
     #[error("reading the signature: {reason}; check the URL of the signature")]
-    Signature {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    Signature { reason: &'static str },
     /// The signature was made with another key.
     #[error("checking the signature: it was made with key {found}, not with {expected}")]
     OtherKey {

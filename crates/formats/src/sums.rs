@@ -20,42 +20,26 @@ const BLANK: [char; 2] = [' ', '\t'];
 
 /// Why a list gives no digest for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The text is longer than a mebibyte.
     #[error(
         "reading the list of sums: it has {size} bytes, but at most {MAX_TEXT} are supported; give the digest itself \
          instead"
     )]
-    TooLong {
-        /// Bytes it has.
-        size: usize,
-    },
+    TooLong { size: usize },
     /// No line names the file.
     #[error("looking for {name:?} in the list of sums: {there}; check the name in the URL and the URL of the list")]
-    Missing {
-        /// The file looked for.
-        name: String,
-        /// What the list has instead.
-        there: String,
-    },
+    Missing { name: String, there: String },
     /// The list has only checksums for the file that slipway cannot compute.
     #[error(
         "looking for {name:?} in the list of sums: line {line} gives {algorithm}; sha256, sha384 or sha512 is needed"
     )]
-    Unsupported {
-        /// The file looked for.
-        name: String,
-        /// Line, from 1.
-        line: usize,
-        /// What the line gives.
-        algorithm: String,
-    },
+    Unsupported { name: String, line: usize, algorithm: String },
     /// The line for the file has a damaged digest.
     #[error("reading line {line} of the list of sums")]
     Damaged {
-        /// Line, from 1.
         line: usize,
-        /// The cause.
         #[source]
         source: DigestError,
     },
@@ -65,7 +49,6 @@ pub enum Error {
          itself instead"
     )]
     Ambiguous {
-        /// The file looked for.
         name: String,
         /// Line of the first digest, from 1.
         first: usize,

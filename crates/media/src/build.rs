@@ -40,6 +40,7 @@ pub type Sink<'a> = dyn FnMut(&str, &[&[u8]]) -> io::Result<()> + 'a;
 
 /// Why boot files cannot be made.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BuildError {
     /// A value of the configuration is wrong.
     #[error(transparent)]
@@ -53,9 +54,7 @@ pub enum BuildError {
     /// The unified kernel image cannot be signed.
     #[error("signing the unified kernel image for {}", arch.name())]
     Sign {
-        /// Architecture of the image.
         arch: Arch,
-        /// The cause.
         #[source]
         source: ImageError,
     },
@@ -70,7 +69,6 @@ pub enum BuildError {
     Write {
         /// Its path below the folder of the build.
         path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },

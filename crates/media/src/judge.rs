@@ -24,6 +24,7 @@ pub struct Known {
 
 /// Why the measurements do not match the site's boot files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Mismatch {
     /// Nothing was measured.
     #[error("its firmware measured no program")]
@@ -33,10 +34,7 @@ pub enum Mismatch {
     NoBuilds,
     /// An unknown program ran first.
     #[error("it was started by a boot loader that is not allowed (Authenticode digest {digest})")]
-    Loader {
-        /// Authenticode digest of the loader.
-        digest: String,
-    },
+    Loader { digest: String },
     /// The kernel was started without the unified image.
     #[error("its kernel was started without the unified image, so its command line is not measured; boot slipway.efi")]
     KernelAlone,
@@ -45,28 +43,16 @@ pub enum Mismatch {
         "{} of its unified image {} no recorded build", parts.join(" and "),
         if parts.len() == 1 { "matches" } else { "match" }
     )]
-    Parts {
-        /// Names of the sections.
-        parts: Vec<&'static str>,
-    },
+    Parts { parts: Vec<&'static str> },
     /// All sections match a build, but the program does not.
     #[error("the stub of its unified image matches no recorded build (Authenticode digest {digest})")]
-    Stub {
-        /// Authenticode digest of the image.
-        digest: String,
-    },
+    Stub { digest: String },
     /// Unknown program.
     #[error("it started an unknown program (Authenticode digest {digest})")]
-    Program {
-        /// Authenticode digest of the program.
-        digest: String,
-    },
+    Program { digest: String },
     /// Something ran after the image.
     #[error("it started another program after the unified image (Authenticode digest {digest})")]
-    Later {
-        /// Authenticode digest of the program.
-        digest: String,
-    },
+    Later { digest: String },
     /// The image is known, but the measured sections differ from it.
     #[error("register 11 does not match the sections of the unified image that it started")]
     Sections,
@@ -75,12 +61,7 @@ pub enum Mismatch {
         "something outside the unified image was added, such as a command line or another machine's settings \
          (register {register}, digest {digest})"
     )]
-    Outside {
-        /// 12 or 13.
-        register: u8,
-        /// Digest of the event.
-        digest: String,
-    },
+    Outside { register: u8, digest: String },
 }
 
 /// Finds the build that a machine started. `events` are the register and SHA-256 digest of each event in the log that

@@ -94,13 +94,12 @@ pub struct Component {
 
 /// Why parts cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PartsError {
     /// A file cannot be read.
     #[error("reading the parts of the boot image: reading {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -108,9 +107,7 @@ pub enum PartsError {
     #[error("reading the parts of the boot image: {} is not a description of parts that this version \
              reads", path.display())]
     Description {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -119,21 +116,13 @@ pub enum PartsError {
         "reading the parts of the boot image: {} has format {found}, but this version reads format {FORMAT}: install \
          the parts of this version", path.display()
     )]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The format.
-        found: u32,
-    },
+    Format { path: PathBuf, found: u32 },
     /// A file is not the one that is described.
     #[error(
         "reading the parts of the boot image: {} does not have the digest that {ABOUT} names: it is damaged, or of \
          another version; install the parts again", path.display()
     )]
-    Digest {
-        /// The file.
-        path: PathBuf,
-    },
+    Digest { path: PathBuf },
 }
 
 impl Parts {

@@ -6,25 +6,17 @@ use std::net::Ipv4Addr;
 /// A proxy could not be started, or could not send an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The addresses of the host's interfaces could not be read.
     #[error("reading the addresses of this host's network interfaces")]
-    Interfaces {
-        /// The operating system's error.
-        source: io::Error,
-    },
+    Interfaces { source: io::Error },
     /// The host has no interface with this name.
     #[error("there is no network interface {name:?}; this host has {}", have.join(", "))]
-    NoInterface {
-        /// The requested name.
-        name: String,
-        /// Names of the existing interfaces.
-        have: Vec<String>,
-    },
+    NoInterface { name: String, have: Vec<String> },
     /// The interface cannot be used for DHCP over IPv4.
     #[error("the network interface {name} has no {what}; answers to boot firmware are sent over Ethernet and IPv4")]
     NotUsable {
-        /// Name of the interface.
         name: String,
         /// What is missing, such as "IPv4 address".
         what: &'static str,
@@ -34,34 +26,17 @@ pub enum Error {
         "binding UDP port {port} on {interface} is not permitted: give the server the capability CAP_NET_BIND_SERVICE \
          (and CAP_NET_RAW before Linux 5.7), or run it as root"
     )]
-    NotPermitted {
-        /// Name of the interface.
-        interface: String,
-        /// UDP port.
-        port: u16,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    NotPermitted { interface: String, port: u16, source: io::Error },
     /// Another program on this host uses the port.
     #[error("UDP port {port} on {interface} is used by another program on this host; stop that program first")]
-    InUse {
-        /// Name of the interface.
-        interface: String,
-        /// UDP port.
-        port: u16,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    InUse { interface: String, port: u16, source: io::Error },
     /// An operation on a socket failed.
     #[error("{doing} UDP port {port} on {interface}")]
     Socket {
         /// The operation, such as "receiving from".
         doing: &'static str,
-        /// Name of the interface.
         interface: String,
-        /// UDP port.
         port: u16,
-        /// The operating system's error.
         source: io::Error,
     },
     /// Another proxy already answers boot firmware on this network.

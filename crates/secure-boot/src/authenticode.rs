@@ -45,11 +45,11 @@ pub struct Signature {
 /// Why no signature of a program is trusted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum VerifyError {
     /// It cannot be read.
     #[error("verifying an EFI program")]
     Image {
-        /// The cause.
         #[source]
         source: ImageError,
     },
@@ -58,10 +58,7 @@ pub enum VerifyError {
     Unsigned,
     /// Its signatures are not valid, or not trusted.
     #[error("verifying an EFI program: {}", reasons.join("; "))]
-    Untrusted {
-        /// A reason for each signature.
-        reasons: Vec<String>,
-    },
+    Untrusted { reasons: Vec<String> },
 }
 
 /// The Authenticode digest of a program, signed or not, with SHA-256. Lists of digests contain it, and firmware

@@ -9,18 +9,17 @@ use crate::certificate::CertificateError;
 /// Why a key cannot be made, used or imported.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum KeyError {
     /// The key could not be generated.
     #[error("making an RSA key")]
     Generate {
-        /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
     /// The certificate could not be made.
     #[error("making the certificate of a key")]
     Certify {
-        /// The cause.
         #[source]
         source: rcgen::Error,
     },
@@ -36,57 +35,34 @@ pub enum KeyError {
     /// The key is damaged.
     #[error("importing a key: it cannot be read")]
     Unreadable {
-        /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
     /// The key is too short or too long.
     #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware accepts, or of up to 4096")]
-    Size {
-        /// Its length.
-        bits: u32,
-    },
+    Size { bits: u32 },
     /// The certificate cannot be read.
     #[error("importing a key with its certificate")]
     Certificate {
-        /// The cause.
         #[source]
         source: CertificateError,
     },
     /// The certificate is for another key.
     #[error("importing a key: the certificate of {subject} is for another key")]
-    OtherKey {
-        /// Subject of the certificate.
-        subject: String,
-    },
+    OtherKey { subject: String },
     /// The certificate is not valid yet.
     #[error("using the certificate of {subject}: it is valid from {from}; check the clock")]
-    NotYetValid {
-        /// Subject of the certificate.
-        subject: String,
-        /// Begin of its validity.
-        from: String,
-    },
+    NotYetValid { subject: String, from: String },
     /// The certificate has expired.
     #[error("using the certificate of {subject}: it was valid until {until}; make a new one")]
-    Expired {
-        /// Subject of the certificate.
-        subject: String,
-        /// End of its validity.
-        until: String,
-    },
+    Expired { subject: String, until: String },
     /// A signature could not be made.
     #[error("signing with the key of {subject}: the cryptographic library refused")]
-    Sign {
-        /// Subject of its certificate.
-        subject: String,
-    },
+    Sign { subject: String },
     /// The external key did not sign.
     #[error("signing with the key of {subject}")]
     Elsewhere {
-        /// Subject of its certificate.
         subject: String,
-        /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
@@ -94,8 +70,5 @@ pub enum KeyError {
     #[error(
         "signing with the key of {subject}: another key signed; name the key and the certificate that belong together"
     )]
-    Foreign {
-        /// Subject of the certificate.
-        subject: String,
-    },
+    Foreign { subject: String },
 }

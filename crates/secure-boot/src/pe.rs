@@ -24,16 +24,14 @@ pub const ALIGNMENT: usize = 8;
 /// Why an image cannot be signed or verified.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ImageError {
     /// It is not a PE image.
     #[error("reading an EFI program: it is not a PE image")]
     NotPe,
     /// It is truncated, or its headers are wrong.
     #[error("reading an EFI program: {what} is outside the file, which is truncated or damaged")]
-    CutOff {
-        /// The part that is outside.
-        what: &'static str,
-    },
+    CutOff { what: &'static str },
     /// Its headers have no entry for the certificate table.
     #[error("reading an EFI program: its headers have no place for a signature")]
     NoDirectory,
@@ -54,13 +52,11 @@ pub enum ImageError {
     Signature {
         /// Number of the signature, from 1.
         number: usize,
-        /// Why.
         reason: &'static str,
     },
     /// The key cannot sign.
     #[error("signing an EFI program")]
     Key {
-        /// The cause.
         #[source]
         source: KeyError,
     },

@@ -46,21 +46,15 @@ pub enum Write {
 /// Why an update cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum UpdateError {
     /// The time cannot be represented.
     #[error("signing an update of the variable {variable}: firmware cannot represent the year {year}; check the clock")]
-    Year {
-        /// The variable.
-        variable: Variable,
-        /// The year.
-        year: i32,
-    },
+    Year { variable: Variable, year: i32 },
     /// The signature cannot be made.
     #[error("signing an update of the variable {variable}")]
     Sign {
-        /// The variable.
         variable: Variable,
-        /// The cause.
         #[source]
         source: KeyError,
     },

@@ -27,49 +27,33 @@ const PIECE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a request got no usable answer.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClientError {
     /// The connection failed or broke.
     #[error("{what} at {url}")]
     Transport {
-        /// The operation, such as "enrolling".
         what: &'static str,
-        /// URL of the request.
         url: String,
-        /// Error of the HTTP client.
         #[source]
         source: reqwest::Error,
     },
     /// The server's certificate failed the check against the boot medium's CA.
     #[error("{what} at {url}: the server is not trusted, so nothing was sent: {verdict}")]
-    Untrusted {
-        /// The operation, such as "enrolling".
-        what: &'static str,
-        /// URL of the request.
-        url: String,
-        /// Result of the certificate check.
-        verdict: String,
-    },
+    Untrusted { what: &'static str, url: String, verdict: String },
     /// The server refused the request.
     #[error("{what} at {url}: refused with status {status}")]
     Refused {
-        /// The operation, such as "enrolling".
         what: &'static str,
-        /// URL of the request.
         url: String,
-        /// HTTP status.
         status: StatusCode,
-        /// The server's reason.
         #[source]
         source: Box<ErrorBody>,
     },
     /// The answer does not follow the protocol.
     #[error("{what} at {url}: the answer with status {status} cannot be read")]
     Answer {
-        /// The operation, such as "enrolling".
         what: &'static str,
-        /// URL of the request.
         url: String,
-        /// HTTP status.
         status: StatusCode,
         /// Error of reading or parsing the answer.
         #[source]
@@ -81,7 +65,6 @@ pub enum ClientError {
     /// The TLS client could not be set up.
     #[error("setting up TLS")]
     Tls {
-        /// Error of the TLS set-up.
         #[from]
         source: TlsError,
     },

@@ -36,26 +36,21 @@ pub struct Server {
 
 /// Why the server's address or CA cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ServerError {
     /// The host is not a name that a certificate can have.
     #[error("{host:?} in the server's URL is neither a host name nor an IP address")]
-    Name {
-        /// Host of the URL.
-        host: String,
-    },
+    Name { host: String },
     /// The URL of the server or of its proxy cannot be used.
     #[error("reading {url}, the URL of the server or of its proxy")]
     Url {
-        /// The URL as configured.
         url: String,
-        /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The CA cannot be used.
     #[error("setting up TLS")]
     Tls {
-        /// Error of the TLS set-up.
         #[from]
         source: TlsError,
     },
@@ -63,19 +58,14 @@ pub enum ServerError {
 
 /// Why a host that accepted a connection is not accepted as the server.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Stranger {
     /// It did not complete the handshake in time.
     #[error("it accepts connections, but does not finish a TLS handshake in {} s", patience.as_secs())]
-    Slow {
-        /// The time limit.
-        patience: Duration,
-    },
+    Slow { patience: Duration },
     /// Its certificate failed the check.
     #[error("the server is not trusted, so nothing was sent: {verdict}")]
-    Untrusted {
-        /// Result of the certificate check.
-        verdict: String,
-    },
+    Untrusted { verdict: String },
     /// The proxy refused to connect to the server.
     #[error("the proxy does not connect to {to}: it says {answer:?}{}", advice(answer))]
     Proxy {
@@ -89,14 +79,12 @@ pub enum Stranger {
     NoAnswer {
         /// Host and port of the server.
         to: String,
-        /// Error of the connection.
         #[source]
         source: io::Error,
     },
     /// It does not speak TLS, or the connection broke.
     #[error("it accepts connections, but the TLS handshake fails")]
     Handshake {
-        /// Error of the connection.
         #[source]
         source: io::Error,
     },

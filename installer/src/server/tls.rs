@@ -10,11 +10,11 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 /// Why no TLS connection can be set up.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TlsError {
     /// The configured CA is not PEM, contains no certificate, or contains one that cannot sign others.
     #[error("reading the CA certificate in the configuration")]
     Ca {
-        /// Error of parsing the certificates.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

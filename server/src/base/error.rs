@@ -11,24 +11,17 @@ mod database;
 /// An operation of the server that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The caller asked for something that does not exist, is not allowed or makes no sense. The message says what
     /// would be right.
     #[error("{message}")]
-    Refused {
-        /// Code for programs.
-        code: ErrorCode,
-        /// Message for people, one sentence.
-        message: String,
-        /// Causes, outermost first.
-        causes: Vec<String>,
-    },
+    Refused { code: ErrorCode, message: String, causes: Vec<String> },
     /// A caller makes more requests of one kind than allowed in a minute.
     #[error("more than {most} {what} within a minute; try again in {retry_after} s")]
     TooOften {
         /// The kind of request and the caller, such as "reports about one run".
         what: &'static str,
-        /// Maximum number per minute.
         most: usize,
         /// Seconds until the next request is accepted.
         retry_after: u64,
@@ -36,9 +29,7 @@ pub enum Error {
     /// An address makes more requests of one kind than allowed in a second.
     #[error("more than {most} {what} in a second from one address; try again in {retry_after} s")]
     TooFast {
-        /// The kind of request.
         what: &'static str,
-        /// Maximum number per second.
         most: u32,
         /// Seconds until the next request is accepted.
         retry_after: u64,
@@ -48,47 +39,26 @@ pub enum Error {
     Database {
         /// The operation, such as "storing a node".
         doing: &'static str,
-        /// The database's error.
         source: DatabaseFault,
     },
     /// The database could not be opened, or its schema could not be brought up to date.
     #[error("opening the database {file:?}")]
-    OpenDatabase {
-        /// Path of the database.
-        file: PathBuf,
-        /// The database's error.
-        source: DatabaseFault,
-    },
+    OpenDatabase { file: PathBuf, source: DatabaseFault },
     /// SQLite finds the database damaged.
     #[error("the database is damaged: {found}; restore a backup with `slipway-server restore`")]
-    Damaged {
-        /// SQLite's description of the damage.
-        found: String,
-    },
+    Damaged { found: String },
     /// A record does not have the format that this version writes.
     #[error("decoding {what} from the database")]
-    Record {
-        /// Column of the record.
-        what: &'static str,
-        /// Error of the decoder.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Record { what: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     /// A stored log cannot be decompressed.
     #[error("unpacking the log of node {node}")]
-    Log {
-        /// Label of the node.
-        node: String,
-        /// Error of the decompressor.
-        source: std::io::Error,
-    },
+    Log { node: String, source: std::io::Error },
     /// An operation on a file or folder failed.
     #[error("{doing} {path:?}")]
     File {
-        /// The operation, such as "reading".
         doing: &'static str,
         /// Path of the file or folder.
         path: PathBuf,
-        /// The operating system's error.
         source: std::io::Error,
     },
     /// A certificate could not be made.
@@ -96,7 +66,6 @@ pub enum Error {
     Certificate {
         /// The operation, such as "signing the node's certificate".
         doing: &'static str,
-        /// Error of the certificate library.
         source: rcgen::Error,
     },
     /// A key or certificate in the data folder cannot be used for TLS.
@@ -104,7 +73,6 @@ pub enum Error {
     Tls {
         /// The operation, such as "reading the server's key".
         doing: &'static str,
-        /// Error of the TLS library.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The Secure Boot keys in the data folder cannot be used.
@@ -117,46 +85,26 @@ pub enum Error {
     },
     /// Boot files could not be made.
     #[error("making boot files")]
-    Media {
-        /// Error of the build.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Media { source: Box<dyn std::error::Error + Send + Sync> },
     /// A challenge for a TPM could not be made.
     #[error("making a challenge for the TPM of a machine")]
-    Challenge {
-        /// Error of the TPM code.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Challenge { source: Box<dyn std::error::Error + Send + Sync> },
     /// Encrypting to the recipients failed.
     #[error("{doing}")]
-    Seal {
-        /// The operation.
-        doing: &'static str,
-        /// Error of the encryption.
-        source: std::io::Error,
-    },
+    Seal { doing: &'static str, source: std::io::Error },
     /// The server could not listen on an address.
     #[error("listening on {address}")]
-    Listen {
-        /// Address and port.
-        address: std::net::SocketAddr,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
+    Listen { address: std::net::SocketAddr, source: std::io::Error },
     /// Network boot cannot be offered.
     #[error("offering network boot on {interface}")]
     NetworkBoot {
-        /// Name of the network interface.
         interface: String,
         /// Error of the PXE proxy or TFTP server.
         source: slipway_pxe::Error,
     },
     /// The operating system does not return the listening address.
     #[error("finding out on which address the server listens")]
-    Address {
-        /// The operating system's error.
-        source: std::io::Error,
-    },
+    Address { source: std::io::Error },
 }
 
 impl Error {

@@ -11,18 +11,14 @@ use crate::base::error::Error;
 
 /// Why there are no boot files.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MediaError {
     /// There are no parts for this.
     #[error(
         "looking for the parts of the boot image: there are none for {wanted} in {}; \
          install the package slipway-parts, or name their folder with --parts", folder.display()
     )]
-    NoParts {
-        /// Architecture and kernel.
-        wanted: String,
-        /// Where they were looked for.
-        folder: PathBuf,
-    },
+    NoParts { wanted: String, folder: PathBuf },
     /// Something of the site cannot be used: its data folder, its keys or its database.
     #[error(transparent)]
     Site(#[from] Error),
@@ -37,31 +33,22 @@ pub enum MediaError {
         "naming the new boot files: {} is there, and no link that an earlier build made; move it away, then try again",
         path.display()
     )]
-    InTheWay {
-        /// What is in the way.
-        path: PathBuf,
-    },
+    InTheWay { path: PathBuf },
     /// The file has no place for the settings of a machine.
     #[error(
         "writing the settings of a machine to {}: it is not a medium that `slipway-server media build` made, or it is \
          cut off",
         path.display()
     )]
-    NoPlace {
-        /// The medium.
-        path: PathBuf,
-    },
+    NoPlace { path: PathBuf },
     /// The settings are wrong.
     #[error(transparent)]
     Settings(#[from] SettingError),
     /// A file or folder cannot be read or written.
     #[error("{doing} {}", path.display())]
     File {
-        /// What was done.
         doing: &'static str,
-        /// The file or folder.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

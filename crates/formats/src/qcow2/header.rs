@@ -4,17 +4,14 @@ use std::ops::Range;
 
 /// Why an image with this header cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum HeaderError {
     /// The header contradicts itself or the format.
     #[error("reading the header of the qcow2 image: {reason}; check it with qemu-img check")]
-    Invalid {
-        /// What is wrong.
-        reason: String,
-    },
+    Invalid { reason: String },
     /// The image uses something slipway does not read.
     #[error("reading the header of the qcow2 image: {feature}; {remedy}")]
     Unsupported {
-        /// What it uses.
         feature: String,
         /// How to make an image that can be read.
         remedy: &'static str,
@@ -25,7 +22,6 @@ pub enum HeaderError {
          again"
     )]
     Truncated {
-        /// Bytes the file has.
         end: u64,
         /// Bytes it would need to have.
         needed: u64,

@@ -65,35 +65,21 @@ pub struct Piece {
 
 /// Why an index cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum RareDriversError {
     /// It is for another kernel.
     #[error("it is for kernel {of_index:?}, but this machine runs {running:?}")]
-    Release {
-        /// The kernel that it names.
-        of_index: String,
-        /// The kernel that runs.
-        running: String,
-    },
+    Release { of_index: String, running: String },
     /// A name would lead out of its folder, or is none.
     #[error("{0:?} is not a name of a module or firmware file")]
     Name(String),
     /// A module needs one that is not there.
     #[error("module {module} needs {missing}, which it does not have")]
-    Missing {
-        /// The module.
-        module: String,
-        /// A module or firmware file.
-        missing: String,
-    },
+    Missing { module: String, missing: String },
     /// A piece is too large or lies nowhere.
     #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are \
              taken", piece.size, piece.unpacked)]
-    Size {
-        /// Module or firmware file.
-        name: String,
-        /// Where it is.
-        piece: Piece,
-    },
+    Size { name: String, piece: Piece },
 }
 
 impl RareDrivers {

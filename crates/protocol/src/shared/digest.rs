@@ -46,31 +46,18 @@ pub struct Digest {
 
 /// The reason why a text is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum DigestError {
     /// The text has no `algorithm:` prefix, or slipway does not compute this algorithm.
     #[error("digest {text:?} does not start with \"sha256:\", \"sha384:\" or \"sha512:\"")]
-    Algorithm {
-        /// The text as given.
-        text: String,
-    },
+    Algorithm { text: String },
     /// The value has the wrong number of digits.
     #[error("digest {text:?} has {found} digits after the colon, but {algorithm} has {expected}")]
-    Length {
-        /// The text as given.
-        text: String,
-        /// The name of the algorithm.
-        algorithm: &'static str,
-        /// The number of digits found.
-        found: usize,
-        /// The number of digits needed.
-        expected: usize,
-    },
+    Length { text: String, algorithm: &'static str, found: usize, expected: usize },
     /// The value has a character other than 0-9, a-f and A-F.
     #[error("digest {text:?} has {found:?} at position {position}, which is not a hexadecimal digit")]
     Digit {
-        /// The text as given.
         text: String,
-        /// The wrong character.
         found: char,
         /// Its position in the text, counted in characters from 1.
         position: usize,

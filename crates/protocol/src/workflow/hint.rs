@@ -11,19 +11,15 @@ pub use text::TextHint;
 
 /// The reason why a text is not a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum HintError {
     /// There is no value to compare with, or no value after an operator or between two operators.
     #[error("hint {hint:?} has no value")]
-    Empty {
-        /// The hint as given.
-        hint: String,
-    },
+    Empty { hint: String },
     /// The hint starts like an operator, but no operator has this name.
     #[error("hint {hint:?} starts with {operator:?}, which is not an operator here; the operators are {known}")]
     Operator {
-        /// The hint as given.
         hint: String,
-        /// The start of the hint.
         operator: String,
         /// The operators that this key takes.
         known: &'static str,
@@ -31,17 +27,13 @@ pub enum HintError {
     /// The hint has a text where a number is needed.
     #[error("hint {hint:?} has {value:?} where a number of whole GiB is needed")]
     Number {
-        /// The hint as given.
         hint: String,
         /// The text that is not a number.
         value: String,
     },
     /// The range has no brackets, does not have two ends, or has no value between its ends.
     #[error("hint {hint:?} is not a range: write \"<range-in> [ 10 20 ]\", with a round bracket to exclude an end")]
-    Range {
-        /// The hint as given.
-        hint: String,
-    },
+    Range { hint: String },
 }
 
 /// The comparison of two values.

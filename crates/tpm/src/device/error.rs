@@ -3,22 +3,18 @@ use std::time::Duration;
 
 /// Why a TPM cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TpmError {
     /// There is no TPM 2.0, or its driver is not loaded. Only this error means that.
     #[error(
         "{path} does not exist; switch on the TPM (2.0, also called PTT or fTPM) in the firmware's setup, or do \
          without it"
     )]
-    Missing {
-        /// The path of its device.
-        path: String,
-    },
+    Missing { path: String },
     /// Its device cannot be opened.
     #[error("opening {path}")]
     Open {
-        /// The path of the device.
         path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -27,7 +23,6 @@ pub enum TpmError {
     Transport {
         /// The name of the command in the specification.
         command: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -36,7 +31,6 @@ pub enum TpmError {
     Silent {
         /// The name of the command in the specification.
         command: &'static str,
-        /// The time limit.
         deadline: Duration,
     },
     /// An earlier command failed. No other is sent, because its answer could be that of the earlier one.
@@ -69,22 +63,13 @@ pub enum TpmError {
     #[error(
         "a password is set for the TPM's {hierarchy} hierarchy; clear the TPM in the firmware's setup, which removes it"
     )]
-    Password {
-        /// "owner" or "endorsement".
-        hierarchy: &'static str,
-    },
+    Password { hierarchy: &'static str },
     /// The SHA-256 bank does not have a register.
     #[error("the TPM has no PCR {pcr} in its SHA-256 bank; switch on that bank in the firmware's setup")]
-    NoRegister {
-        /// The number of the register.
-        pcr: u32,
-    },
+    NoRegister { pcr: u32 },
     /// The registers changed during each quote.
     #[error("the TPM's registers changed during each of {attempts} quotes; a program keeps measuring into them")]
-    Unsteady {
-        /// The number of quotes.
-        attempts: u32,
-    },
+    Unsteady { attempts: u32 },
     /// Unsealing returned a different secret.
     #[error("the TPM returned a different secret from the one it sealed; it cannot be used")]
     OtherSecret,

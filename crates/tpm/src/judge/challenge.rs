@@ -47,6 +47,7 @@ pub enum ChallengeError {
 
 /// Why an answer proves nothing. It contains no text from the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProofError {
     /// This server process did not issue the nonce, or issued it for other keys.
     #[error("checking the proof of a TPM: this server did not issue its nonce for these keys")]
@@ -71,10 +72,7 @@ pub enum ProofError {
     Altered,
     /// The event log does not lead to the values.
     #[error("checking the event log of a TPM: {reason}")]
-    EventLog {
-        /// What is wrong with it.
-        reason: String,
-    },
+    EventLog { reason: String },
 }
 
 impl ProofError {

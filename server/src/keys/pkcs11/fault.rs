@@ -19,11 +19,11 @@ pub struct KeyFault {
 
 /// Why a key in a token cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Fault {
     /// The module cannot be loaded.
     #[error("loading the module {path:?}; install the package that has it, and check module-path")]
     Load {
-        /// Path of the library.
         path: PathBuf,
         /// Error of the loader or the file system.
         #[source]
@@ -34,10 +34,7 @@ pub enum Fault {
         "loading the module {path:?} as root: other users can change it or a folder above it; run this as the \
          owner of the data folder (`runuser -u slipway -- slipway-server ...`), or use a module that belongs to root"
     )]
-    NotOfRoot {
-        /// Path of the library.
-        path: PathBuf,
-    },
+    NotOfRoot { path: PathBuf },
     /// A call of the module failed.
     #[error("{doing}: {answer}")]
     Call {
@@ -51,16 +48,10 @@ pub enum Fault {
         "looking for the token: the module has no token with this name; {}",
         found_or(found, "it has no token at all: check that the token is connected and that this user may use it")
     )]
-    NoToken {
-        /// The tokens of the module.
-        found: Vec<String>,
-    },
+    NoToken { found: Vec<String> },
     /// Several tokens match the URI.
     #[error("looking for the token: the URI matches several; add the serial number; {}", found_or(found, ""))]
-    ManyTokens {
-        /// The tokens that match.
-        found: Vec<String>,
-    },
+    ManyTokens { found: Vec<String> },
     /// The token requires a PIN, but the URI names no file with one.
     #[error(
         "the token needs a PIN; write it to a file that others cannot read, and add pin-source=file:/PATH to the URI"
@@ -69,29 +60,19 @@ pub enum Fault {
     /// The PIN's file cannot be read.
     #[error("reading the PIN in {path:?}")]
     PinFile {
-        /// Path of the file.
         path: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
     /// The content of the PIN's file is not a PIN.
     #[error("reading the PIN in {path:?}: {wrong}")]
-    PinText {
-        /// Path of the file.
-        path: PathBuf,
-        /// What is wrong with it.
-        wrong: &'static str,
-    },
+    PinText { path: PathBuf, wrong: &'static str },
     /// The token refused the PIN.
     #[error(
         "logging in: the PIN in {path:?} is wrong; it was tried once. Tokens lock after a few wrong PINs, so correct \
          the file before you try again"
     )]
-    WrongPin {
-        /// Path of the PIN's file.
-        path: PathBuf,
-    },
+    WrongPin { path: PathBuf },
     /// The token is locked.
     #[error(
         "logging in: the token is locked after wrong PINs; unlock it with its own program, with the PUK or as security \
@@ -112,10 +93,7 @@ pub enum Fault {
     },
     /// Several private keys match the URI.
     #[error("looking for the key: the URI matches several; add its object or id; {}", found_or(found, ""))]
-    ManyKeys {
-        /// The keys that match.
-        found: Vec<String>,
-    },
+    ManyKeys { found: Vec<String> },
     /// The key is not RSA.
     #[error("the key is not RSA, but firmware supports only RSA")]
     NotRsa,
