@@ -16,7 +16,7 @@ pub mod workflow;
 pub use node::attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use node::boot_settings::{BootSettings, MachineSettings, Proxy, SettingError};
-pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
+pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, Proof, RenewRequest, Wait};
 pub use node::event::{
     DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES,
     MAX_SEQ_GAP, Outcome, Progress, Stage,
@@ -24,9 +24,7 @@ pub use node::event::{
 pub use node::external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 pub use node::medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 pub use node::state::NodeState;
-pub use operator::admission::{
-    Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, Proof, TpmOrigin,
-};
+pub use operator::admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, TpmOrigin};
 pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use operator::status::{NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use shared::digest::{Algorithm, Digest};

@@ -12,8 +12,9 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use self::hosts::{Proxy, check_proxy, check_server};
-use crate::shared::network;
-use crate::{Network, Proof, Secret};
+use crate::node::enrolment::Proof;
+use crate::shared::network::{self, Network};
+use crate::shared::secret::Secret;
 
 /// Beginning of a certificate in PEM (RFC 7468).
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";

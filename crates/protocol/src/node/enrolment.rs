@@ -6,6 +6,34 @@ use crate::node::attestation::Tpm;
 use crate::shared::identity::Identity;
 use crate::shared::inventory::Inventory;
 
+/// How a machine proves to be a node, weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Proof {
+    /// It has the identifiers that were registered. Anybody on its network can read and repeat them.
+    #[default]
+    Registered,
+    /// It has a bootstrap token that was made for this node.
+    Token,
+    /// It has the TPM that the node is known by, or one that the site trusts. A TPM cannot be copied.
+    Attested,
+}
+
+impl Proof {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Registered, Self::Token, Self::Attested];
+
+    /// Its name in JSON, in options and in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Token => "token",
+            Self::Attested => "attested",
+        }
+    }
+}
+
 /// The body of `POST /v1/enrol`. This is the only request that a machine sends without authentication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

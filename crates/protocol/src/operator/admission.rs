@@ -2,35 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::node::enrolment::Proof;
 use crate::shared::identity::Identity;
-
-/// How a machine proves to be a node, weakest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Proof {
-    /// It has the identifiers that were registered. Anybody on its network can read and repeat them.
-    #[default]
-    Registered,
-    /// It has a bootstrap token that was made for this node.
-    Token,
-    /// It has the TPM that the node is known by, or one that the site trusts. A TPM cannot be copied.
-    Attested,
-}
-
-impl Proof {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Registered, Self::Token, Self::Attested];
-
-    /// Its name in JSON, in options and in configurations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Registered => "registered",
-            Self::Token => "token",
-            Self::Attested => "attested",
-        }
-    }
-}
 
 /// The key of a node's machine, and how it became the node's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::node::boot_report::BootStatus;
-use crate::node::enrolment::BootTiming;
+use crate::node::enrolment::{BootTiming, Proof};
 use crate::node::event::{Failure, Outcome, Progress};
 use crate::node::external_step::ExternalStep;
 use crate::node::state::NodeState;
-use crate::operator::admission::{Claim, NodeKey, NodeTpm, Proof};
+use crate::operator::admission::{Claim, NodeKey, NodeTpm};
 use crate::operator::boot_fetch::BootFilesFetched;
 use crate::shared::identity::Identity;
 use crate::shared::inventory::Inventory;

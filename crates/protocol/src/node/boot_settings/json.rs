@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use crate::Network;
 use crate::shared::given::{self, Rule};
+use crate::shared::network::Network;
 
 pub(super) fn serialize<S: Serializer>(network: &Option<Network>, writer: S) -> Result<S::Ok, S::Error> {
     network.as_ref().map(serde_json::to_string).transpose().map_err(ser::Error::custom)?.serialize(writer)
