@@ -1,7 +1,7 @@
 //! Who is let in as a node: the whole rule. [`decide`] is pure. [`crate::node::enrol`] reads the [`Facts`] and stores
 //! the [`Outcome`].
 //!
-//! 1. A machine is a node if it has all identifiers that the node is registered with ([`matches`]). It is held if it
+//! 1. A machine is a node if it has all identifiers that the node is registered with ([`fn@matches`]). It is held if it
 //!    has all of several nodes, or only some of one.
 //! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. The token must not be made for
 //!    a node, and is good for one machine. Where the site requires a TPM, a token alone is not enough. Without a token,

@@ -56,7 +56,7 @@ pub struct MachineSettings {
     #[cfg_attr(feature = "clap", arg(skip))]
     #[serde(with = "json")]
     pub network: Option<Network>,
-    /// HTTP proxy through which machines reach the server and images, such as http://proxy.example:3128.
+    /// HTTP proxy through which machines reach the server and images, such as `http://proxy.example:3128`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
     pub proxy: Option<String>,
     /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them
@@ -127,7 +127,7 @@ impl MachineSettings {
     }
 }
 
-/// A value for messages: at most [`MOST_SHOWN`] characters of it.
+/// A value for messages: at most `MOST_SHOWN` characters of it.
 pub fn shortened(value: &str) -> String {
     value.chars().take(MOST_SHOWN).collect()
 }
