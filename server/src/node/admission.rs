@@ -4,21 +4,29 @@
 //! 1. A machine is a node if it has all identifiers that the node is registered with ([`fn@matches`]). It is held if it
 //!    has all of several nodes, or only some of one.
 //! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. The token must not be made for
-//!    a node, and is good for one machine. Where the site requires a TPM, a token alone is not enough. Without a token,
-//!    the machine is held.
+//!    a node, and is good for one machine. It is as much proof as one that was made for the node. Where the site
+//!    requires a TPM, a token alone is not enough. Without a token, the machine is held.
 //! 3. A node's machine is held until an operator or a token releases the node. A token that is unknown, expired or used
 //!    up is refused, except if the node is released already.
 //! 4. A TPM is in one machine. If a node is known by its TPM, its machine must have that TPM, not cleared, and with an
-//!    event log if it had one. Nobody is let in with the TPM of another node.
+//!    event log if it had one. A TPM that a machine only claimed, when an operator released it, is not required before
+//!    it was proved. Nobody is let in with the TPM of another node.
 //! 5. The machine must prove the most that the site, the node and its unfinished run require: nothing but the
 //!    identifiers; a token that was made for the node; or its TPM. The TPM proves the machine if it is the one that the
 //!    node is known by, if an operator released this key, or if its manufacturer certifies it and the node never had a
-//!    key. Where the TPM is required, the machine must also have started boot files of the site.
+//!    key. What the node's key proved before still counts. Where the TPM is required, the machine must also have
+//!    started boot files of the site.
 //! 6. The key that a node has stays good. Another one takes its place at once if the node's own TPM comes with it. Else
-//!    the node must have something to do, or the machine a token that was made for it; and the machine with the key
-//!    before must be gone, and no operator want to be asked each time.
+//!    the node must have something to do, or the machine a token that was made for it. If the node had a key before,
+//!    the machine with that must also be gone (it left for the system that it installed, or is silent), and the site
+//!    must not ask an operator each time.
 //! 7. A machine with a TPM that would be let in is asked to prove it first. An answer counts once. A machine that must
 //!    wait is asked for nothing.
+//!
+//! Two refusals are not here, because they do not depend on who the machine is: that of a request that cannot be read
+//! or has no usable identifier (`enrol/applicant.rs`), and that of another machine when too many wait
+//! (`enrol/apply.rs`). What the release of a waiting machine changes, and when it is refused, is in
+//! `operate/release.rs`.
 
 use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, HEARTBEAT_SECONDS, Identity, KeyOrigin, NodeKey, Proof};
 

@@ -72,7 +72,7 @@ fn check_size(request: &EnrolRequest) -> Result<(), Error> {
         ));
     }
     if request.tpm.as_ref().is_some_and(|tpm| !tpm.is_within_bounds()) {
-        return invalid("a part of what the machine says of its TPM is too long".to_owned());
+        return invalid("a TPM field is too long".to_owned());
     }
     Ok(())
 }
