@@ -9,14 +9,12 @@ pub mod boot_files;
 pub mod boot_report;
 pub mod capture;
 pub mod enrol;
-
 pub mod external_report;
 mod fault;
 mod file_body;
 pub mod files;
 mod forwarded;
 pub mod images;
-
 pub mod known_body;
 pub mod metadata;
 pub mod node;
