@@ -231,16 +231,6 @@ impl Machine {
         self.qmp("system_reset", json!({})).map(drop)
     }
 
-    /// Presses the power button.
-    pub fn press_power(&mut self) -> Result<()> {
-        self.qmp("system_powerdown", json!({})).map(drop)
-    }
-
-    /// Plugs or unplugs the cable of a network card.
-    pub fn set_link(&mut self, nic: usize, up: bool) -> Result<()> {
-        self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
-    }
-
     /// Limits a disk to this many bytes per second. 0 removes the limit.
     pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
         let device = format!("disk{disk}");
