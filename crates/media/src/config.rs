@@ -17,7 +17,7 @@ const COMMAND_LINE_SIZE: usize = 2048;
 /// The configuration of one site, or of one group of its machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What machines are told.
+    /// The machines' configuration.
     pub settings: BootSettings,
     /// Consoles of the kernel, such as `ttyS1,115200`. Kernel messages go to all of them, PID 1's output to the last.
     /// Empty means the default consoles of the architecture, [`Arch::consoles`].
