@@ -148,7 +148,7 @@ pub fn is_transient(error: &Error) -> bool {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => source.kind() == io::ErrorKind::ResourceBusy,
         Error::Source(error) => error.is_transient(),
         Error::Target(error) => error.is_transient(),
-        Error::Encrypt(EncryptError::Escrow { is_transient, .. }) => *is_transient,
+        Error::Encrypt(EncryptError::NotStored { is_transient, .. }) => *is_transient,
         Error::Capture(error) => error.is_transient(),
         _ => false,
     }

@@ -107,7 +107,7 @@ impl Machine for Host {
         Ok(Box::new(CaptureFile::begin(self.capture_to.as_deref().ok_or_else(no_place)?)?))
     }
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| UploadError { source, is_transient: false };
         let path = self.recovery_key_to.as_deref().ok_or_else(|| failed("no destination was given for it".into()))?;
         write_key(path, key).map_err(|error| failed(format!("making {}: {error}", path.display()).into()))

@@ -71,7 +71,7 @@ pub trait Machine: Sync {
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError>;
 
     /// Stores a recovery key where the operators of the machine can find it. It is stored safely once this returns.
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError>;
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError>;
 
     /// Loads a kernel into memory, to be started without the firmware. Both files must be regular files.
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()>;

@@ -52,8 +52,8 @@ impl Machine for Loading {
         self.0.upload(name)
     }
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.0.escrow(key)
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.0.store_recovery_key(key)
     }
 
     fn load_kernel(&self, _: &File, _: Option<&File>, _: &CStr) -> io::Result<()> {

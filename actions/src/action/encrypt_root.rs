@@ -60,7 +60,7 @@ struct Plan {
 struct Keys {
     volume: Volume,
     header: Vec<u8>,
-    escrow: RecoveryKey,
+    recovery_key: RecoveryKey,
     warnings: Vec<String>,
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: Tell) -> 
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
     machine.cancel().check()?;
-    let volume = &keys.escrow.volume;
+    let volume = &keys.recovery_key.volume;
     machine
-        .escrow(&keys.escrow)
-        .map_err(|error| EncryptError::Escrow { source: error.source, is_transient: error.is_transient })?;
+        .store_recovery_key(&keys.recovery_key)
+        .map_err(|error| EncryptError::NotStored { source: error.source, is_transient: error.is_transient })?;
     report(Report::Note(format!("the recovery key of volume {volume} is stored")));
 
     target_files::write(&root, volume)?;
@@ -180,8 +180,8 @@ fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result
     let volume = Volume { uuid: random::uuid()?, key: random::bytes()?, sector };
     let key = recovery::new()?;
     let header = luks2::header(&volume, vec![token::slot(&secret, &sealed, &inputs.pcrs), recovery::slot(&key)])?;
-    let escrow = RecoveryKey { volume: random::uuid_text(&volume.uuid), key };
-    Ok(Keys { volume, header, escrow, warnings })
+    let recovery_key = RecoveryKey { volume: random::uuid_text(&volume.uuid), key };
+    Ok(Keys { volume, header, recovery_key, warnings })
 }
 
 fn encrypt(disk: &OpenDisk, mut plan: Plan, keys: &Keys, machine: &dyn Machine, report: Tell) -> Result<(), Error> {

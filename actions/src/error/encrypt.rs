@@ -22,7 +22,7 @@ pub enum EncryptError {
     LuksHeader { needed: usize },
     /// The recovery key could not be stored.
     #[error("storing the recovery key; the disk was not changed")]
-    Escrow {
+    NotStored {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
         is_transient: bool,

@@ -370,7 +370,7 @@ mod tests {
             unreachable!("nothing is captured")
         }
 
-        fn escrow(&self, _: &RecoveryKey) -> Result<(), UploadError> {
+        fn store_recovery_key(&self, _: &RecoveryKey) -> Result<(), UploadError> {
             unreachable!("nothing is encrypted")
         }
 

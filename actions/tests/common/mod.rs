@@ -169,7 +169,7 @@ impl Machine for Bench {
         self.begin.as_ref().map(|begin| begin()).ok_or_else(nowhere)
     }
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         self.keys.lock().unwrap().push(key.clone());
         let cut = UploadError { source: "the line was cut".into(), is_transient: true };
         if self.takes_keys { Ok(()) } else { Err(cut) }

@@ -72,8 +72,8 @@ impl Machine for ServerMachine {
         Ok(Box::new(ServerUpload { machine: self, name: name.to_owned() }))
     }
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.wait(self.session.client().escrow(&self.run, key))
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.wait(self.session.client().store_recovery_key(&self.run, key))
     }
 
     fn setup(&self) -> &Setup {

@@ -281,7 +281,7 @@ impl Client {
     }
 
     /// `POST /v1/node/runs/{run}/recovery-keys`. After success the key is stored durably.
-    pub async fn escrow(&self, run: &str, key: &RecoveryKey) -> Result<(), ClientError> {
+    pub async fn store_recovery_key(&self, run: &str, key: &RecoveryKey) -> Result<(), ClientError> {
         let ask = Ask::new("storing a recovery key", Method::POST, format!("v1/node/runs/{run}/recovery-keys"));
         self.send(&ask, |r| r.json(key)).await.map(drop)
     }

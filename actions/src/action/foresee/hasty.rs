@@ -59,8 +59,8 @@ impl Machine for Hasty<'_> {
         self.machine.upload(name)
     }
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.machine.escrow(key)
+    fn store_recovery_key(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.machine.store_recovery_key(key)
     }
 
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
