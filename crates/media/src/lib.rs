@@ -18,7 +18,7 @@ mod uki;
 pub use build::{BuildError, Inputs, Sink, build, id};
 pub use config::{Config, to_yaml};
 pub use kind::Kind;
-pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
+pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, Signer};
 pub use measurements::{MeasureError, Measurements, SectionDigest, measured};
 pub use network::SignFileError;
 pub use uki::{UkiError, assemble};

@@ -8,7 +8,5 @@ mod sbom;
 
 pub use arch::Arch;
 pub use parts::sha256;
-pub use parts::{
-    ABOUT, About, Component, INITRAMFS, PROGRAM, Parts, PartsError, RARE_INDEX, RARE_PACK, RareDrivers, STUB, VMLINUZ,
-};
+pub use parts::{ABOUT, About, Component, PROGRAM, Parts, PartsError, RARE_INDEX, RARE_PACK, RareDrivers, STUB};
 pub use sbom::sbom;

@@ -18,8 +18,8 @@ pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage
 pub use node::boot_settings::{BootSettings, MachineSettings, Proxy, SettingError};
 pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, Proof, RenewRequest, Wait};
 pub use node::event::{
-    DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES,
-    MAX_SEQ_GAP, Outcome, Progress, Stage,
+    DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP, Outcome,
+    Progress, Stage,
 };
 pub use node::external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 pub use node::medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
@@ -36,7 +36,7 @@ pub use shared::oci::{OciReference, OciReferenceError, OciVersion};
 pub use shared::secret::Secret;
 pub use workflow::capture::{CaptureDisk, CapturedImage};
 pub use workflow::disk::{DiskChoice, DiskHints};
-pub use workflow::hint::{HintError, SizeHint, TextHint};
+pub use workflow::hint::{SizeHint, TextHint};
 pub use workflow::new_partition::{NewPartition, PartitionChoice, PartitionSize};
 pub use workflow::raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use workflow::{

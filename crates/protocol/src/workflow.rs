@@ -13,7 +13,7 @@ pub use foresee::Foreseen;
 pub use image::{StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
 pub use origin::{DetachedSignature, Location, Origin, RegistryAuth, shown_url};
-pub use partition::{FileSystemKind, MAX_PARTITIONS, MakeFileSystem, Partition, volume_id};
+pub use partition::{FileSystemKind, MakeFileSystem, Partition, volume_id};
 pub use secure_boot::{EnrolSecureBoot, SecureBootUpdate, SecureBootVariable, signed_lists};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};

@@ -1,6 +1,6 @@
 //! The reports of a node about its steps: `POST /v1/node/events`.
 
-pub use bounds::{MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
+pub use bounds::{MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
 use serde::{Deserialize, Serialize};
 
 use crate::shared::printable;
