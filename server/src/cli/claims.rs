@@ -85,7 +85,7 @@ fn contest(reason: ClaimReason) -> &'static str {
             "bad EK certificate: a machine claims to be this node, but its TPM is not trusted"
         }
         ClaimReason::TpmOfAnotherNode => {
-            "TPM of another node: a machine claims to be this node, but has another node's TPM"
+            "TPM of another node: a machine claims to be this node, and to have another node's TPM"
         }
         ClaimReason::BootFilesUnknown => {
             "other boot files: a machine has this node's TPM, but did not boot this site's boot files"
@@ -196,7 +196,7 @@ fn why_held(reason: ClaimReason) -> &'static str {
         ClaimReason::TpmRefused => "its TPM proof is not valid",
         ClaimReason::EventLogMissing => "it sent no log of what it booted",
         ClaimReason::EkCertificateBad => "its TPM's certificate is not valid",
-        ClaimReason::TpmOfAnotherNode => "it has another node's TPM",
+        ClaimReason::TpmOfAnotherNode => "it claims to have another node's TPM",
         ClaimReason::BootFilesUnknown => "it did not boot this site's boot files",
     }
 }

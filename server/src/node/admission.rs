@@ -174,7 +174,7 @@ impl Facts {
         node_of(&self.nodes, &self.identity)
     }
 
-    /// Why what the machine started are not boot files of the site, if it should have.
+    /// Why the machine did not start boot files of the site, if the site asks for them.
     pub fn boot_problem(&self) -> Option<&str> {
         match &self.tpm.as_ref()?.answer {
             TpmAnswer::Right { boot_problem, .. } => boot_problem.as_deref(),

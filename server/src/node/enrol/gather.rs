@@ -39,8 +39,8 @@ pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_
     Ok(Facts { key, identity, token, tpm, nodes, has_tpm_of_another, run_requires, last_answer, claimant })
 }
 
-/// Why what a machine started are not boot files of the site. `None` if they are, or if the site does not ask. A medium
-/// may have settings for the machine: the token that it shows, or none. Others among them are not known here.
+/// Why a machine did not start boot files of the site. `None` if it did, or if the site does not ask. A medium may have
+/// settings for the machine: the token that it shows, or none. Others among them are not known here.
 async fn compare_boot(
     connection: &mut Connection,
     applicant: &Applicant<'_>,
