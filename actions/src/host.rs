@@ -40,7 +40,7 @@ pub struct HostOptions {
     pub recovery_key_to: Option<PathBuf>,
     /// Device of the TPM, if not the usual one.
     pub tpm: Option<PathBuf>,
-    /// HTTP proxy to other machines, if not that of the environment.
+    /// HTTP proxy to other machines, if not the one in the environment.
     pub proxy: Option<Proxy>,
     /// The partitions its disks had before anything was changed.
     pub former: FormerPartitions,

@@ -26,7 +26,7 @@ pub struct Setup {
     pub program: PathBuf,
     /// Device of the TPM.
     pub tpm: PathBuf,
-    /// HTTP proxy to other machines. None is that of the environment, if any.
+    /// HTTP proxy to other machines. `None` means the proxy in the environment, if any.
     pub proxy: Option<Proxy>,
     /// Folder in which Linux shows the UEFI variables and tables (kernel documentation,
     /// ABI/testing/sysfs-firmware-efi). It does not exist on a machine that was not started by UEFI firmware.

@@ -316,7 +316,7 @@ fn a_system_of_coreos_has_the_reporter_in_its_ignition_config() {
         let done = new.succeeds(&Action::BootReporter(reporter())).0;
         let expect = "added the boot reporter to the Ignition config /ignition/config.ign in partition 1";
         assert!(done.outcome.summary.starts_with(expect), "{done:?}");
-        let warning = "the system must fetch the reporter from the server, and whether it is there is not known: ";
+        let warning = "the system must fetch the reporter from the server, but it is unknown whether it is there: ";
         assert!(done.outcome.warnings[0].starts_with(warning), "nobody answers: {done:?}");
     }
     let found = config(&new, 1, "/ignition/config.ign");

@@ -115,10 +115,10 @@ fn a_certificate_that_signs_itself_is_taken_if_it_is_no_ca() {
     bench.streams(stream(&server.url));
     assert!(bench.disk()[..MIB] == raw);
     let (server, bench) = start(IsCa::Ca(BasicConstraints::Unconstrained));
-    let expect = "the server is not trusted, so nothing was sent: its certificate is that of a CA, as `openssl req \
-                  -x509` makes it, which slipway takes from no server: make one with `openssl req -x509 -addext \
-                  basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:NAME ...`, and give it as the CA, or \
-                  sign one with a CA";
+    let expect = "the server is not trusted, so nothing was sent: it uses a CA certificate, as `openssl req -x509` \
+                  makes it, but slipway does not accept a CA certificate as a server's: make one with `openssl req \
+                  -x509 -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:NAME ...`, and give it \
+                  as the CA, or sign one with a CA";
     let error = fails_for(&bench, stream(&server.url), expect);
     assert!(chain(&error).ends_with(expect), "{}", chain(&error));
     assert_eq!(server.connections(), 1);

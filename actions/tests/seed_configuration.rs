@@ -90,7 +90,8 @@ fn what_cannot_be_written_over_is_named_before_anything_is_written() {
     check(&[], &[menu], "/boot/extlinux/extlinux.conf (line 3) gives the kernel ds=Ec2");
     let expect = "/loader/entries/a.conf of partition 1 (esp) of ";
     check(&entry("linux /v\noptions ro ci.ds=Ec2\n"), &[], expect);
-    check(&entry("linux /v\noptions ro ds=nocloud;s=http://x/\n"), &[], "ds=nocloud;s=http://x/, which counts more");
+    let from_elsewhere = entry("linux /v\noptions ro ds=nocloud;s=http://x/\n");
+    check(&from_elsewhere, &[], "ds=nocloud;s=http://x/, which takes precedence");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn write(
     if etc.read(SELINUX)?.is_some_and(|config| has_labels(&config)) {
         let label = |root: &TargetRoot, path: &str, kind| root.label(path, &format!("system_u:object_r:{kind}:s0"));
         // With an enforced policy, a file without its type may not be executed or read. These are the types that the
-        // policies of Fedora and Red Hat assign to the paths, but for a program in /var.
+        // policies of Fedora and Red Hat assign to the paths, except for a program in /var.
         label(store, &program, "bin_t")?;
         if folder == places::USR_LOCAL {
             label(store, path, "lib_t")?;
@@ -90,7 +90,7 @@ fn write(
     etc.sync()
 }
 
-/// The text of the unit. `folder` is that of the program, and `start` the command line.
+/// The text of the unit. `folder` is the program's folder, and `start` the command line.
 fn unit(folder: &str, start: &str) -> String {
     let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
     UNIT.replace("@START@", start).replace("@PARENT@", &format!("/{parent}"))

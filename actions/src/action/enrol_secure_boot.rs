@@ -156,7 +156,7 @@ fn flag(firmware: &Firmware<'_>, name: &str) -> Result<Option<bool>, Error> {
 fn not_in_setup_mode(secure_boot: Option<bool>) -> String {
     let state = match secure_boot {
         Some(true) => "Secure Boot is on",
-        _ => "Secure Boot is off, which is something else",
+        _ => "Secure Boot is only switched off",
     };
     format!(
         "the machine has keys of its own and is not in Setup Mode ({state}): clear its keys in the firmware's menu, \
@@ -165,7 +165,7 @@ fn not_in_setup_mode(secure_boot: Option<bool>) -> String {
     )
 }
 
-/// A write failed: what is there now, and what is not.
+/// The error of a failed write, with the variables that are written and those that are not.
 fn interrupted(
     variable: SecureBootVariable,
     source: io::Error,
@@ -176,7 +176,7 @@ fn interrupted(
     let before = if done.is_empty() { "nothing".to_owned() } else { listed(done) };
     let state = match is_open {
         true => "the firmware is still in Setup Mode and starts anything",
-        false => "the firmware goes on with the keys that it has",
+        false => "the firmware continues with its current keys",
     };
     let state = format!("written before: {before}; not written: {}; {state}", listed(rest));
     BootError::SecureBootVariable { variable: variable.to_string(), state, source }.into()
@@ -191,7 +191,7 @@ fn explained(error: io::Error) -> io::Error {
             "the firmware does not accept signature or time: its keys are not those that signed, or it was given a \
              later update before; check the server's clock"
         }
-        Some(Errno::INVAL) => "the firmware does not take such a list; update it, or use keys with RSA-2048",
+        Some(Errno::INVAL) => "the firmware does not accept such a list; update it, or use keys with RSA-2048",
         Some(Errno::NOSPC) => "the firmware has no room left: remove boot entries, or reset its variables in its menu",
         Some(Errno::ROFS) => "the variables are read-only: the firmware or the mount forbids changes",
         Some(Errno::PERM) => "only root may do this, and only if neither firmware nor kernel forbids it",

@@ -13,8 +13,8 @@ use crate::fetch::shown;
 use crate::machine::{Machine, Request};
 use crate::text;
 
-/// The first problem that the steps are known to have on this machine. Nothing is written. What may pass, such as a
-/// server that does not answer, is left to the step, which waits for it.
+/// The first problem that the steps are known to have on this machine. Nothing is written. Temporary problems, such as
+/// a server that does not answer, are left to the step, which waits.
 pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     let machine: &dyn Machine = &Hasty::new(machine);
     foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine))
@@ -37,8 +37,8 @@ fn unsuitable(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     })
 }
 
-/// Whether every step names a disk that is there, and no disk that is yet to come can match. Then nobody has to wait
-/// for other disks.
+/// Whether every step names a disk that is present, and no disk that appears later can match. Then there is no need to
+/// wait for other disks.
 pub fn names_present_disks(steps: &[Step], machine: &dyn Machine) -> bool {
     let mut all: Vec<&DiskHints> = steps.iter().filter_map(|step| step.action.disk()).collect();
     // Most steps of a workflow have the same.
@@ -52,8 +52,8 @@ fn disk(hints: &DiskHints, machine: &dyn Machine) -> Option<Disk> {
     choose::choose(&hints, &candidates).ok().map(|(disk, _)| disk.clone())
 }
 
-/// The first file that is missing at all its places, of a step before which a disk is destroyed. A step that destroys
-/// nothing before it fetches says so itself.
+/// The first file that is missing at all its URLs and is fetched after a disk's data is destroyed. A step that fetches
+/// before anything is destroyed reports a missing file itself.
 fn missing(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     let first = steps.iter().position(|step| step.action.destroys())?;
     steps.iter().enumerate().skip(first + 1).find_map(|(index, step)| {

@@ -1,5 +1,6 @@
 //! `kernel-args`: changes the kernel command lines of the installed system, wherever its boot loader keeps them, and
-//! the templates for those of later kernels. Reads every file before it writes the first, so a refusal changes nothing.
+//! the templates from which later kernels get theirs. Reads every file before it writes the first, so a refusal changes
+//! nothing.
 
 use slipway_formats::boot_config::EntryScope;
 use slipway_formats::boot_config::places::menu_maker;

@@ -185,7 +185,7 @@ fn check_hidden(
     let failed = |path: &str, source: io::Error| target_file("unpacking", path, source);
     let source = root.open_directory(staging.as_bytes()).map_err(|errno| failed(directory, errno.into()))?;
     for name in names(&source).map_err(|error| failed(directory, error))? {
-        // A name that is not text is no mount point, and what it is in was looked at.
+        // A name that is not text is not a mount point, and its parent was already checked.
         let Ok(name) = String::from_utf8(name) else { continue };
         let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
         let staged = format!("{staging}/{name}");

@@ -1,9 +1,9 @@
 //! Disks that are not there yet: what the kernel still looks for, from sysfs (kernel documentation, ABI/*/sysfs-*).
 //!
 //! A driver that is loaded has found its disks when the call that loads it returns: it waits for probes and scans that
-//! go on at the same time (`async_synchronize_full` in Linux, kernel/module/main.c). What remains are buses that find
-//! their devices at a pace of their own, drivers that look for disks in a queue of their own (mpi3mr, hpsa), and
-//! controllers that come when their driver is loaded already, because nobody waits for their scans.
+//! run at the same time (`async_synchronize_full` in Linux, kernel/module/main.c). The exceptions are buses that find
+//! their devices in the background, drivers that look for disks in their own queue (mpi3mr, hpsa), and controllers that
+//! appear after their driver is loaded, because nothing waits for their scans.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -21,20 +21,20 @@ const CONNECTED: u16 = 1;
 /// while it is trained.
 const LINK_STATE: u16 = 0xF << 5;
 const POLLING: u16 = 7 << 5;
-/// Megabits per second from which a hub is one of SuperSpeed.
+/// Minimum speed of a SuperSpeed hub, in megabits per second.
 const SUPER_SPEED: f64 = 5000.0;
 /// States of an NVMe controller in which it will have its namespaces (drivers/nvme/host/sysfs.c).
 const NVME_STARTING: [&str; 3] = ["new", "resetting", "connecting"];
-/// In the path of a SCSI host behind USB, of which its interface tells.
+/// Part of the path of a SCSI host behind USB. The USB interface shows its state.
 const USB_HOST: &str = "/usb";
-/// Buses of which nothing tells whether they have found all that is there: Fibre Channel, iSCSI, and those of Hyper-V
-/// and Xen. Slots for memory cards that look empty are the same.
+/// Buses that do not show whether they have found all their devices: Fibre Channel, iSCSI, Hyper-V and Xen. The same
+/// holds for slots for memory cards that look empty.
 const SILENT: [&str; 4] = ["class/fc_host", "class/iscsi_host", "bus/vmbus/devices", "bus/xen/devices"];
-/// How long the list of disks must not change, where each bus tells what it is doing.
+/// How long the list of disks must stay unchanged if each bus shows what it is doing.
 const SETTLE: Duration = Duration::from_millis(300);
-/// The same where one does not, and for a controller that came late.
+/// The same if a bus does not, and for a controller that appeared late.
 const SETTLE_SILENT: Duration = Duration::from_secs(3);
-/// The same where a card is in a slot that has no power yet: five seconds in which it may be pulled out again
+/// The same if a card is in a slot that has no power yet: five seconds in which it may be pulled out again
 /// (drivers/pci/hotplug/pciehp_ctrl.c), and the start of its link. A card that is broken stays like that.
 const SETTLE_SLOT: Duration = Duration::from_secs(10);
 
@@ -45,7 +45,7 @@ pub struct Expected {
     pub devices: Vec<String>,
     /// How long the list of disks must not change before it is complete.
     pub settle: Duration,
-    /// The controllers of disks, by the kernel's names, but for those behind USB.
+    /// The kernel's names of the disk controllers, except those behind USB.
     pub controllers: Vec<String>,
 }
 
@@ -57,8 +57,8 @@ impl Expected {
     }
 }
 
-/// What may still bring disks, on a machine whose drivers are loaded. `sys` and `dev` are the mount points of sysfs and
-/// devtmpfs.
+/// The devices and buses where disks may still appear, on a machine whose drivers are loaded. `sys` and `dev` are the
+/// mount points of sysfs and devtmpfs.
 pub fn expected_disks(sys: &Path, dev: &Path) -> Expected {
     let status = |hub: &Path, port| {
         let file = OpenOptions::new().read(true).write(true).open(dev.join("bus/usb").join(usb_node(hub)?)).ok()?;
@@ -75,7 +75,7 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
         if attribute(&controller, "state").is_some_and(|state| NVME_STARTING.contains(&state.as_str())) {
             devices.push(format!("the namespaces of {}", name(&controller)));
         }
-        // Its first namespace may be on its way. With several paths to it, there is one of its own for each.
+        // Its first namespace may still appear. With several paths to a namespace, each path has its own entry.
         is_silent |= !folders(&controller).iter().any(|namespace| name(namespace).starts_with(name(&controller)));
         controllers.push(name(&controller).to_owned());
     }
@@ -129,7 +129,8 @@ fn usb_storage(interface: &Path, class: &str) -> Option<String> {
     is_waiting.then(|| format!("the disk of USB device {}", name(interface)))
 }
 
-/// Adds what a USB device still has to become, and what is connected to it if it is a hub. False if nothing tells.
+/// Adds a USB device if it may still become a disk, and what is connected to it if it is a hub. False if this is
+/// unknown.
 fn look_at_usb_device(device: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>, devices: &mut Vec<String>) -> bool {
     if attribute(device, "bConfigurationValue").is_none() {
         devices.push(format!("USB device {}", name(device)));

@@ -38,14 +38,14 @@ pub(crate) enum Growth {
 pub(crate) struct Grown {
     /// The partition with its new size.
     pub(crate) partition: Partition,
-    /// Its former end, in bytes.
+    /// Its previous end, in bytes.
     pub(crate) old_end: u64,
     /// The file system in it.
     pub(crate) kind: &'static str,
 }
 
 impl Grown {
-    /// Range at the new end that must be cleared. Some signatures are at the end of their partition, and a former
+    /// Range at the new end that must be cleared. Some signatures are at the end of their partition, and an earlier
     /// system may have left one there.
     pub(crate) fn stale(&self) -> Range<u64> {
         let end = self.partition.bytes.end;

@@ -181,7 +181,7 @@ impl OpenDisk {
         self.cached.write_all_at(last, offset + split as u64).map_err(failed)
     }
 
-    /// Makes a range of bytes, aligned to logical blocks, read as zeros afterwards.
+    /// Zeroes a range of bytes that is aligned to logical blocks.
     pub(crate) fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let len = range.end.saturating_sub(range.start);
         if len == 0 {

@@ -184,7 +184,7 @@ fn are_records(records: &[PartRecord]) -> bool {
     records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE))
 }
 
-/// Whether a record stands for something. One of type 0 does if it has blocks, as for the kernel.
+/// Whether a record is in use. Like the kernel, counts a record of type 0 if it has blocks.
 fn is_used(record: &PartRecord) -> bool {
     record.os_type != 0 || record.lb_size > 0
 }

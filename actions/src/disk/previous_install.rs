@@ -1,4 +1,4 @@
-//! Remembers which partitions former installations had their boot loaders on.
+//! Remembers which partitions earlier installations had their boot loaders on.
 //!
 //! A boot entry may point to a partition that no disk has. It may belong to a disk that is only missing at the moment,
 //! so slipway remembers which partitions each disk had: within this process since the disk was first looked at, and
@@ -31,7 +31,7 @@ impl FormerPartitions {
     pub(crate) fn look_at(&self, disk: &Disk) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry((disk.path.clone(), identity(disk))).or_insert_with(|| {
-            // A disk that cannot be read counts as having had no partitions, so none of it is ever taken for gone.
+            // A disk that cannot be read counts as having had no partitions, so none is ever considered lost.
             let found = OpenDisk::open(&disk.path, Access::Read).and_then(|disk| partitions::read(&disk));
             found.unwrap_or_default().into_iter().filter_map(|partition| partition.guid).collect()
         });

@@ -36,7 +36,7 @@ pub(crate) use volume::crc as lvm_crc;
 
 /// The kind of a place with signatures of several file systems, of which the older ones should have been wiped.
 const AMBIVALENT: &str = "ambivalent";
-/// Places up to this size in bytes are taken as empty, such as the boot record that stands for an extended partition.
+/// Places up to this size in bytes are treated as empty, such as the boot record at the start of an extended partition.
 const MIN_SIZE: u64 = 1024;
 
 /// Kind of a partition with dm-verity hashes, which seal another partition.

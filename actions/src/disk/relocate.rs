@@ -32,7 +32,7 @@ pub(crate) struct Relocation {
 /// What happened to the backup of a GPT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
-    /// It was moved to the end of the disk, or written anew there.
+    /// It was moved to the end of the disk, or written again there.
     Yes,
     /// It was there already, or there is no GPT.
     NotNeeded,
@@ -88,7 +88,7 @@ impl Backup {
     }
 }
 
-/// Moves the backup GPT of a disk to its end, where firmware looks for it, and writes it anew if it is not that of the
+/// Moves the backup GPT of a disk to its end, where firmware looks for it, and writes it again if it does not match the
 /// primary copy. If `grow` is set, extends the last partition up to there, if its content allows that. `head` is the
 /// head of the disk and is changed in memory. Fails if the table is damaged or is not for this disk.
 pub(crate) fn relocate_backup_gpt(

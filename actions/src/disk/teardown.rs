@@ -52,7 +52,8 @@ pub(crate) fn tear_down_partition(disk: &Disk, node: &Path, machine: &dyn Machin
     Ok(())
 }
 
-/// What is in use on this machine. This is the one judgement whether a disk is, whatever is built on what.
+/// What is in use on this machine. This is the only place that decides whether a disk is in use, directly or through
+/// the layers built on it.
 #[derive(Debug)]
 pub(crate) struct Usage(Stack);
 

@@ -58,8 +58,8 @@ fn advice(tried: Tried, errno: Errno) -> Option<String> {
         ),
         (Mount(_), Errno::UCLEAN) => "it is damaged: check it, or write the image again".to_owned(),
         (Mount(_) | OpenDisk, Errno::ROFS) => "the disk is write-protected".to_owned(),
-        (Mount(_) | OpenDisk, Errno::BUSY) => "something holds it that is not seen here, such as another mount \
-             namespace, ZFS or a program: end that first"
+        (Mount(_) | OpenDisk, Errno::BUSY) => "it is held by something that is not visible here, such as another \
+             mount namespace, ZFS or a program: end that first"
             .to_owned(),
         (OpenDisk, Errno::NXIO | Errno::NODEV) => "no driver or device is behind this name".to_owned(),
         (OpenDisk, Errno::NOMEDIUM) => "there is no medium in it".to_owned(),

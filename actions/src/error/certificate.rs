@@ -22,8 +22,8 @@ pub fn certificate_verdict(error: &(dyn StdError + 'static), untrusted: impl FnO
         CertificateError::NotValidForNameContext { expected, presented } => wrong_name(&expected.to_str(), presented),
         // The verifier's own error, which has no type that is public here.
         CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
-            "its certificate is that of a CA, as `openssl req -x509` makes it, which slipway takes from no server: \
-             make one with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext \
+            "it uses a CA certificate, as `openssl req -x509` makes it, but slipway does not accept a CA certificate \
+             as a server's: make one with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext \
              subjectAltName=DNS:NAME ...`, and give it as the CA, or sign one with a CA"
                 .to_owned()
         }

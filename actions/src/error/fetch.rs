@@ -38,8 +38,8 @@ pub enum FetchError {
     },
     /// A pipe, such as standard input, was needed again or from another place than its start.
     #[error(
-        "it can be read only once, and not from the middle, which this kind of image or step needs: save it to a file, \
-         and give that"
+        "it can only be read once and from its start, but this kind of image or step needs other reads too: save it to \
+         a file, and give the file"
     )]
     ReadOnce,
     /// The client could not be created, or no response arrived.
@@ -53,8 +53,8 @@ pub enum FetchError {
     HungUp,
     /// The server compressed the source on the way, though that was declined.
     #[error(
-        "the server sent it with Content-Encoding: {coding}, although slipway asks for files as they are; turn \
-         compression off for it at the server, or at the proxy before it"
+        "the server sent it with Content-Encoding: {coding}, although slipway asks for unencoded files; turn \
+         compression off for it at the server, or at the proxy in front of it"
     )]
     Coded {
         /// The codings as the server names them.

@@ -42,7 +42,7 @@ pub enum ImageError {
         /// The format, according to its first bytes.
         format: &'static str,
     },
-    /// The image's partition table, or that by which it is found, is damaged. No kernel accepts it.
+    /// The image's partition table, or the record that leads to it, is damaged. No kernel accepts it.
     #[error("checking the partition table of the image: {reason}; {remedy}")]
     TableDamaged { reason: String, remedy: String },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
@@ -78,7 +78,7 @@ pub enum ImageError {
     /// The beginning of a qcow2 image, by which it is judged before anything is erased, is far behind other blocks in
     /// the file.
     #[error(
-        "checking the first block of the raw image: it is behind other blocks in the file; leave out `digest`, \
+        "checking the first block of the raw image: it comes after other blocks in the file; leave out `digest`, \
          `sums` and `signature`, so that the image is read by ranges, or write the image again with `qemu-img convert`"
     )]
     FirstBlockLate,

@@ -23,7 +23,7 @@ const STOP_CHECK: i64 = 100_000_000;
 pub(crate) struct OpenedOnce(Mutex<BTreeSet<(u64, u64)>>);
 
 impl OpenedOnce {
-    /// Whether this is the first time.
+    /// Whether this file is opened for the first time.
     fn is_first(&self, id: (u64, u64)) -> bool {
         self.0.lock().is_ok_and(|mut opened| opened.insert(id))
     }
@@ -55,7 +55,7 @@ fn at(path: &str) -> io::Result<File> {
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Standard input. A file is opened anew, so that each reader has its own place in it. A socket, such as that of a
+/// Standard input. A file is opened again, so that each reader has its own place in it. A socket, such as one from a
 /// remote shell, cannot be opened by its path.
 fn stdin() -> io::Result<File> {
     let stdin = io::stdin();

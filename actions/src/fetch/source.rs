@@ -114,7 +114,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// The registry of each artifact. The login is only sent to that of the first.
+    /// The registry of each artifact. The login is only sent to the first artifact's registry.
     fn registries_of(&self, urls: &[&str], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
         let what = self.what;
         let refused = |url: &str, error: OciReferenceError| {

@@ -110,7 +110,7 @@ impl Queue {
         self.filled(|time| meter.waited(time))?.buffers.pop_back().ok_or(Halt::Stopped)
     }
 
-    /// Waits until there is a buffer or no more will follow, and tells of the time meanwhile, piece by piece.
+    /// Waits until there is a buffer or no more will follow, and repeatedly passes the time waited to `waited`.
     fn filled(&self, mut waited: impl FnMut(Duration)) -> Result<MutexGuard<'_, State>, Halt> {
         let mut since = Instant::now();
         wait_until(&self.state, &self.changed, &self.stop, |state| {

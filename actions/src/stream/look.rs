@@ -21,15 +21,15 @@ const FIRST: u64 = 4 << 10;
 /// The beginning of a raw image.
 #[derive(Debug)]
 pub(crate) struct Beginning {
-    /// Its first bytes, as many as show most, or all of it.
+    /// Its first bytes, enough to recognise most formats, or the whole image if it is shorter.
     pub(crate) head: Vec<u8>,
     /// Size of the raw image in bytes, if it is known.
     pub(crate) size: Option<u64>,
 }
 
 /// Reads the beginning of an image from the current place of its source. None if the source cannot be read now, or not
-/// in the way that the image needs: its step says so. Fails if the image is none, cannot be decoded, or cannot be
-/// checked. `is_raw_checked` is whether the raw image has to be checked.
+/// in the way that the image needs: then the step reports it. Fails if the file is not an image, cannot be decoded, or
+/// cannot be checked. `is_raw_checked` is whether the raw image has to be checked.
 pub(crate) fn at_beginning(
     source: &mut Source<'_>,
     is_raw_checked: bool,
@@ -58,7 +58,7 @@ pub(crate) fn at_beginning(
     head.truncate(HEAD);
     check_raw(&head).map_err(|format| ImageError::NotRaw { format })?;
     match failed {
-        // A piece of the beginning tells as much as all of it.
+        // A piece of the beginning shows as much as all of it.
         Some(source) if head.is_empty() => Err(ImageError::decode(format.name(), 0, source).into()),
         None if head.is_empty() => Err(ImageError::Empty.into()),
         _ => Ok(Some(Beginning { head, size })),
@@ -73,7 +73,7 @@ fn decode(format: Format, mut input: impl BufRead + Send) -> (Vec<u8>, Option<io
         Format::Raw | Format::Qcow2 => read(&mut input),
         Format::Zstd => ::zstd::Decoder::with_buffer(input).and_then(|mut decoder| read(&mut decoder)),
         Format::Gzip => read(&mut Members::new(input)),
-        // The decoder does not tell a stream that was cut off from one that ends.
+        // The decoder does not distinguish a truncated stream from a complete one.
         Format::Xz => match xz::Decoder::new(input).and_then(|mut decoder| read(&mut decoder)) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             other => other,

@@ -281,7 +281,7 @@ fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Hal
     }
 }
 
-/// Appends a piece to the bytes that must precede it, up to the end of the piece or [`MAX_PIECE`].
+/// Appends a piece to `bytes`, which must precede it. Reads at most [`MAX_PIECE`] bytes of the piece.
 fn start(piece: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut piece = piece.take(MAX_PIECE);
     loop {

@@ -224,8 +224,8 @@ pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
     })
 }
 
-/// Waits for a stage and returns its value. A panic of the stage goes on here, because the scope passes on only those
-/// of threads that nobody joined.
+/// Waits for a stage and returns its value. If the stage panicked, the panic continues here, because the scope only
+/// does so for threads that were not joined.
 pub(super) fn joined<T>(stage: ScopedJoinHandle<'_, Option<T>>) -> Option<T> {
     stage.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -45,7 +45,7 @@ pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Ha
 }
 
 /// Sends zeros that waited for the beginning of the image, by which the image is judged before anything is written. In
-/// the file, the tables that tell of zeros come before the data.
+/// the file, the tables that mark zeros come before the data.
 fn send_zeros(waiting: Option<Vec<(u64, u64)>>, output: &Output) -> Result<(), Halt> {
     waiting.into_iter().flatten().try_for_each(|(at, len)| send(at, Block::Zero(len), output))
 }

@@ -15,7 +15,7 @@ use crate::disk::{Buffer, is_zero};
 use crate::error::Error;
 use crate::machine::Cancel;
 
-/// Bytes to be written after a piece before it is read back.
+/// A piece is read back once this many further bytes have been written.
 const LAG: u64 = 64 << 20;
 /// Maximum number of pieces to remember. The writers wait if there are more.
 const MAX_PIECES: usize = 1 << 16;

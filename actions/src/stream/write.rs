@@ -231,7 +231,7 @@ impl<'a> Target<'a> {
         partitions::of_image(&Content { head, tail: (tail, self.tail_start), map: self.map, size: raw_size }, self.disk)
     }
 
-    /// What an operator should know of the table of an image of this size in bytes.
+    /// What an operator should know about the table of an image of this size in bytes.
     fn remarks(&self, table: &Table, raw_size: u64) -> Vec<String> {
         let of_table = table.remarks.iter().map(|remark| format!("the partition table of the image: {remark}"));
         let beyond = table.beyond(raw_size).map(|partition| {
@@ -256,8 +256,8 @@ impl<'a> Target<'a> {
         self.disk.verify_at(&vec![0; (range.end - range.start) as usize], range.start)
     }
 
-    /// Passes to `each` the ranges outside of the map at either end of each partition, which have to be zeroed. A
-    /// former system may have left a signature of a file system or an array there.
+    /// Passes to `each` the ranges outside of the map at either end of each partition, which have to be zeroed. An
+    /// earlier system may have left a signature of a file system or an array there.
     fn edges(
         &self,
         partitions: &[Partition],

@@ -62,7 +62,7 @@ pub(crate) fn admin(disk: &File, command: Admin, data: &mut [u8]) -> Result<u32>
         ..Passthru::default()
     };
     // SAFETY: NVME_IOCTL_ADMIN_CMD takes a struct nvme_admin_cmd, which Passthru mirrors, and reads or writes at most
-    // data_len bytes at its address, which is memory of ours that outlives the call and that nothing else looks at.
+    // data_len bytes at its address, which is our memory, outlives the call, and is not accessed by anything else.
     unsafe { ioctl::ioctl(disk, Returning { opcode: NVME_IOCTL_ADMIN_CMD, argument: Some(argument) }) }
 }
 

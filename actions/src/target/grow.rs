@@ -24,7 +24,8 @@ const EXT_ERRORS: u16 = 2;
 /// `xfs_dsb`).
 const XFS_BLOCK: u64 = 4;
 const XFS_GROUP: u64 = 84;
-/// Fedora CoreOS makes its root file system anew from 400 on, because it is slower; with 20,000, systems did not start.
+/// Fedora CoreOS creates its root file system again from 400 on, because it is slower; with 20,000, systems did not
+/// start.
 const MOST_GROUPS: u64 = 2000;
 
 /// Why a file system was not grown.

@@ -52,7 +52,8 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// The folder in the file system that has it, which may be that of the target. Otherwise why there is none.
+    /// The folder in the file system that holds it, which may be the target's own. Otherwise the reason why there is
+    /// none.
     pub(crate) fn folder(self, target: &Target) -> Result<Result<Folder, String>, Error> {
         Ok(match self {
             Self::Root(path) => {
@@ -157,7 +158,7 @@ impl<'a> Layout<'a> {
         Self::read(disk, &target.root, (target.partition.number, &target.source), "")
     }
 
-    /// What a system mounts whose root is a folder, which ends with a slash, in this file system.
+    /// The mounts of a system. Its root is a folder in this file system, and its path ends with a slash.
     pub(crate) fn read(
         disk: &'a OpenDisk,
         root: &'a TargetRoot,
@@ -237,8 +238,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What else the system mounts from this disk, in an order in which each is mounted on what it needs, and warnings
-    /// of what else is on a disk and cannot be mounted.
+    /// What else the system mounts from this disk, ordered so that each mount point exists when it is needed, and
+    /// warnings about what else is on a disk and cannot be mounted.
     pub(crate) fn extras(&self) -> (Vec<Extra>, Vec<String>) {
         let (mut extras, mut warnings) = (Vec::new(), Vec::new());
         for Mounted { entry, .. } in self.mounted.iter().filter(|mounted| !mounted.entry.place.is_empty()) {
@@ -252,7 +253,7 @@ impl<'a> Layout<'a> {
         (in_order(extras), warnings)
     }
 
-    /// Where an entry mounts from. Otherwise why it is not mounted; no reason if it means nothing that is on a disk.
+    /// Where an entry mounts from. Otherwise why it is not mounted; no reason if its source is not on a disk.
     fn origin(&self, entry: &Entry) -> Result<Origin, Option<String>> {
         if let Some(folder) = entry.bound() {
             if KERNEL.iter().any(|name| folder.split('/').next() == Some(name)) {
@@ -319,8 +320,8 @@ impl<'a> Layout<'a> {
         Some((innermost, rest.trim_matches('/').to_owned()))
     }
 
-    /// The partition that an entry means, and its file system. Otherwise why there is none; no reason if the entry
-    /// means no device.
+    /// The partition that an entry refers to, and its file system. Otherwise why there is none; no reason if the entry
+    /// does not name a device.
     fn partition(&self, entry: &Entry) -> Result<(&Partition, &'static str), Option<String>> {
         let is_meant = |(partition, found): &&Place| match entry.tag() {
             Some(_) => entry.means(&roles::tags(partition, found.as_ref())),

@@ -87,7 +87,7 @@ fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Hashes {
     root: bool,
-    /// The type of the hash partition does not tell.
+    /// The type of the hash partition does not say what it seals.
     unknown: bool,
 }
 

@@ -24,7 +24,7 @@ const EMPTY: &str = r#"{"ignition": {"version": "3.0.0"}}"#;
 const EMPTY_FLATCAR: &str = r#"{"ignition": {"version": "2.3.0"}}"#;
 /// Seconds between two tries to fetch the program.
 const PAUSE: u32 = 15;
-/// What the server says of its boot files: its path, greatest size in bytes, and how long to ask for it.
+/// The server's list of its boot files: its path, its maximum size in bytes, and how long to retry.
 const MANIFEST: &str = "boot/manifest.json";
 const MAX_MANIFEST: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub(super) fn install(found: Found, inputs: &BootReporter, machine: &dyn Machine
     Ok(Done::go_on(summary, warnings))
 }
 
-/// The unit and its files. Nothing secret is in what all may read.
+/// The unit and its files. Files that everybody may read contain no secrets.
 fn service(config: &BootReporterConfig, sha256: &str) -> Result<Service, Error> {
     let at = |name: &str| format!("/{}/{name}", places::VAR);
     let units = places::LINKS.iter().chain([&places::UNIT]).map(|place| format!("/{place}")).collect::<Vec<_>>();
@@ -95,7 +95,7 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
     let must = "the system must fetch the reporter from the server";
     let manifest = match small::fetch(&request, MAX_MANIFEST, PATIENCE, machine, &mut |_| {}) {
         Ok(small) => small.bytes,
-        Err(error) => return Some(format!("{must}, and whether it is there is not known: {}", text::chain(&error))),
+        Err(error) => return Some(format!("{must}, but it is unknown whether it is there: {}", text::chain(&error))),
     };
     let reason = match served(&manifest, &program) {
         Some(served) if served == sha256 => return None,

@@ -47,8 +47,8 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
     }))
 }
 
-/// A boot entry whose initramfs is not rebuilt, or that there is none to rebuild, and what to do; `None` if all is
-/// well. Rescue entries, which the system does not need, only add to `warnings`.
+/// The problem if a boot entry's initramfs is not rebuilt, or if there is no initramfs to rebuild, and what to do about
+/// it; `None` if all is well. Rescue entries, which the system does not need, only add to `warnings`.
 pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Result<Option<String>, Error> {
     // Without a system there is nothing to encrypt.
     let Some(system) = System::find(volumes)? else { return Ok(None) };

@@ -173,7 +173,7 @@ impl Sanitize {
     fn parse(log: &[u8; SANITIZE_LOG_LEN]) -> Self {
         match log[2] & 0x7 {
             0 => Sanitize::Never,
-            // 4: the disk deallocated blocks although it was told not to. Slipway never tells it that.
+            // 4: the disk deallocated blocks although the command forbade it. Slipway never forbids it.
             1 | 4 => Sanitize::Done,
             2 => Sanitize::Running(u16::from_le_bytes([log[0], log[1]])),
             _ => Sanitize::Failed,

@@ -1,4 +1,4 @@
-//! Judges the image of a step by its beginning, and by what it is to be checked with.
+//! Judges the image of a step by its first bytes, and by the digests and maps that will be used to check it.
 
 use std::env::consts::ARCH;
 
@@ -65,7 +65,7 @@ fn judge_beginning(Beginning { head, size }: &Beginning, disk: Option<&Disk>) ->
     }
 }
 
-/// No disk was told of, so no fault is of the disk.
+/// No disk was given, so no fault is about the disk.
 fn damaged(fault: Fault) -> Error {
     match fault {
         Fault::Damaged { reason, remedy } => ImageError::TableDamaged { reason, remedy }.into(),

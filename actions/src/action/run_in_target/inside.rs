@@ -88,8 +88,8 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     }
 }
 
-/// Mounts the file systems of the disk, the root first, and changes the root to it. Returns warnings of what is not
-/// mounted, and need not be.
+/// Mounts the file systems of the disk, the root first, and changes the root to it. Returns warnings about optional
+/// file systems that are not mounted.
 fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
     let failed = |what: &str, errno: Errno| format!("{what}: {}", advised(Tried::Namespace, errno.into()));
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;

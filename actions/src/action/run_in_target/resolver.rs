@@ -1,9 +1,9 @@
 //! The machine's name servers in the installed system, while a command runs there.
 //!
 //! Nothing is mounted on /etc/resolv.conf, because the packages that manage the file replace it, and a mount point
-//! cannot be replaced. If it leads into /run, which is in memory, the file is made there. Otherwise a link takes its
-//! place. The link leads to the file itself, which has another name meanwhile, and the machine's own is mounted on
-//! that. So a power cut at any moment leaves a system that reads the file it had.
+//! cannot be replaced. If it leads into /run, which is in memory, the file is made there. Otherwise the file is
+//! renamed, a link with its old name points to it, and the machine's file is mounted on the renamed one. So a power cut
+//! at any moment leaves a system that reads the file it had.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ const RESOLV_CONF: &str = "etc/resolv.conf";
 const ASIDE: &str = "etc/.slipway-resolv.conf";
 /// Text of the link. Absolute, because a script may move the link.
 const LINK: &str = "/etc/.slipway-resolv.conf";
-/// Text of the link that stands for a file that was not there.
+/// Target of the link if the file did not exist.
 const ABSENT: &str = "/run/slipway-no-resolv.conf";
 /// The machine's file, in the /run of the installed system, which disappears with the command.
 const MACHINES: &str = "run/slipway-resolv.conf";
@@ -51,7 +51,7 @@ pub(super) fn set_aside(root: &TargetRoot) -> Result<Option<String>, Error> {
         false => root.link(ASIDE, ABSENT).and_then(|()| root.link(RESOLV_CONF, LINK)),
     };
     let Err(error) = replaced else { return Ok(None) };
-    // What is left to undo cannot be undone either.
+    // Errors are ignored: undoing fails for the same reason.
     _ = put_back(root);
     Ok(Some(format!(
         "the command cannot replace /{RESOLV_CONF}, and does not keep what it writes to it: {}",
@@ -84,7 +84,7 @@ fn is_in_memory(path: &str) -> bool {
     path.starts_with("run/")
 }
 
-/// Name servers that were given to the installed system, by the process whose root is that of the system.
+/// Name servers that were given to the installed system. Belongs to the process whose root is the system's root.
 pub(super) struct Given<'a> {
     text: &'a str,
     root: TargetRoot,
@@ -102,7 +102,7 @@ pub(super) fn give(text: &str) -> Result<Given<'_>, Error> {
         root.write(path, text.as_bytes(), 0o644)?;
     }
     let machines = root.open_file(MACHINES)?;
-    // On the name itself, even if it is a link that leads nowhere.
+    // Looks at the name itself, which may be a dangling link.
     let place = [ASIDE, RESOLV_CONF].into_iter().find(|path| root.has(path)).filter(|_| in_memory.is_none());
     if let Some(place) = place {
         mount(place).map_err(|source| target_file("mounting on", place, source))?;

@@ -94,7 +94,7 @@ fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
 }
 
 impl Plan {
-    /// Writes the seed, and removes those of other partitions. A new partition is added to the table last.
+    /// Writes the seed, and removes seeds from other partitions. A new partition is added to the table last.
     pub(super) fn write(self, path: &str, places: &[Place]) -> Result<(), Error> {
         let disk = OpenDisk::open(path, Access::Write)?;
         self.make(&disk)?;
@@ -121,7 +121,7 @@ impl Plan {
     }
 }
 
-/// Clears the place of a former seed, and the signatures at the end of a partition.
+/// Clears the place of an earlier seed, and the signatures at the end of a partition.
 fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
     let bytes = &partition.bytes;
     disk.zero(bytes.start..bytes.end.min(bytes.start + Kind::Fat12.max_len()))?;

@@ -124,7 +124,7 @@ fn masked(etc: &Folder) -> Vec<Obstacle> {
 /// Warnings of what was written over.
 fn replaced(before: &Image, after: &Image) -> Option<String> {
     let gone = before.ds_identify.as_ref().filter(|_| after.ds_identify.is_none())?;
-    Some(format!("removed {} from the installed system, which kept cloud-init from the seed", gone.path))
+    Some(format!("removed {} from the installed system, which kept cloud-init from using the seed", gone.path))
 }
 
 /// A warning of services that nothing starts: they want to be started by a target, and no link has that done.

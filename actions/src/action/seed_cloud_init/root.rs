@@ -180,7 +180,7 @@ fn missing_interpreter(usr: &Folder) -> Option<String> {
 }
 
 impl System {
-    /// Adds the boot texts of a file system. `of` tells it from the root file system.
+    /// Adds the boot texts of a file system. `of` distinguishes it from the root file system.
     fn read_boot(&mut self, folder: &Folder, of: &str) -> Result<(), Error> {
         let file_system = FileSystem { kind: folder.kind, uuid: None, label: None };
         let volume = Volume::new(folder.name.clone(), Partition::default(), file_system, folder.root.again()?);

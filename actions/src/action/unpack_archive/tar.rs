@@ -11,7 +11,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// Size of a header; everything is padded to a multiple of it.
 const BLOCK: usize = 512;
-/// Maximum bytes of names and extended attributes. More is taken as malicious.
+/// Maximum bytes of names and extended attributes. More is treated as malicious.
 const MAX_EXTENDED: u64 = 1 << 20;
 /// Prefix of pax keywords for extended attributes. It comes from star; GNU tar and bsdtar use it too.
 const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -271,7 +271,7 @@ const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Decodes percent-encoding (RFC 3986, 2.1). What is no encoded byte stays as it is.
+/// Decodes percent-encoding (RFC 3986, 2.1). Anything that is not an encoded byte is kept unchanged.
 fn percent_decoded(mut text: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     while let [first, rest @ ..] = text {
@@ -302,7 +302,7 @@ fn global(content: &[u8]) -> Result<(), Fault> {
     }) {
         true => Err(unread(
             "a header sets something for all entries that follow, which is not supported; make the archive without \
-             such a --pax-option",
+             that --pax-option",
         )),
         false => Ok(()),
     }
@@ -334,7 +334,7 @@ fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
         b'6' => Kind::Fifo,
         b'S' => return Err(SPARSE),
         b'D' => return Err("it is the listing of a directory: make the archive without --listed-incremental"),
-        b'M' => return Err("it goes on from another volume: make the archive without --multi-volume"),
+        b'M' => return Err("it continues from another volume: make the archive without --multi-volume"),
         b'V' => return Err("it is the label of a volume with a size, which no label has"),
         _ => return Err("it is of an unsupported type; make the archive with tar --format=pax"),
     })

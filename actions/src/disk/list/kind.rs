@@ -18,7 +18,7 @@ const NEVER: &[(&str, &str)] = &[
     ("ubiblock", "a flash chip"),
 ];
 
-/// Whether a device can be used in place of a disk, but is none of its own.
+/// Whether a device can be used like a disk, but is not a disk of its own.
 pub(super) fn is_layer(name: &str) -> bool {
     LAYERS.iter().any(|prefix| name.starts_with(prefix))
 }

@@ -1,11 +1,10 @@
 //! Several paths to one disk: a disk with two ports, or a volume of an array behind two controllers. The kernel shows
 //! each path as a disk. The boot image has no mapping over them: while a system is installed, one path is enough.
 //!
-//! Two disks that were taken for one would be worse than one disk that is taken for two: the first is written in place
-//! of the second, while the other way round the choice is only ambiguous. So paths are joined by what disks of
-//! different makers cannot share, and all else that they report must be equal too. multipath-tools joins by the same
-//! names: its default are disks for which udev knows a World Wide Name (multipath.conf(5), `blacklist_exceptions`,
-//! `property`).
+//! Treating two disks as one would be worse than treating one disk as two: in the first case the wrong disk may be
+//! written, in the second the choice is only ambiguous. So paths are joined by names that are unique across makers, and
+//! everything else that they report must be equal too. multipath-tools joins by the same names: by default, it uses
+//! disks for which udev knows a World Wide Name (multipath.conf(5), `blacklist_exceptions`, `property`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +14,8 @@ use slipway_protocol::workflow::disk::is_of_one_disk;
 
 use super::{attribute, kernel_folder};
 
-/// Transports by which a disk has one port. Two such disks with one name are two disks whose maker gave both the same.
+/// Transports on which a disk has a single port. If two such disks have the same name, they are two disks, and their
+/// maker did not give them unique names.
 const ONE_PORT: &[&str] = &["usb", "sata", "ata", "mmc"];
 /// The vendor of a SATA disk at a SAS controller (SAT-3, 8.3), which has one port too.
 const SATA: &str = "ATA";
@@ -44,7 +44,7 @@ fn identity(disk: &Disk) -> Option<String> {
     (!has_one_port && !is_sata).then(|| format!("{facts:?}"))
 }
 
-/// How little a path is to be used: the least is the best.
+/// Rank of a path: the lowest is the best.
 type Rank = (bool, u8, bool);
 
 /// State of the path, access to the volume by it (`access_state`, drivers/scsi/scsi_sysfs.c, of arrays with ALUA), and

@@ -12,7 +12,7 @@ use crate::disk::open::OpenDisk;
 use crate::error::{Error, ImageError, PartitionError};
 use crate::text;
 
-/// An image that was written to a disk but for its ends, which are held in memory.
+/// An image that was written to a disk, except for its ends, which are held in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content<'a> {
     pub(crate) head: &'a [u8],
@@ -117,7 +117,7 @@ fn known(disk: &OpenDisk) -> Known {
     Known { block: Some(disk.logical_block().into()), disk: Some(disk.size()), image: None }
 }
 
-/// The partitions of a table, as those of a disk.
+/// The partitions of an image's table, as the type for a disk's partitions.
 pub(crate) fn partitions(table: &Table) -> Vec<Partition> {
     table.partitions.iter().map(partition).collect()
 }

@@ -1,4 +1,4 @@
-//! Fields of superblocks. A field beyond the given bytes is none.
+//! Fields of superblocks. A field beyond the given bytes is `None`.
 
 use crate::random::uuid_text;
 

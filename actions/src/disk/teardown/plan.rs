@@ -108,7 +108,7 @@ impl Stack {
         Self {
             sys: sys.to_owned(),
             mounts: mounts(&text("self/mountinfo"), None),
-            // The first line is a heading; its first word is no path.
+            // The first line is a heading; its first word is not a path.
             swaps: text("swaps").lines().filter_map(|line| line.split_whitespace().next()).map(unescape).collect(),
             loops: names(&sys.join("block")).into_iter().filter_map(bound).collect(),
             with_leaving: true,
@@ -132,7 +132,7 @@ impl Stack {
         stack
     }
 
-    /// What uses a disk, in words, from the disk on upwards. `name` is that below /sys/block.
+    /// The users of a disk in words, from the lowest layer up. `name` is the disk's name below /sys/block.
     pub(super) fn uses_of(&self, name: &str) -> Vec<String> {
         let mut stack = self.clone();
         stack.clear(&self.sys.join("block").join(name));
@@ -202,8 +202,9 @@ impl Stack {
         }
     }
 
-    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). In that of a caching device,
-    /// `set` is its cache set, with the devices it caches. In that of a backing device, `dev` is the device made of it.
+    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). For a caching device, `set`
+    /// in this folder is its cache set, with the devices it caches. For a backing device, `dev` is the device built on
+    /// it.
     fn stop_cache(&mut self, node: &Path, name: &str, path: &str) {
         let (own, set) = (node.join("bcache"), node.join("bcache/set"));
         if !own.exists() {
@@ -283,7 +284,7 @@ impl Loop {
     }
 }
 
-/// The number of the block device at a path, as in sysfs. None if it is none.
+/// The number of the block device at a path, as in sysfs. None if it is not a block device.
 fn device_number(path: &str) -> Option<String> {
     let metadata = fs::metadata(path).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     Some(format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev())))

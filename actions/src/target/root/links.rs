@@ -94,7 +94,7 @@ fn collect(dir: BorrowedFd<'_>, path: &str, text: &str, depth: usize, found: &mu
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        // A name that is not text is none of ours.
+        // slipway never creates a name that is not text.
         let Ok(place) = name.to_str() else { continue };
         let place = if path.is_empty() { place.to_owned() } else { format!("{path}/{place}") };
         match kind_of(dir, &entry)? {

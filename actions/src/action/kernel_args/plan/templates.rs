@@ -37,8 +37,8 @@ impl Plan {
             Some(text) => text.clone(),
             // A link to another file system. This step cannot know what belongs there.
             None if volume.root.has(KERNEL_CMDLINE) => return Ok(()),
-            // Without this file, a later kernel would get the vendor's command line, or that of the kernel running
-            // then.
+            // Without this file, a later kernel would get the vendor's command line, or the one of the kernel that runs
+            // at that time.
             None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries + self.images > 0 => {
                 match (volume.root.read_up_to(VENDOR_CMDLINE, MAX_ENTRY)?, &self.newest) {
                     (Some(vendor), _) => vendor,
