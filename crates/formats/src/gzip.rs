@@ -11,9 +11,9 @@ const MEMBER: u8 = 0x1F;
 /// The content of all members. Reading fails if a member is damaged or ends too early, and if anything but zeros
 /// follows the last.
 pub struct Members<R> {
-    /// None after the last, and after an error behind a member.
+    /// None after the last, and if reading failed after a member.
     member: Option<GzDecoder<R>>,
-    /// That error. Each further read fails, too, for it is not the end.
+    /// That error. Each further read also fails, because the end was not reached.
     failed: Option<io::ErrorKind>,
 }
 
@@ -46,8 +46,8 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Whether another member follows. Reads the zeros after the last. Reads again if a signal interrupts it: the caller
-/// would go on at the same place, where there is no member to go on with.
+/// Whether another member follows. Reads the zeros after the last. Continues if a signal interrupts it, because a
+/// caller that tried again would find no member to continue with.
 fn goes_on(input: &mut impl BufRead) -> io::Result<bool> {
     if next(input, |rest| rest.first() == Some(&MEMBER))? {
         return Ok(true);

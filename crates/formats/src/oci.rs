@@ -25,7 +25,7 @@ pub fn token(answer: &[u8]) -> Option<String> {
     Some(named("token").or_else(|| named("access_token"))?.to_owned())
 }
 
-/// The only manifest of an index for Linux on this architecture. Or the only manifest at all, if it names no platform.
+/// The only manifest of an index for Linux on this architecture, or the index's only manifest if it names no platform.
 pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
     let field = |entry: &Value, name: &str| {
         entry.get("platform").and_then(|platform| platform.get(name)).and_then(Value::as_str).map(str::to_owned)

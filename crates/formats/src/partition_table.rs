@@ -58,12 +58,12 @@ pub struct Table {
     pub kind: Kind,
     /// Size in bytes of the blocks that it counts in.
     pub block: u64,
-    /// Whether it shows that size itself: a GPT does, and an MBR whose partitions begin with file systems or the like
-    /// where such blocks have them, and not where others have them. Not judged for an MBR if the disk is known.
+    /// Whether it shows that size itself. A GPT does. An MBR does if file systems or other known content begin where
+    /// its partitions would be with this block size, and not with another. Not judged for an MBR if the disk is known.
     pub block_is_certain: bool,
     /// Its partitions in the order of their numbers, as far as they are known.
     pub partitions: Vec<Partition>,
-    /// What an operator should know of it: complete clauses, such as "partitions 1 and 2 overlap".
+    /// What an operator should know about it: complete clauses, such as "partitions 1 and 2 overlap".
     pub remarks: Vec<String>,
 }
 
@@ -137,11 +137,11 @@ impl Partition {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Fault {
-    /// The table, or that by which Linux and firmware find it, is damaged.
+    /// The table, or the record by which Linux and firmware find it, is damaged.
     #[error("{reason}; {remedy}")]
     Damaged { reason: String, remedy: String },
-    /// The table is made for another block size than that of the disk.
-    #[error("it is made for blocks of {found} bytes, and not of {expected} bytes")]
+    /// The table is made for another block size than the disk has.
+    #[error("it is made for blocks of {found} bytes, not {expected} bytes")]
     BlockSize {
         /// Block size of the disk in bytes.
         expected: u64,
@@ -166,22 +166,23 @@ impl Fault {
 /// The remedy for damage that no program mends.
 const MAKE_AGAIN: &str = "download or create the image again";
 
-/// A program that mends a GPT, and what to do in it. Which program mends what was tried with gptfdisk 1.0.9 and
-/// util-linux 2.38.
+/// A program that mends a GPT, and what to do in it. Which program repairs which damage was tested with gptfdisk 1.0.9
+/// and util-linux 2.38.
 type Mend = (&'static str, &'static str);
 
 /// Takes a header or entries with a wrong checksum from the backup, and writes a protective record into a first block
 /// without the signature of a boot record.
 const MOVE_BACKUP: Mend = ("sgdisk --move-second-header", "");
-/// Takes everything from the backup. sgdisk keeps a header whose checksum is right, whatever it says, and takes nothing
-/// where the first block is a boot record without a protective record.
+/// Restores everything from the backup. sgdisk keeps any header with a right checksum, and restores nothing if the
+/// first block is a boot record without a protective record.
 const RESTORE: Mend = ("gdisk", " (use the GPT if it asks, then `r`, `b`, `c` and `w`)");
 /// Writes a protective record into a boot record that has none.
 const USE_GPT: Mend = ("gdisk", " (use the GPT, then `w`)");
 /// Has the protective record begin at block 1. sgdisk keeps it where it is.
 const RELOCATE: Mend = ("sfdisk --relocate gpt-bak-std", "");
 
-/// How to mend a raw image whose GPT counts in blocks of this size. The programs take those of a file for 512 bytes.
+/// How to mend a raw image whose GPT counts in blocks of this size. For a file, the programs assume blocks of 512
+/// bytes.
 fn mend((program, then): Mend, block: u64) -> String {
     match block {
         512 => format!("repair the raw image with `{program} IMAGE`{then}"),
@@ -241,7 +242,8 @@ pub fn judge(known: &Known, read: &mut ReadAt<'_>) -> Result<Table, Fault> {
     }
 }
 
-/// Judges an image whose first blocks have no partitions. One that begins with a file system or the like is meant so.
+/// Judges an image whose first blocks have no partitions. An image that begins with a file system or other known
+/// content is intended to have none.
 fn without_partitions(kind: Kind, own: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let table = Table::without_partitions(kind, own);
     if content::is_at(0, image) != Some(false) {
@@ -254,7 +256,7 @@ fn without_partitions(kind: Kind, own: u64, image: &mut Image<'_, '_>) -> Result
     Ok(table)
 }
 
-/// An image of which a part is known.
+/// An image that is known only in part.
 struct Image<'a, 'b> {
     known: Known,
     read: &'a mut ReadAt<'b>,

@@ -58,7 +58,7 @@ pub enum Error {
 }
 
 /// The name that a list uses for the file at a URL: the last segment of its path, percent-decoded (RFC 3986, section
-/// 2.1). For a local file, its own name, not decoded. None if there is no name at the end.
+/// 2.1). For a local file, its own name, not decoded. None if the URL does not end with a name.
 pub fn file_name(url: &str) -> Option<String> {
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let name = match (Location::local_path(url), url.split_once("://")) {
@@ -73,7 +73,7 @@ pub fn file_name(url: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The longer names by which a list may have the file at a URL: the path from the folder of the list to a folder below,
+/// The longer names that a list may use for the file at a URL: the path from the folder of the list to a folder below,
 /// and the whole path of a local file.
 pub fn paths(list: &str, url: &str) -> impl Iterator<Item = String> {
     let whole = Location::local_path(url).filter(|path| path.starts_with('/')).map(str::to_owned);

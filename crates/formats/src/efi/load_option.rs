@@ -72,7 +72,7 @@ impl LoadOption {
     }
 
     /// What the entry passes to its program, as text, or the bytes in hexadecimal if it is not text. None if it passes
-    /// nothing that a program would take for arguments: no data, an empty text with a mark of the firmware after it, or
+    /// nothing that a program would treat as arguments: no data, an empty text with a mark of the firmware after it, or
     /// the mark of Windows.
     pub fn arguments(&self) -> Option<String> {
         let data = &self.data;

@@ -74,7 +74,7 @@ fn short_name(name: &str) -> Option<[u8; 11]> {
     fits.then(|| joined(base, extension))
 }
 
-/// A short name for a long one. The number tells those of a directory apart.
+/// A short name for a long one. The number makes it unique in its directory.
 fn alias(name: &str, number: usize) -> [u8; 11] {
     let name: String = name.to_ascii_uppercase();
     let (base, extension) = name.rsplit_once('.').unwrap_or((&name, ""));

@@ -33,13 +33,13 @@ pub struct Found {
     first_cluster: u64,
 }
 
-/// A file system, of which a part may be known.
+/// A file system that may be known only in part.
 pub struct Files<'a, 'b> {
     read: &'a mut ReadAt<'b>,
     layout: Layout,
 }
 
-/// Sizes in bytes, but for the bits of a table entry.
+/// Sizes in bytes, except for the bits of a table entry.
 struct Layout {
     cluster: u64,
     table: u64,
@@ -99,8 +99,8 @@ impl<'a, 'b> Files<'a, 'b> {
         Some(Self { read, layout })
     }
 
-    /// What is in a folder, whose names count in any case. Names in the path are separated by `/`; an empty path is the
-    /// root folder. None if there is no such folder, or if it is not known.
+    /// The content of a folder. Upper and lower case in names do not matter. Names in the path are separated by `/`; an
+    /// empty path is the root folder. None if there is no such folder, or if it is not known.
     pub fn list(&mut self, path: &str) -> Option<Vec<Found>> {
         let mut found = match self.layout.root {
             Some((at, len)) => entries(&(self.read)(at, len)?),
@@ -192,7 +192,7 @@ fn entries(folder: &[u8]) -> Vec<Found> {
             (_, LONG_NAME) => {
                 let unit = |at: &usize| Some(u16::from_le_bytes(*entry.get(*at..)?.first_chunk()?));
                 let part: Vec<u16> = LETTERS.iter().filter_map(unit).take_while(|unit| *unit != 0).collect();
-                // The last part comes first. A longer name than there may be is none.
+                // The last part comes first. A name that is too long is ignored.
                 if long.len() + part.len() > LONGEST_NAME {
                     long.clear();
                 } else {

@@ -2,7 +2,7 @@
 
 use super::Entry;
 
-/// What a mount unit mounts; `None` if the text is none.
+/// What a mount unit mounts; `None` if the text is not a mount unit.
 pub fn of_unit(text: &str) -> Option<Entry> {
     let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[Mount]").skip(1);
     let (mut source, mut place, mut kind, mut options) = (None, None, "", "");

@@ -47,7 +47,7 @@ pub fn parse(header: &str) -> Vec<Challenge> {
 /// A challenge as it is in the header.
 struct Offer<'a> {
     scheme: &'a str,
-    /// Names and values. A token68 is none, or one with a meaningless name.
+    /// Names and values. A token68 gives no parameter, or one with a meaningless name.
     parameters: Vec<(&'a str, Cow<'a, str>)>,
 }
 
@@ -104,7 +104,7 @@ fn parameters(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         let value = after.trim_start().strip_prefix('=')?.trim_start();
         let (value, rest) = match value.strip_prefix('"') {
             Some(quoted) => unquoted(quoted)?,
-            // A URL is no token, but a value without quotes may be one.
+            // A URL is not a token, but a value without quotes may be a URL.
             None => value.split_at_checked(value.find([' ', '\t']).unwrap_or(value.len())).map(borrowed)?,
         };
         text = rest;

@@ -1,12 +1,12 @@
-//! Files that are plainly no disk: compressed or encrypted in a way that cannot be undone here, images of other
-//! programs, programs, documents. Written to a disk as they are, nothing would ever start from it.
+//! Files that are clearly not a disk: compressed or encrypted in a way that cannot be undone here, images of other
+//! programs, programs, documents. A disk with their bytes would never boot.
 //!
-//! The signatures are those that file(1) knows by these names, and of the specifications named beside them.
+//! The signatures come from file(1), which uses these names, and from the specifications named beside them.
 
 use crate::pe::Headers;
 
-/// The name of the format of a file with this head. None may be a disk: file systems without a partition table are not
-/// among them, for a disk may well have nothing else.
+/// The name of the format of a file with this head. None of these can be a disk: file systems without a partition table
+/// are not included, because a disk may contain nothing else.
 pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
     let known = |(at, magic, name): &(usize, &[u8], &'static str)| {
         head.get(*at..).is_some_and(|rest| rest.starts_with(magic)).then_some(*name)
@@ -126,9 +126,9 @@ const MAGIC: [(usize, &[u8], &str); 78] = [
 const USUAL_PROPERTIES: u8 = 0x5D;
 const MAX_PROPERTIES: u8 = 224;
 
-/// Whether it is an .lzma file, which has no signature: properties, usual ones if it says its size, a dictionary of 2^n
-/// or 2^n + 2^(n-1) bytes, a plausible size, and the first byte of a range coder (xz, lzma-file-format.txt, 1.1;
-/// liblzma's check).
+/// Whether it is an .lzma file. There is no signature, so this checks the first bytes: properties, usual ones if it
+/// states its size, a dictionary of 2^n or 2^n + 2^(n-1) bytes, a plausible size, and the first byte of a range coder
+/// (xz, lzma-file-format.txt, 1.1; liblzma's check).
 fn is_lzma(head: &[u8]) -> bool {
     let [properties @ ..=MAX_PROPERTIES, d0, d1, d2, d3, size @ .., 0] = head.get(..14).unwrap_or_default() else {
         return false;
@@ -140,9 +140,10 @@ fn is_lzma(head: &[u8]) -> bool {
     is_usual && (is_streamed || is_known && *properties == USUAL_PROPERTIES)
 }
 
-/// Whether it is a message of OpenPGP, which has no signature: a session key encrypted to a public key (version 3) or
-/// by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2, 5.1 and 5.3), or as GnuPG writes
-/// it: a signature that follows (version 3; 5.4), or compressed data, of which little is fixed (5.6).
+/// Whether it is an OpenPGP message. There is no signature, so this checks the first packets: a session key encrypted
+/// to a public key (version 3) or by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2,
+/// 5.1 and 5.3), or as GnuPG writes it: a signature that follows (version 3; 5.4), or compressed data, which has few
+/// fixed bytes (5.6).
 fn is_openpgp(head: &[u8]) -> bool {
     let is_boot_sector = head.get(510..512) == Some(&[0x55, 0xAA]);
     match head {
@@ -156,7 +157,7 @@ fn is_openpgp(head: &[u8]) -> bool {
     };
     let is_password = head.first().is_some_and(|tag| matches!(tag, 0x8C | 0xC3));
     match body {
-        // The cipher, and how the key comes of the password.
+        // The cipher, and how the key is derived from the password.
         [4, 1..=13, 0 | 1 | 3, ..] => is_password,
         // The identifier of the key, and the algorithm of its kind.
         [3, _, _, _, _, _, _, _, _, 1..=3 | 16 | 18 | 25 | 26, ..] => !is_password,
@@ -175,8 +176,8 @@ fn is_old_tar(head: &[u8]) -> bool {
     !digits.is_empty() && u32::from_str_radix(digits, 8) == Ok(sum)
 }
 
-/// Whether it is a program in the PE format (Microsoft, PE Format, "Signature"), and no disk beside that: the code in
-/// an MBR may begin with anything.
+/// Whether it is a program in the PE format (Microsoft, PE Format, "Signature"), and not also a disk: the code in an
+/// MBR may begin with anything.
 fn is_pe(head: &[u8]) -> bool {
     let has_partitions = GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|gpt| gpt.starts_with(b"EFI PART")));
     Headers::read(head).is_some() && !has_partitions

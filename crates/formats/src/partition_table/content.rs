@@ -1,4 +1,4 @@
-//! What the first bytes of a partition say of its content. Here it is only evidence for where an image has its
+//! What the first bytes of a partition show about its content. Here it is only evidence for where an image has its
 //! partitions, so signatures are enough.
 
 use super::{Found, Image};

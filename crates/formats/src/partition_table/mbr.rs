@@ -64,7 +64,7 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BootRecord {
     records: [Record; 4],
-    /// Whether it is that of a file system on a whole disk.
+    /// Whether it belongs to a file system on a whole disk.
     pub(super) is_file_system: bool,
 }
 
@@ -78,8 +78,8 @@ impl BootRecord {
         Some(Self { records, is_file_system: is_jump && is_sector })
     }
 
-    /// What is odd beside a GPT: a record of a hybrid MBR that matches no partition of the GPT, such as one that
-    /// ends after the disk. Only firmware and systems that know no GPT read it.
+    /// What is unusual beside a GPT: a record of a hybrid MBR that matches no partition of the GPT, such as one that
+    /// ends after the disk. Only firmware and systems without GPT support read it.
     pub(super) fn beside(&self, partitions: &[Partition], block: u64) -> Option<String> {
         let is_stray = |(number, record): &(u32, &Record)| {
             let bytes = record.partition(*number, 0, block).bytes;
@@ -106,7 +106,7 @@ impl BootRecord {
     }
 
     /// Whether it has partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in the place of
-    /// records. Linux uses the same test. Records of type 0 alone are no table: a damaged one looks like that.
+    /// records. Linux uses the same test. Records of type 0 alone do not make a table: a damaged one looks like that.
     pub(super) fn has_partitions(&self) -> bool {
         let has_type = |record: &Record| record.is_partition() && record.kind != 0;
         self.records.iter().all(Record::has_valid_indicator) && self.records.iter().any(has_type)
@@ -139,7 +139,7 @@ fn are_sound(records: &[Record], block: u64, known: &Known) -> bool {
     records.iter().all(|record| *record == Record::default() || record.is_partition() && fits(record))
 }
 
-/// Whether a first block can only be that of an MBR with partitions, but has not its signature.
+/// Whether a first block can only belong to an MBR with partitions, but lacks its signature.
 pub(super) fn lacks_signature(bytes: &[u8], block: u64, known: &Known) -> bool {
     let is_table = |records: [Record; 4]| {
         let are_valid = records.iter().all(Record::has_valid_indicator) && are_sound(&records, block, known);
@@ -148,7 +148,8 @@ pub(super) fn lacks_signature(bytes: &[u8], block: u64, known: &Known) -> bool {
     bytes.get(510..512).is_some_and(|signature| signature != SIGNATURE) && records(bytes).is_some_and(is_table)
 }
 
-/// Judges an MBR with partitions in an image that also has a GPT. Nothing announces it, so it may be a former one.
+/// Judges an MBR with partitions in an image that also has a GPT. Nothing announces it, so it may be left over from an
+/// earlier use.
 pub(super) fn judge_beside_gpt(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let starts = |block: u32| move |record: &&Record| record.is_partition() && record.start == block;
     if let Some(record) = boot.records.iter().find(starts(PROTECTIVE_START)) {
@@ -212,7 +213,7 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     }
 }
 
-/// The other block size with which something known begins at these blocks, the starts of partitions.
+/// The other block size with which known content begins at these blocks, the starts of partitions.
 fn meant(starts: &[u64], block: u64, image: &mut Image<'_, '_>) -> Option<u64> {
     BLOCK_SIZES.into_iter().filter(|size| *size != block).find(|size| {
         let found = begins(starts, *size, image);
@@ -220,7 +221,7 @@ fn meant(starts: &[u64], block: u64, image: &mut Image<'_, '_>) -> Option<u64> {
     })
 }
 
-/// Whether something known begins at each of these blocks of `size` bytes, but for the first block. None where too
+/// Whether known content begins at each of these blocks of `size` bytes, except for the first block. None where too
 /// little of the image is known.
 fn begins(starts: &[u64], size: u64, image: &mut Image<'_, '_>) -> Vec<Option<bool>> {
     let mut is_at = |start: u64| content::is_at(start.saturating_mul(size), image);
@@ -258,11 +259,11 @@ fn chain(
     while let Some(link) = next {
         let offset = link.saturating_mul(block);
         let (found, is_damaged) = match image.get(offset, super::BOOT_RECORD) {
-            // sfdisk reads a record without the signature, and Linux nothing behind it.
+            // sfdisk reads a record without the signature. Linux ignores it and what follows it.
             Found::Bytes(bytes) => {
                 (BootRecord::parse(&bytes), link != first || lacks_signature(&bytes, block, &image.known))
             }
-            // sfdisk names such a link, Linux ignores what is behind it, and parted refuses the table.
+            // sfdisk names such a link, Linux ignores what follows it, and parted refuses the table.
             Found::Absent if !is_within(link) => {
                 let reason = format!("the chain of logical partitions in partition {number} leads to byte {offset}");
                 return Err(Fault::damaged(format!("{reason}, after the end of the image"), MAKE_AGAIN));

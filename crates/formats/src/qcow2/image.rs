@@ -101,7 +101,7 @@ impl Image {
         out.flush()
     }
 
-    /// The bytes of a range of the raw image, which is held in memory. Zeros stand for those behind its end.
+    /// The bytes of a range of the raw image, which is held in memory. Bytes after its end are zeros.
     pub fn bytes(&self, range: Range<u64>, read_at: &mut ReadAt<'_>) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
         self.read_range(range.clone(), read_at, |at, block| {
