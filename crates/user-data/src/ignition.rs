@@ -234,7 +234,7 @@ fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Val
     value.as_object_mut().ok_or_else(wrong)
 }
 
-/// The list with that name in an object, of objects or texts, created if missing.
+/// The list with that name in an object, created if missing. Its items are objects or texts.
 fn list<'a>(object: &'a mut Map<String, Value>, name: &str) -> Result<&'a mut Vec<Value>, Refusal> {
     let value = object.entry(name).or_insert(Value::Null);
     if value.is_null() {

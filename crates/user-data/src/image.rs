@@ -24,7 +24,7 @@ pub const ADVICE: &str = "change that in the image, or in a step before this one
 
 const LIST: &str = "datasource_list";
 const NO_CLOUD: &str = "NoCloud";
-/// The data source that is there when no other is.
+/// The data source that is used if there is no other.
 const NONE: &str = "None";
 /// Folder of the files that add to the main one.
 const PARTS: &str = "/etc/cloud/cloud.cfg.d";
@@ -32,7 +32,7 @@ const PARTS: &str = "/etc/cloud/cloud.cfg.d";
 const STATE: &str = "/var/lib/cloud";
 /// Labels of a partition with a seed, in lower case.
 const LABEL: &str = "cidata";
-/// Settings by which a file replaces those of files that sort after it (cloudinit/mergers).
+/// Settings that make a file replace the settings of files that sort after it (cloudinit/mergers).
 const MERGE: &[&str] = &["merge_how", "merge_type"];
 
 /// A file of the image.
@@ -152,8 +152,8 @@ fn listed(read: &[Settings]) -> Option<Obstacle> {
     (!names.iter().any(is_no_cloud)).then(|| obstacle(by, &pinned(&names.join(", "))))
 }
 
-/// A warning of lists of modules without the one that reports. A module is a name, or a list that begins with it
-/// (cloudinit/config/modules.py, `_fixup_modules` and `form_module_name`).
+/// A warning about lists of modules that lack the module that reports. A module is a name, or a list that begins with
+/// it (cloudinit/config/modules.py, `_fixup_modules` and `form_module_name`).
 fn without_module(read: &[Settings], seed: Seed) -> Option<String> {
     let stages = ["cloud_init_modules", "cloud_config_modules", "cloud_final_modules"];
     let lists = stages.iter().filter_map(|stage| match setting(read, &[stage])? {
@@ -203,7 +203,7 @@ fn overridden(read: &[Settings], seed: Seed) -> Vec<Obstacle> {
         obstacles.push(obstacle(by, &format!("has cloud-init take its seed from {from:?} (seedfrom)")));
     }
     if let (Some((_, by)), Some(_)) = (no_cloud("user-data"), no_cloud("meta-data")) {
-        obstacles.push(obstacle(by, "has user-data and meta-data that replace those of a seed"));
+        obstacles.push(obstacle(by, "has user-data and meta-data that replace a seed's"));
     }
     let is_label = |node: &Node| node.text().is_some_and(|text| text.eq_ignore_ascii_case(LABEL));
     if let Some((_, by)) = no_cloud("fs_label").filter(|(node, _)| seed.is_partition && !is_label(node)) {
@@ -220,7 +220,7 @@ fn overridden(read: &[Settings], seed: Seed) -> Vec<Obstacle> {
         obstacles.push(obstacle(by, "has cloud-init ignore vendor-data (vendor_data)"));
     }
     if let Some((_, by)) = setting(read, &["network"]).filter(|(node, _)| seed.has_network && **node != Node::Null) {
-        obstacles.push(obstacle(by, "has a network configuration that counts more than that of a seed (network)"));
+        obstacles.push(obstacle(by, "has a network configuration that takes precedence over a seed's (network)"));
     }
     obstacles
 }
@@ -241,7 +241,7 @@ fn setting<'a>(read: &'a [Settings<'a>], path: &[&str]) -> Option<(&'a Node, (&'
     for file in read {
         let has_key = path.first().is_some_and(|first| file.settings.iter().any(|(key, ..)| key == first));
         if has_key && (found.is_none() || file.replaces()) {
-            // A key whose parent is no mapping is not found, and not looked for in other files.
+            // A key whose parent is not a mapping is not found, and not looked for in other files.
             match file.find(path) {
                 Found::Absent => {}
                 here => found = Some(here),
@@ -258,7 +258,7 @@ fn setting<'a>(read: &'a [Settings<'a>], path: &[&str]) -> Option<(&'a Node, (&'
 enum Found<'a> {
     Setting(&'a Node, (&'a str, usize)),
     Absent,
-    /// A parent is no mapping.
+    /// A parent is not a mapping.
     Blocked,
 }
 
@@ -276,7 +276,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Whether its settings replace those of files that count more.
+    /// Whether its settings replace those of files with higher precedence.
     fn replaces(&self) -> bool {
         let how = self.settings.iter().filter(|(key, ..)| MERGE.contains(&&**key));
         how.map(|(.., node)| words(node)).any(|words| words.contains("replace") && !words.contains("no_replace"))

@@ -72,7 +72,7 @@ fn misplaced(source: &str) -> Option<(usize, String)> {
         if let Some(begun) = word.strip_prefix("end").filter(|begun| BLOCKS.contains(begun)) {
             match open.pop() {
                 Some((_, last)) if last == begun => {}
-                _ => return Some((at, format!("{{% {word} %}} ends nothing that is open"))),
+                _ => return Some((at, format!("{{% {word} %}} does not end an open block"))),
             }
         } else if BLOCKS.contains(&word) && !(word == "set" && statement.contains('=')) {
             open.push((at, word));
@@ -207,8 +207,8 @@ mod tests {
             ("{% for x in y %}{% if x %}{% endif %}\n", Some((0, "{% for %} is not closed"))),
             ("{% macro d() %}", Some((0, "{% macro %} is not closed"))),
             ("{% set a = 1\n", Some((0, "\"{%\" is not closed"))),
-            ("a\n{% endif %}", Some((2, "{% endif %} ends nothing that is open"))),
-            ("{% if a %}{% for b in c %}{% endif %}{% endfor %}", Some((26, "{% endif %} ends nothing that is open"))),
+            ("a\n{% endif %}", Some((2, "{% endif %} does not end an open block"))),
+            ("{% if a %}{% for b in c %}{% endif %}{% endfor %}", Some((26, "{% endif %} does not end an open block"))),
             ("{% if a %}{% elsif b %}{% endif %}", Some((10, "{% elsif %} is not a statement of jinja"))),
         ] {
             let found = misplaced(text);

@@ -4,8 +4,8 @@
 //! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if
 //! it cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
 //! cloudinit/net/network_state.py). Version 2 goes to netplan as it is where that is installed. Elsewhere cloud-init
-//! carries it out itself. What only one of them takes is accepted, but for two things of which netplan refuses the
-//! whole configuration: a key that it does not have, and a device that is named and not defined.
+//! carries it out itself. What only one of them supports is accepted, except for two things that make netplan refuse
+//! the whole configuration: an unknown key, and a device that is named but not defined.
 
 mod address;
 mod v1;
@@ -89,7 +89,7 @@ fn given<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     node.get(key).map(|entry| &*entry.value).filter(|value| !value.is_null() && value.scalar() != Some(""))
 }
 
-/// Refuses a number that is none. It may be in quotes.
+/// Refuses a value that is not a number. It may be in quotes.
 fn judge_number(node: &Node, key: &str) -> Judged {
     given(node, key).map_or(Ok(()), |value| judge_whole(value, key))
 }

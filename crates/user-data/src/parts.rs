@@ -92,8 +92,8 @@ fn find<'a>(source: &'a str, message: &Message, depth: usize, leaves: &mut Vec<L
     }
 }
 
-/// `None` if nothing is known of the body: its encoding is another, or it is not text, as that of a type that is not
-/// cloud-init's own may be.
+/// `None` if the body cannot be judged: its encoding is another, or it is not text, which is possible for types that
+/// are not cloud-init's own.
 fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     let body = &source[message.body.clone()];
     let content_type = message.content_type.clone();
@@ -111,9 +111,9 @@ fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     Some(Leaf { content_type, content, body: message.body.clone(), is_plain, problem })
 }
 
-/// A body that is not encoded as Python's email package reads it: it writes characters other than ASCII as Latin-1, and
-/// those that are not in that as `\u` and digits (email/message.py, `get_payload`). cloud-init then reads UTF-8, and
-/// fails on the former.
+/// A body without encoding, in the form in which Python's email package returns it: with characters other than ASCII in
+/// Latin-1, and characters that Latin-1 lacks as `\u` and digits (email/message.py, `get_payload`). cloud-init then
+/// decodes UTF-8, and fails on Latin-1.
 fn as_read(body: &str) -> Result<Cow<'_, str>, String> {
     let latin = |c: char| ('\u{80}'..='\u{ff}').contains(&c);
     match body.chars().find(|c| latin(*c)) {

@@ -1,4 +1,4 @@
-//! Adds a service of ours to a config: its unit and the files that it needs.
+//! Adds one of slipway's services to a config: its unit and the files that it needs.
 
 use serde_json::{Value, json};
 
@@ -21,16 +21,16 @@ pub struct ServiceFile {
 pub struct Service {
     /// Name of the unit.
     pub name: &'static str,
-    /// Text of the unit. Its first `Description=` is how an earlier one of ours is recognised.
+    /// Text of the unit. An earlier version of the unit is recognised by its first `Description=`.
     pub unit: String,
     /// Files, which are in folders of the service's own.
     pub files: Vec<ServiceFile>,
 }
 
-/// Adds a service to the config, or replaces an earlier one that is the same but for its content.
+/// Adds a service to the config, or replaces an earlier one that is the same except for its content.
 ///
 /// A config is refused as by [`complete`](super::complete), and if it has a unit or a file of the same name that is not
-/// ours.
+/// slipway's.
 pub fn add_service(config: &str, service: &Service) -> Result<String, Refusal> {
     let mut root = parse(config)?;
     let version = version(&root)?;
@@ -77,7 +77,7 @@ fn refuse_files(root: &Value, service: &Service) -> Result<(), Refusal> {
         };
         let found = entries("files").find(|entry| is_in_the_way(entry, true));
         let found = found.or_else(|| entries("directories").find(|entry| is_in_the_way(entry, false)));
-        // A link above may lead to a folder. One for the whole of /var or /opt is the system's matter.
+        // A link above may lead to a folder. A link for the whole of /var or /opt is left to the system.
         let found = found.or_else(|| entries("links").find(|entry| is_in_the_way(entry, false)));
         if let Some(path) = found.and_then(|entry| entry["path"].as_str()) {
             return Err(refusal(format!(

@@ -3,7 +3,7 @@
 use super::ds_identify::Arguments;
 use super::{File, NO_CLOUD, Obstacle, Seed, obstacle, pinned};
 
-/// The arguments that are judged here and by ds-identify, but for those that begin with `cc:`.
+/// The arguments that are judged here and by ds-identify, except those that begin with `cc:`.
 const KEYS: &[&str] = &[
     "ci.ds",
     "ci.datasource",
@@ -26,7 +26,7 @@ pub(super) fn read<'a>(boot: &'a [File], seed: Seed, obstacles: &mut Vec<Obstacl
                 obstacles.extend(judged(word, line, seed).map(|reason| obstacle(by, &reason)));
                 let (key, value) = word.split_once('=').unwrap_or((word, ""));
                 match key {
-                    // Of several entries, the one that does harm is told.
+                    // Of several entries, the harmful one is reported.
                     "ci.ds" | "ci.datasource" if value != NO_CLOUD || arguments.source.is_none() => {
                         arguments.source = Some((value, by));
                     }
@@ -41,7 +41,7 @@ pub(super) fn read<'a>(boot: &'a [File], seed: Seed, obstacles: &mut Vec<Obstacl
     arguments
 }
 
-/// A boot text with nothing but the lines that matter here, each where it was. None if there are none.
+/// A boot text with only the lines that matter here, each in its original place. None if there are none.
 pub fn telling(file: File) -> Option<File> {
     let matters = |line: &&str| line.split_whitespace().any(|word| is_telling(word.trim_matches(['"', '\''])));
     let lines: Vec<&str> = file.text.lines().map(|line| Some(line).filter(matters).unwrap_or_default()).collect();
@@ -68,11 +68,11 @@ fn judged(word: &str, line: &str, seed: Seed) -> Option<String> {
             let (source, rest) = value.split_once([';', '\\']).unwrap_or((value, ""));
             match source.to_ascii_lowercase().as_str() {
                 "nocloud" | "nocloud-net" if rest.trim_matches(['\\', ';']).is_empty() => None,
-                "nocloud" | "nocloud-net" => gives("which counts more than a seed"),
+                "nocloud" | "nocloud-net" => gives("which takes precedence over a seed"),
                 _ => Some(format!("gives the kernel {word}: it {}", pinned(source))),
             }
         }
-        "network-config" if seed.has_network => gives("which counts more than the network configuration of a seed"),
+        "network-config" if seed.has_network => gives("which takes precedence over a seed's network configuration"),
         _ if word.starts_with("cc:") && line.contains("datasource") => gives("which sets the data source"),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! The settings with which cloud-init takes a seed, whatever else an image says.
+//! The settings that make cloud-init use a seed, whatever the image's own settings are.
 
 use super::{File, Image, NO_CLOUD, Seed, ds_identify, judge};
 
@@ -6,7 +6,7 @@ use super::{File, Image, NO_CLOUD, Seed, ds_identify, judge};
 pub const MARK: &str = "_slipway.cfg";
 /// It is a single line, because ds-identify reads no more.
 const SOURCE: &str = "datasource_list: [ NoCloud, None ]\n";
-/// Takes back what the image says of NoCloud and of other things that a seed needs.
+/// Reverts the image's settings for NoCloud and for other things that a seed needs.
 const OTHERS: &str = "datasource: { NoCloud: null }\n\
                       system_info: { paths: { cloud_dir: /var/lib/cloud } }\n\
                       allow_userdata: true\n";
@@ -14,10 +14,10 @@ const VENDOR_DATA: &str = "vendor_data: { enabled: true }\n";
 const NETWORK: &str = "network: null\n";
 
 impl Image {
-    /// Adds our settings, which count more than those of the image: the data source, and others where the image's own
-    /// would be obstacles. Takes away what can be written over: a file that disables cloud-init, our settings of former
-    /// seeds, and a configuration of ds-identify that is for another source.
-    /// Returns the name and content of the new file in /etc/cloud/cloud.cfg.d.
+    /// Adds our settings, which take precedence over the image's: the data source, and others where the image's own
+    /// would be obstacles. Removes what can be overwritten: a file that disables cloud-init, our settings for earlier
+    /// seeds, and a configuration of ds-identify for another source. Returns the name and content of the new file in
+    /// /etc/cloud/cloud.cfg.d.
     pub fn configure(&mut self, seed: Seed) -> (String, String) {
         self.disabled = None;
         if self.ds_identify.as_ref().is_some_and(replaces) {
@@ -50,7 +50,7 @@ pub fn replaces(config: &File) -> bool {
 }
 
 /// A name that sorts after all of these files: by bytes, as cloud-init sorts, and by the rules of languages, as some
-/// shells do for ds-identify. These compare letters and digits first, whatever their case.
+/// shells do for ds-identify. These rules compare letters and digits first, and ignore case.
 fn last(files: &[File]) -> String {
     let names = files.iter().map(|file| file.path.rsplit('/').next().unwrap_or_default());
     let keys: Vec<String> =

@@ -24,7 +24,7 @@ const KINDS: &[&str] = &[
     "virtual-ethernets",
     "nm-devices",
 ];
-/// Kinds of devices that are there, rather than made. If they are matched by something else, their name is free.
+/// Kinds of devices that exist, and are not created. If they are matched by something else, their name is free.
 const PHYSICAL: &[&str] = &["ethernets", "wifis", "modems", "nm-devices"];
 /// Kinds of devices with a key that each of them needs.
 const NEEDED: &[(&str, &str)] = &[("tunnels", "mode"), ("vrfs", "table"), ("wifis", "access-points")];
@@ -111,7 +111,7 @@ fn judge_address(node: &Node) -> Judged {
 fn not_empty(node: &Node, key: &str) -> Judged {
     match node.get(key) {
         Some(entry) if given(node, key).is_none() => {
-            wrong(entry.value.at, format!("{key} has no value, of which netplan makes an error; leave it out"))
+            wrong(entry.value.at, format!("{key} has no value, which netplan refuses; leave it out"))
         }
         _ => Ok(()),
     }
@@ -204,7 +204,7 @@ mod tests {
         for (device, expect) in [
             ("{dhcp4: maybe}", "line 3, column 17: dhcp4 must be true or false"),
             ("{dhcp4: }", "line 3, column 15: dhcp4 must be true or false"),
-            ("{gateway4: }", "line 3, column 18: gateway4 has no value, of which netplan makes an error; leave it out"),
+            ("{gateway4: }", "line 3, column 18: gateway4 has no value, which netplan refuses; leave it out"),
             ("{gateway6: ''}", "line 3, column 20: gateway6 has no value"),
             ("{match: {macaddress: }}", "line 3, column 28: macaddress has no value"),
             ("{routes: [{to: default, via: }]}", "line 3, column 36: via has no value"),

@@ -89,7 +89,7 @@ const OVERRIDES: Keys = &[
     ("use-ntp", Is::Bool),
     ("use-routes", Is::Bool),
 ];
-/// Of devices that are there, rather than made.
+/// Keys of devices that exist, and are not created.
 const PHYSICAL: Keys = &[
     ("emit-lldp", Is::Bool),
     ("generic-receive-offload", Is::Bool),

@@ -39,7 +39,7 @@ pub(super) fn judge(config: &Node) -> Judged {
     Ok(())
 }
 
-/// What names other devices, and the key of it.
+/// The values that name other devices, and their keys.
 fn named(device: &Node) -> Vec<(&Node, &'static str)> {
     let members = given(device, "interfaces").and_then(Node::list).unwrap_or_default();
     let mut named: Vec<_> = members.iter().map(|member| (&**member, "interfaces")).collect();
