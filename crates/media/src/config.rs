@@ -89,7 +89,7 @@ impl Config {
 
 /// Settings as machines read them: YAML with a text for each key. Those that are absent are left out.
 pub fn to_yaml(settings: &impl Serialize) -> String {
-    // A type of ours always becomes JSON.
+    // This type always converts to JSON.
     let values = serde_json::to_value(settings).unwrap_or_default();
     let texts = values.as_object().into_iter().flatten().filter_map(|(key, value)| Some((key, value.as_str()?)));
     let line = |(key, text): (&String, &str)| match text.trim().contains('\n') {

@@ -112,8 +112,8 @@ pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
     programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
-/// The digest that the stub adds to register 12 if a medium has these settings: that of the archive in which it passes
-/// the file to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
+/// The digest that the stub adds to register 12 if a medium has these settings. It covers the archive in which the stub
+/// passes the settings to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
 pub fn measured(settings: &MachineSettings) -> Option<[u8; 32]> {
     let file = machine_settings::to_bytes(settings).ok()?;
     let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
@@ -137,7 +137,7 @@ pub fn measured(settings: &MachineSettings) -> Option<[u8; 32]> {
     Some(sha256(&archive))
 }
 
-/// Digest of the event that names a section, which precedes that of its content.
+/// Digest of the event that names a section. The event for the section's content follows it.
 pub fn name_digest(name: &str) -> [u8; 32] {
     sha256(format!("{name}\0").as_bytes())
 }

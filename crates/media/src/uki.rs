@@ -23,7 +23,7 @@ pub enum UkiError {
 }
 
 /// The stub is shorter than its headers say.
-const CUT_OFF: UkiError = UkiError::Stub("it is cut off");
+const CUT_OFF: UkiError = UkiError::Stub("it is truncated");
 
 /// The stub with these sections appended, in the given order.
 pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiError> {

@@ -204,7 +204,7 @@ fn sections_follow_the_stub_in_memory_and_in_the_file() {
 #[test]
 fn what_is_no_stub_or_has_no_room_is_refused() {
     assert_eq!(assemble(b"#!/bin/sh", &[]), Err(UkiError::Stub("it is not a PE file")));
-    assert_eq!(assemble(&stub()[..1000], &[]), Err(UkiError::Stub("it is cut off")));
+    assert_eq!(assemble(&stub()[..1000], &[]), Err(UkiError::Stub("it is truncated")));
     let many = [(".section", &b""[..]); 8];
     assert_eq!(assemble(&stub(), &many), Err(UkiError::NoRoom(".section".to_owned())));
 }

@@ -27,7 +27,8 @@ pub const EV_NO_ACTION: u32 = 3;
 /// Begins the data of the first event of a crypto-agile log (10.4.5.1).
 pub const SPEC_ID: &[u8] = b"Spec ID Event03\0";
 
-/// Bytes with their length before them, as in a TPM2B. The length of what is too long for any command is wrong.
+/// Bytes with their length before them, as in a TPM2B. The length is wrong if there are more bytes than a command can
+/// have.
 pub fn sized(bytes: &[u8]) -> Vec<u8> {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     [&len.to_be_bytes(), bytes].concat()
@@ -75,7 +76,7 @@ impl<'a> Reader<'a> {
     pub fn pcr_selection(&mut self) -> Option<Vec<(u16, Vec<u8>)>> {
         let banks = self.u32()?;
         let mut selection = Vec::new();
-        // Ends with the input at the latest: each bank takes bytes of it.
+        // Bounded, because the input ends: each bank takes up some of its bytes.
         for _ in 0..banks {
             let (algorithm, length) = (self.u16()?, self.u8()?);
             selection.push((algorithm, registers(self.bytes(length.into())?)));

@@ -144,7 +144,7 @@ fn ak_template() -> Vec<u8> {
     [public(ECC, AK_ATTRIBUTES, &[]), parameters, sized(AK_UNIQUE), sized(&[])].concat()
 }
 
-/// The certificate at an index, if there is one in DER and no longer than the server accepts.
+/// The certificate at an index, if it is in DER and not too long for the server.
 fn read_certificate(device: &mut Device, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
     match read_nv(device, index) {
         Ok(bytes) => Ok(der(&bytes).map(<[u8]>::to_vec)),

@@ -57,7 +57,7 @@ pub(crate) fn creation(template: &[u8], secret: &[u8]) -> Vec<u8> {
     [sized(&sensitive), sized(template), sized(&[]), no_pcrs].concat()
 }
 
-/// Makes the primary key of a hierarchy and a template, which is always the same. Returns its handle and TPMT_PUBLIC.
+/// Makes a primary key in a hierarchy. The same template always gives the same key. Returns its handle and TPMT_PUBLIC.
 pub(crate) fn create_primary(
     device: &mut Device,
     hierarchy: &Hierarchy,

@@ -13,7 +13,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, Pem, X509Certificate};
 
 use super::keys::Keys;
 
-/// Maximum number of certificates between that of an endorsement key and the root.
+/// Maximum number of certificates between an endorsement key's certificate and the root.
 const MAX_INTERMEDIATES: u32 = 8;
 /// tcg-kp-EKCertificate: extended key usage of endorsement key certificates.
 const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
@@ -29,14 +29,14 @@ const SIGNATURES: [Oid<'static>; 5] = [
 /// What the certificate of an endorsement key proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endorsement {
-    /// Nothing: the machine sent no certificate.
+    /// It proves nothing: the machine sent no certificate.
     None,
-    /// Nothing: its manufacturer is not trusted, or an intermediate certificate is missing.
+    /// It proves nothing: its manufacturer is not trusted, or an intermediate certificate is missing.
     Unknown {
         /// Name of the missing issuer.
         issuer: String,
     },
-    /// Nothing: it is not valid.
+    /// It proves nothing: it is not valid.
     Bad {
         /// Why.
         reason: String,
@@ -45,8 +45,8 @@ pub enum Endorsement {
     Chain,
 }
 
-/// Trusted certificates of manufacturers, roots and intermediates, in DER by their subject. Self-issued ones come
-/// first.
+/// Trusted certificates of manufacturers (roots and intermediates) in DER, indexed by their subject. Self-issued ones
+/// come first.
 #[derive(Clone, Debug, Default)]
 pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 

@@ -104,7 +104,7 @@ impl EventLog {
         let (pcr, kind) = (rest.le32().ok_or(SHORT)?, rest.le32().ok_or(SHORT)?);
         let digests = rest.le32().ok_or(SHORT)?;
         let mut sha256 = None;
-        // Ends with the input at the latest: each digest takes bytes of it.
+        // Bounded, because the input ends: each digest takes up some of its bytes.
         for _ in 0..digests {
             let algorithm = rest.le16().ok_or(SHORT)?;
             let size = algorithms
@@ -167,7 +167,7 @@ fn header(rest: &mut Reader<'_>) -> Result<BTreeMap<u16, u16>, &'static str> {
         data.bytes(8)?;
         let count = data.le32()?;
         let mut algorithms = BTreeMap::new();
-        // Ends with the input at the latest: each algorithm takes bytes of it.
+        // Bounded, because the input ends: each algorithm takes up some of its bytes.
         for _ in 0..count {
             algorithms.insert(data.le16()?, data.le16()?);
         }
