@@ -1,6 +1,6 @@
 //! The actions of slipway: what it does to a machine's disks.
 //!
-//! This is the only crate that touches disks, and it knows nothing of the server. Its input is an
+//! This is the only crate that touches disks, and it knows nothing about the server. Its input is an
 //! [`Action`](slipway_protocol::Action). It emits [`Report`]s while it runs, and ends with [`Done`] or an [`Error`]. It
 //! runs as root, in an initramfs with nothing else in it or by hand on a running system.
 //!

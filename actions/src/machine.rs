@@ -50,7 +50,7 @@ impl Default for Setup {
     }
 }
 
-/// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
+/// What actions need from a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
 pub trait Machine: Sync {
     /// The properties that do not change.
     fn setup(&self) -> &Setup;
@@ -107,7 +107,7 @@ pub struct Candidate {
     pub in_use: Option<String>,
     /// Whether it is only chosen if named by device: a loop device, an array, a mapping, a file.
     pub by_name_only: bool,
-    /// Why the disk is taken for a medium to start slipway from. Such a disk is only chosen if named by device, serial
+    /// Why the disk is considered a medium to start slipway from. Such a disk is only chosen if named by device, serial
     /// or wwn.
     pub boot_medium: Option<String>,
 }

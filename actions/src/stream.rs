@@ -104,7 +104,7 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
-    /// What an operator should know of its partition table.
+    /// What an operator should know about its partition table.
     pub(crate) remarks: Vec<String>,
 }
 

@@ -259,8 +259,8 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// What an operator should know of an entry that somebody else wants to be started next time. It stays, because it
-    /// may be a firmware update.
+    /// What an operator should know about an entry that somebody else wants to be started next time. It stays, because
+    /// it may be a firmware update.
     fn another_is_next(&self, has: &order::Entries, plan: &order::Plan) -> Option<String> {
         let next = *order::decode(&self.variables.read(&global("BootNext")).ok()??).first()?;
         // A number without an entry is passed over by the firmware.

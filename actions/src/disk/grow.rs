@@ -81,7 +81,7 @@ pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Resu
     })
 }
 
-/// Leaves the partition with the highest end as it is, for a reason that lies in the table.
+/// Leaves the partition with the highest end as it is, for a reason in the table.
 pub(crate) fn left(disk: &OpenDisk, partitions: &[Partition], room: u64, reason: &str) -> Growth {
     let last = partitions.iter().max_by_key(|partition| partition.bytes.end);
     match last.filter(|last| room - room % ALIGNMENT > last.bytes.end) {

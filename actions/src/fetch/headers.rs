@@ -9,7 +9,7 @@ pub(super) fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     headers.get(name)?.to_str().ok()
 }
 
-/// The values of a header that may be sent several times. Bytes that are no text may be in quoted strings (RFC 9110,
+/// The values of a header that may be sent several times. Bytes that are not text may be in quoted strings (RFC 9110,
 /// 5.5).
 pub(super) fn fields<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> {
     headers.get_all(name).into_iter().map(|value| String::from_utf8_lossy(value.as_bytes()))

@@ -105,8 +105,8 @@ impl<'a> Target<'a> {
     }
 
     /// Takes a block, or none at the end, and returns the blocks to write now. Before the first byte is written, the
-    /// old partition table and signatures are erased. Before that, the first block must have arrived and must be that
-    /// of an image made for such a disk. The blocks of a qcow2 file may arrive earlier. They wait as long as there is a
+    /// old partition table and signatures are erased. Before that, the first block must have arrived, and must belong
+    /// to an image made for such a disk. The blocks of a qcow2 file may arrive earlier. They wait as long as there is a
     /// buffer left for the first block. Then the image is refused, because nothing is erased unseen.
     fn begin(&self, start: &mut Start, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
         let is_end = block.is_none();
@@ -173,7 +173,8 @@ impl<'a> Target<'a> {
     /// between two flushes. So the head and the tail are written after everything else. Once they are on the disk, the
     /// two headers of a GPT follow, and last the MBR, which firmware and kernels read first. The table is adapted to
     /// the disk in memory, and errors in it are found before any header is written. With `grow` its last partition is
-    /// extended. `raw_size` is the size of the image in bytes. Also returns what an operator should know of the table.
+    /// extended. `raw_size` is the size of the image in bytes. Also returns what an operator should know about the
+    /// table.
     pub(crate) fn commit(&self, raw_size: u64, grow: bool, verify: Verify) -> Result<(Relocation, Vec<String>), Error> {
         let check = |bytes: &[u8], offset: u64| match verify {
             Verify::Readback => self.disk.verify_at(bytes, offset),

@@ -180,7 +180,7 @@ impl<'a> Layout<'a> {
                 mounted.push(Mounted { entry, by: FSTAB.to_owned() });
             }
         }
-        // A folder that is bound to itself stays what it is.
+        // A folder that is bound to itself does not change.
         mounted.retain(|mounted| mounted.entry.bound().is_none_or(|folder| folder != mounted.entry.place));
         Ok(Self { disk, places: verity::places(disk)?, root, home, base: base.to_owned(), mounted })
     }

@@ -62,8 +62,8 @@ const MAX_FILE_SYSTEMS: usize = 4;
 const MAX_FOLDERS: usize = 64;
 const MAX_PROGRAMS: usize = 256;
 
-/// What an image shows of the architecture that it is for: nothing, one, or several if it starts on several. The first
-/// evidence of each counts. `read` is of the image; what is not known shows nothing.
+/// What an image shows about the architecture that it is for: nothing, one, or several if it starts on several. The
+/// first evidence of each counts. `read` is of the image; what is not known shows nothing.
 pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = table.partitions.iter().filter_map(by_type).collect();
     for start in fat_file_systems(table).into_iter().take(MAX_FILE_SYSTEMS) {

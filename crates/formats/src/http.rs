@@ -50,7 +50,7 @@ pub fn codings(text: &str) -> impl Iterator<Item = &str> {
 /// How a body with this coding can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coded {
-    /// The file itself is compressed so, and its name says it: Apache's `AddEncoding` names such files.
+    /// The file itself has this compression, and its name shows it: Apache's `AddEncoding` names such files.
     InFile,
     /// Either the file is, or the server has compressed it on the way. It is a format that images may have.
     Unclear,

@@ -25,7 +25,7 @@ const BOOT_RECORD: usize = 512;
 /// Reads this many bytes of the image at an offset. None if they are not known.
 pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// What is known of an image and of the disk it is for.
+/// What is known about an image and the disk it is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// Logical block size of the disk in bytes. If it is not known, a table may be made for any.
@@ -72,7 +72,7 @@ impl Table {
         Self { kind, block, block_is_certain: false, partitions: Vec::new(), remarks: Vec::new() }
     }
 
-    /// What an operator should know of an image without partitions, as the rest of a sentence that begins with the
+    /// What an operator should know about an image without partitions, as the rest of a sentence that begins with the
     /// image. None for one with a table.
     pub fn lacks_partitions(&self) -> Option<&'static str> {
         match self.kind {

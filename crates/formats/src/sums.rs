@@ -15,7 +15,7 @@ use slipway_protocol::{Algorithm, Digest};
 pub const MAX_TEXT: usize = 1 << 20;
 /// Number of other file names shown when the wanted one is missing.
 const SHOWN_NAMES: usize = 5;
-/// The characters that coreutils takes for a blank.
+/// The characters that coreutils treats as a blank.
 const BLANK: [char; 2] = [' ', '\t'];
 
 /// Why a list gives no digest for a file.

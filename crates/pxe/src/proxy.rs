@@ -67,7 +67,7 @@ impl Proxy {
                 Ok(_) => continue,
                 // The error belongs to an answer sent earlier.
                 Err(error) => {
-                    tracing::debug!(interface = self.interface.name, port, "receiving: {error}");
+                    tracing::debug!(interface = self.interface.name, port, "receiving DHCP requests: {error}");
                     tokio::task::yield_now().await;
                     continue;
                 }

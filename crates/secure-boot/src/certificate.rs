@@ -24,7 +24,7 @@ pub struct Certificate {
 #[non_exhaustive]
 pub enum CertificateError {
     /// The text has none.
-    #[error("reading a certificate: the text has none in PEM (-----BEGIN CERTIFICATE-----)")]
+    #[error("reading a certificate: the text has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Missing,
     /// The bytes are something else.
     #[error("reading a certificate: it is not X.509 in DER, or is truncated")]

@@ -24,13 +24,13 @@ pub enum KeyError {
         source: rcgen::Error,
     },
     /// The text contains no key.
-    #[error("importing a key: the text has none in PEM (-----BEGIN PRIVATE KEY-----)")]
+    #[error("importing a key: the text has no private key in PEM (-----BEGIN PRIVATE KEY-----)")]
     Missing,
     /// The key is encrypted.
-    #[error("importing a key: it is encrypted; decrypt it before: openssl pkey -in ENCRYPTED -out KEY")]
+    #[error("importing a key: it is encrypted; decrypt it first with openssl pkey -in ENCRYPTED -out KEY")]
     Encrypted,
     /// The key is not RSA.
-    #[error("importing a key: it is not RSA, and firmware verifies nothing else")]
+    #[error("importing a key: it is not an RSA key, but firmware supports only RSA")]
     NotRsa,
     /// The key is damaged.
     #[error("importing a key: it cannot be read")]
@@ -68,7 +68,7 @@ pub enum KeyError {
     },
     /// The external key does not belong to the certificate.
     #[error(
-        "signing with the key of {subject}: another key signed; name the key and the certificate that belong together"
+        "signing with the key of {subject}: the key does not match the certificate; give the key of this certificate"
     )]
     Foreign { subject: String },
 }

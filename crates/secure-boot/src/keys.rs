@@ -85,7 +85,8 @@ impl SigningKey {
         Ok(Self { private: Private::Here { pkcs8, pair: Box::new(pair) }, certificate })
     }
 
-    /// An external key and its certificate, the first in a PEM text. The key is not used yet; see [`Self::prove`].
+    /// An external key and its certificate, which is the first one in a PEM text. The key is not used yet; see
+    /// [`Self::prove`].
     ///
     /// # Errors
     /// If the certificate cannot be read, or is not for an RSA key of 2048 to 4096 bits.

@@ -39,7 +39,7 @@ pub enum Variable {
 pub enum Write {
     /// Replaces them. Firmware accepts only an update with a later time than the last one.
     Replace,
-    /// Keeps them, and adds those that are missing, whatever the time.
+    /// Keeps them, and adds those that are missing. Firmware accepts any time.
     Append,
 }
 

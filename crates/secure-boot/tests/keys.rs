@@ -90,13 +90,13 @@ fn each_refusal_names_its_reason() {
     let cases: &[(&str, &str, &str)] = &[
         (&text("small"), &own, "it has 1024 bits"),
         (&text("large"), &own, "it has 4352 bits"),
-        (&text("ec"), &own, "it is not RSA"),
-        (&text("sec1"), &own, "it is not RSA"),
+        (&text("ec"), &own, "it is not an RSA key"),
+        (&text("sec1"), &own, "it is not an RSA key"),
         (&text("encrypted"), &own, "it is encrypted"),
         (&text("encrypted1"), &own, "it is encrypted"),
-        (&own, &own, "the text has none in PEM (-----BEGIN PRIVATE KEY-----)"),
+        (&own, &own, "the text has no private key in PEM (-----BEGIN PRIVATE KEY-----)"),
         (&damaged_key, &own, "it cannot be read"),
-        (&KEY.key_to_pem().unwrap(), "", "with its certificate: reading a certificate: the text has none"),
+        (&KEY.key_to_pem().unwrap(), "", "with its certificate: reading a certificate: the text has no certificate"),
         (&KEY.key_to_pem().unwrap(), &damaged, "with its certificate: reading a certificate: it is not X.509"),
         (&OTHER_KEY.key_to_pem().unwrap(), &own, "the certificate of CN=slipway test db is for another key"),
     ];
@@ -136,7 +136,7 @@ fn a_key_elsewhere_signs_the_same_and_another_in_its_place_is_refused() {
 
     let other = SigningKey::elsewhere(&certificate, signer(&OTHER_KEY)).unwrap();
     for error in [other.prove().unwrap_err(), sign_detached(b"a file", &other).unwrap_err()] {
-        let expect = "signing with the key of CN=slipway test db: another key signed; name the key and the certificate";
+        let expect = "signing with the key of CN=slipway test db: the key does not match the certificate";
         assert!(error.to_string().contains(expect), "{error}");
     }
     let broken = SigningKey::elsewhere(&certificate, Box::new(|_| Err("it is unplugged".into()))).unwrap();

@@ -64,7 +64,7 @@ pub(crate) struct Entry {
     pub(crate) bytes: Range<usize>,
     /// The last node of the value is a `|` or `>` scalar.
     pub(crate) ends_in_block_scalar: bool,
-    /// A digest of the events of key and value. It is equal if their meaning is.
+    /// A digest of the events of key and value. It is equal if their meaning is equal.
     pub(crate) meaning: u64,
 }
 

@@ -195,7 +195,7 @@ fn elsewhere(image: &Image, read: &[Settings]) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Settings that have something else count than what the seed says.
+/// Settings that make something else take precedence over the seed.
 fn overridden(read: &[Settings], seed: Seed) -> Vec<Obstacle> {
     let no_cloud = |key: &str| setting(read, &["datasource", NO_CLOUD, key]);
     let mut obstacles = Vec::new();

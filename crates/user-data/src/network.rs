@@ -104,8 +104,8 @@ fn judge_whole(value: &Node, key: &str) -> Judged {
     }
 }
 
-/// Refuses the name of a device that is left of a template, or that no network interface can have, if it is one's name
-/// (Linux, `dev_valid_name`).
+/// Refuses a device's name that is a variable of a template, or, if it names an interface, that no network interface
+/// can have (Linux, `dev_valid_name`).
 fn judge_name(name: &str, at: usize, is_interface: bool) -> Judged {
     if name.contains(['$', '{', '}']) {
         return wrong(at, format!("{name:?} looks like a variable of a template that was not filled in"));

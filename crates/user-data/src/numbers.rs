@@ -5,8 +5,8 @@ use granit_parser::{Event, ScalarStyle, options};
 use crate::events::{Events, refuse};
 use crate::refusal::Refusal;
 
-/// Refuses digits that only YAML 1.1 or only YAML 1.2 takes for a number: `1_0`, `0b1`, `0o7`. In the place of a
-/// number, a text would be silently read as another number. Says nothing of a text that is not YAML.
+/// Refuses digits that only YAML 1.1 or only YAML 1.2 treats as a number: `1_0`, `0b1`, `0o7`. In the place of a
+/// number, a text would be silently read as another number. Says nothing about a text that is not YAML.
 pub fn check_numbers(yaml: &str) -> Result<(), Refusal> {
     let options = options! { emit_comments: false, emit_unresolved_aliases: true };
     for (event, span) in Events::new(yaml, options).map_while(Result::ok) {

@@ -21,7 +21,7 @@ const COMPRESSED: &[&str] = &[
     "application/x-gzip-compressed",
 ];
 
-/// Refuses a message of which cloud-init would drop a part. Parts in quoted-printable and parts of types that are not
+/// Refuses a message if cloud-init would drop a part of it. Parts in quoted-printable and parts of types that are not
 /// cloud-init's own are not looked at.
 pub(crate) fn judge(source: &str, message: &Message) -> Result<(), Refusal> {
     parts_boundary(source, message)?;
@@ -125,7 +125,7 @@ fn as_read(body: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// The text that a body in base64 stands for, or why there is none. cloud-init fails to write what is not UTF-8.
+/// The text that a body in base64 encodes, or why there is none. cloud-init fails to write what is not UTF-8.
 fn decoded(body: &str, content_type: &str) -> Result<String, String> {
     let bytes = bytes(body).ok_or("it is not in base64, as its header says; encode it again")?;
     let bytes = if COMPRESSED.contains(&content_type) { gzip::unpack(&bytes)? } else { bytes };

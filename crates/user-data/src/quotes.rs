@@ -1,6 +1,6 @@
 //! Quoted scalars over several lines. PyYAML lets them continue in any column (yaml/scanner.py,
-//! `scan_flow_scalar_spaces`). YAML 1.2 requires a deeper column than that of the parent (YAML 1.2.2, 7.3). If the
-//! lines are joined, both accept such a scalar.
+//! `scan_flow_scalar_spaces`). YAML 1.2 requires a deeper column than the parent's (YAML 1.2.2, 7.3). If the lines are
+//! joined, both accept such a scalar.
 
 use std::borrow::Cow;
 use std::ops::Range;

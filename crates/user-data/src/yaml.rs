@@ -19,7 +19,7 @@ pub(crate) struct Frame {
 /// Reads a document. `take` gets the start of the stream and every node, with its place in the source.
 ///
 /// The stream may start several times: if quoted scalars continue where the parser does not allow it, the document is
-/// read again with their lines joined, and nothing of the earlier reading counts.
+/// read again with their lines joined, and the earlier events are dropped.
 pub(crate) fn read(source: &str, take: &mut dyn FnMut(&Event, &Span) -> Result<(), Refusal>) -> Result<Frame, Refusal> {
     pyyaml::refuse_unprintable(source)?;
     let mut text = quotes::Text::new(source);

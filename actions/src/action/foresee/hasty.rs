@@ -1,4 +1,4 @@
-//! A machine that tries nothing again: what a server cannot say at once is left to the step, which waits for it. A
+//! A machine that retries nothing: what a server cannot answer at once is left to the step, which waits for it. A
 //! server that was silent once is not waited for a second time.
 
 use std::ffi::CStr;
@@ -15,7 +15,7 @@ use crate::machine::{Cancel, Candidate, Machine, Request, Response, Setup, Uploa
 pub(super) struct Hasty<'a> {
     machine: &'a dyn Machine,
     setup: Setup,
-    /// URLs that could not be fetched for a reason that may pass.
+    /// URLs that could not be fetched for a temporary reason.
     silent: Mutex<Vec<String>>,
 }
 

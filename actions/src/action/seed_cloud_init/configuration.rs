@@ -127,7 +127,7 @@ fn replaced(before: &Image, after: &Image) -> Option<String> {
     Some(format!("removed {} from the installed system, which kept cloud-init from using the seed", gone.path))
 }
 
-/// A warning of services that nothing starts: they want to be started by a target, and no link has that done.
+/// A warning about services that nothing starts: a target should start them, but no link makes it do so.
 fn disabled(etc: &Etc) -> Result<Option<String>, Error> {
     let usr = &etc.usr;
     let has_link = |folder: &Folder, units: &str, name: &str| -> Result<bool, Error> {

@@ -41,7 +41,7 @@ pub(super) struct System {
     warnings: Vec<String>,
     /// Folders with cloud-init's state.
     states: Vec<Folder>,
-    /// Why the state of the running system is not there, if so.
+    /// Why the state of the running system is missing, if it is.
     away: Option<String>,
     etcs: Vec<Etc>,
     /// Texts with arguments of the kernel.

@@ -55,7 +55,7 @@ impl Content<'_> {
     }
 }
 
-/// Judges what the first bytes of an image show of its table. `size` is the size of the image, if it is known, and
+/// Judges what the first bytes of an image show about its table. `size` is the size of the image, if it is known, and
 /// `machine` the architecture of the machine that must start it, if it matters. Fails if the image must not be written
 /// to this disk.
 pub(crate) fn of_first(
@@ -91,7 +91,7 @@ pub(crate) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
     })
 }
 
-/// What is damaged of the table of a disk.
+/// What is damaged in the table of a disk.
 pub(crate) fn fault(disk: &OpenDisk) -> Result<Option<String>, Error> {
     let content = Content { head: &[], tail: (&[], 0), map: None, size: disk.size() };
     Ok(match of_content(&content, disk)? {

@@ -39,7 +39,7 @@ pub(super) fn udf(area: &Area) -> Option<FileSystem> {
     None
 }
 
-/// Whether the volume recognition sequence says UDF. None if the area ends before.
+/// Whether the volume recognition sequence says UDF. None if the area ends before that.
 fn is_recognised(area: &Area, structure: u64) -> Option<bool> {
     for index in 0..MAX_STRUCTURES {
         let found = area.bytes(RECOGNITION + index * structure, 7)?;

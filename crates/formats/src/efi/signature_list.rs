@@ -31,7 +31,7 @@ pub struct Signature<'a> {
 #[non_exhaustive]
 #[error("reading a list of what firmware trusts: at byte {at}, {what}")]
 pub struct ListError {
-    /// Where it went wrong, in bytes from the begin.
+    /// Where it went wrong, in bytes from the beginning.
     pub at: usize,
     /// How.
     pub what: &'static str,

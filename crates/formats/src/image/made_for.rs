@@ -1,4 +1,4 @@
-//! What an image shows of the disk and the machine that it is made for, so that it can be judged before either is
+//! What an image shows about the disk and the machine that it is made for, so that it can be judged before either is
 //! there.
 
 use serde::{Deserialize, Serialize};

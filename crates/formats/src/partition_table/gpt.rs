@@ -39,7 +39,7 @@ const ENTRY_LAST: usize = 40;
 const ENTRY_ATTRIBUTES: usize = 48;
 const ENTRY_NAME: std::ops::Range<usize> = 56..128;
 
-/// An intact header of a GPT, with what is known of the rest.
+/// An intact header of a GPT, with what is known about the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpt {
     /// The block with the header.

@@ -165,8 +165,8 @@ pub(super) fn judge_beside_gpt(boot: &BootRecord, block: u64, image: &mut Image<
     Ok(table)
 }
 
-/// Judges an MBR with partitions. It does not say for which block size it is made. If no partition begins with
-/// something known where this block size has it, but one does where another has it, it is made for that.
+/// Judges an MBR with partitions. It does not say for which block size it is made. If no partition begins with known
+/// content at this block size, but one does at another, the MBR is made for the other.
 pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let mut table = Table::without_partitions(Kind::Mbr, block);
     let records = (1..).zip(&boot.records).filter(|(_, record)| record.is_partition());

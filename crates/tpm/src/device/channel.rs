@@ -54,7 +54,7 @@ impl Command {
 
 /// An open TPM.
 pub(crate) struct Device {
-    /// None after a failure, so that an answer is never taken for that of another command.
+    /// None after a failure, so that an answer is never mistaken for another command's.
     worker: Option<Worker>,
     deadline: Duration,
 }

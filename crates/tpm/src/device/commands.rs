@@ -101,7 +101,7 @@ pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>
     Ok(values)
 }
 
-/// TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), of which there are 24.
+/// TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), which has 24 registers.
 pub(crate) fn selection(pcrs: &[u32]) -> Vec<u8> {
     let mask = pcrs.iter().filter(|pcr| **pcr < 24).fold(0_u32, |mask, pcr| mask | 1 << pcr);
     let [low, middle, high, _] = mask.to_le_bytes();

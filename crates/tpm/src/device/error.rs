@@ -33,7 +33,7 @@ pub enum TpmError {
         command: &'static str,
         deadline: Duration,
     },
-    /// An earlier command failed. No other is sent, because its answer could be that of the earlier one.
+    /// An earlier command failed. No other is sent, because its answer could belong to the earlier one.
     #[error("{command}: not sent, because the TPM failed at an earlier command")]
     Failed {
         /// The name of the command in the specification.

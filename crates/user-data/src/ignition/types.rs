@@ -1,5 +1,5 @@
 //! The keys of a config of specification 3 and the types of their values (Ignition, config/v3_5/schema/ignition.json).
-//! Ignition stops at a value of another type, and passes over keys that it does not know.
+//! Ignition stops at a value of another type, and ignores keys that it does not know.
 
 use serde_json::Value;
 

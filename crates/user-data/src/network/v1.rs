@@ -33,7 +33,7 @@ const SUBNETS: &[&str] = &[
     "loopback",
 ];
 
-/// What cloud-init takes for a truth value (cloudinit/net/network_state.py, `handle_bridge`).
+/// What cloud-init treats as a truth value (cloudinit/net/network_state.py, `handle_bridge`).
 const SWITCH: &[&str] = &["true", "on", "yes", "1", "false", "off", "no", "0"];
 
 pub(super) fn judge(config: &Node) -> Judged {

@@ -107,7 +107,7 @@ fn judge_address(node: &Node) -> Judged {
     }
 }
 
-/// Refuses a key without a value. cloud-init leaves it out; netplan takes it for a wrong one.
+/// Refuses a key without a value. cloud-init leaves it out; netplan treats it as a wrong value.
 fn not_empty(node: &Node, key: &str) -> Judged {
     match node.get(key) {
         Some(entry) if given(node, key).is_none() => {
@@ -222,7 +222,7 @@ mod tests {
                 "line 3, column 10: the device \"eth0\" has no key \"address\"; \"addresses\"",
             ),
             ("{interfaces: [a]}", "line 3, column 10: the device \"eth0\" has no key \"interfaces\""),
-            ("{foo: 1}", "line 3, column 10: the device \"eth0\" has no key \"foo\"; netplan would use nothing"),
+            ("{foo: 1}", "line 3, column 10: the device \"eth0\" has no key \"foo\"; netplan would ignore"),
             ("{renderer: ifupdown}", "line 3, column 20: renderer is one of: networkd, NetworkManager"),
             ("{set-name: lan0}", "line 3, column 10: set-name needs a \"match\""),
             ("{match: {mac: '52:54:00:12:34:5a'}}", "line 3, column 18: match has no key \"mac\"; \"macaddress\" may"),

@@ -1,6 +1,6 @@
 //! The keys of devices and what their values are, as netplan's parser has them (netplan, src/parse.c).
 //!
-//! netplan uses nothing of a configuration in which it finds another key or another kind of value.
+//! netplan ignores a whole configuration if it finds another key or another kind of value in it.
 
 use crate::network::address::{is_host, judge_hardware};
 use crate::network::{BOND_MODES, Judged, judge_whole, list, mapping, wrong};
@@ -19,7 +19,7 @@ pub(super) enum Is {
     Word(&'static [&'static str]),
     /// A mode of a bond, also of Open vSwitch.
     BondMode,
-    /// A hardware address, or a word for one that is made.
+    /// A hardware address, or a word for a generated one.
     Mac,
     /// An address of a host.
     Host,
@@ -253,7 +253,7 @@ fn meant(key: &str, keys: &[Keys]) -> String {
     let shortest = like.min_by_key(|(name, _)| name.len());
     match shortest {
         Some((name, _)) => format!("; {name:?} may be meant"),
-        None => "; netplan would use nothing of the configuration".to_owned(),
+        None => "; netplan would ignore the whole configuration".to_owned(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Devices that name other devices of the configuration (netplan, src/parse.c, `handle_netdef_id_ref` and its kind).
+//! Devices that name other devices of the configuration (netplan, src/parse.c, `handle_netdef_id_ref` and similar
+//! functions).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use super::KINDS;
 use crate::network::{Judged, given, wrong};
 use crate::tree::{Entry, Node};
 
-/// Refuses a name that two devices have, a device that is named and not there, and one that is in two others.
+/// Refuses a name that two devices have, a device that is named but not defined, and one that is in two others.
 pub(super) fn judge(config: &Node) -> Judged {
     let devices = || {
         let kinds = config.mapping().unwrap_or_default().iter().filter(|entry| KINDS.contains(&entry.key.as_str()));
