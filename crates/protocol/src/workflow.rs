@@ -109,7 +109,7 @@ pub struct Step {
     pub name: String,
     /// The action of the step.
     pub action: Action,
-    /// How often the action is tried again after a failure that may pass. Default: 0. At most 100.
+    /// How often the action is tried again after a temporary failure. Default: 0. At most 100.
     #[serde(default)]
     pub retries: u32,
     /// The seconds that one attempt may take. Without it, the only limit is the action's own detection of a stall.

@@ -52,12 +52,12 @@ fn a_key_has_one_value_in_each_source() {
         let error = from_command_line(words).err().map(|error| error.to_string());
         assert_eq!(error.as_deref(), expect, "{words}");
     };
-    let twice = "token is there twice in the kernel command line, with two values: leave one of them out";
+    let twice = "token is given twice in the kernel command line, with different values: leave one of them out";
     check("slipway.token=a quiet slipway.token=b", Some(twice));
     check("slipway.token=a slipway.token", Some(twice));
     check("slipway.token=a slipway.token=a slipway.colour=red slipway.colour=blue", None);
     let oem = from_words("the SMBIOS OEM strings", &["slipway.ca=a".to_owned(), "slipway.ca=b".to_owned()]);
-    assert!(oem.unwrap_err().to_string().starts_with("ca is there twice in the SMBIOS OEM strings"));
+    assert!(oem.unwrap_err().to_string().starts_with("ca is given twice in the SMBIOS OEM strings"));
 }
 
 #[test]
@@ -85,7 +85,8 @@ fn a_machine_without_the_required_token_has_no_configuration() {
     assert_eq!(merge(&[baked("token"), token.clone()], true).unwrap().0.require, Proof::Token);
     assert_eq!(merge(&[baked("attested")], false).unwrap().0.require, Proof::Attested);
     let error = merge(&[baked("tpm")], false).unwrap_err().to_string();
-    assert_eq!(error, "require from /etc/slipway/config.yaml is \"tpm\", which is none of registered, token, attested");
+    let expect = "require from /etc/slipway/config.yaml is \"tpm\", which must be one of registered, token, attested";
+    assert_eq!(error, expect);
 
     // Under Secure Boot, nothing unsigned lowers it, and nothing at all lowers what asks for a TPM.
     let lower = from_command_line("slipway.require=registered slipway.server=https://evil.example").unwrap();
@@ -173,7 +174,7 @@ fn a_proxy_is_read_from_any_source_also_under_lockdown() {
     let baked = source(BAKED, &[("server", "https://s"), ("ca", CA), ("no_proxy", "10.0.0.0/8")]);
     let (config, warnings) = merge(std::slice::from_ref(&baked), true).unwrap();
     assert_eq!(config.proxy, None);
-    assert_eq!(warnings, [r#"/etc/slipway/config.yaml sets "no_proxy", which means nothing without "proxy""#]);
+    assert_eq!(warnings, [r#"/etc/slipway/config.yaml sets "no_proxy", which has no effect without "proxy""#]);
     let later = from_command_line("slipway.proxy=http://proxy.example:3128").unwrap();
     let (config, warnings) = merge(&[baked.clone(), later], true).unwrap();
     let expect = Proxy { url: "http://proxy.example:3128".to_owned(), except: "10.0.0.0/8".to_owned() };

@@ -18,7 +18,7 @@ pub const MAX_EVENT_LOG_BYTES: usize = 128 << 10;
 /// The longest other [`Blob`] of a machine, in bytes.
 pub const MAX_BLOB_BYTES: usize = 8 << 10;
 
-/// What a machine says of its TPM.
+/// What a machine reports about its TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -32,7 +32,7 @@ pub enum Tpm {
     },
     /// It has one.
     Present {
-        /// The keys of it.
+        /// The TPM's keys.
         keys: TpmKeys,
         /// The answer to the challenge, once there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub struct TpmChallenge {
     pub nonce: Blob,
     /// A secret for TPM2_ActivateCredential (TPMS_ID_OBJECT).
     pub credential: Blob,
-    /// The seed of it, encrypted to the endorsement key (the contents of a TPM2B_ENCRYPTED_SECRET).
+    /// The seed of the credential, encrypted to the endorsement key (the contents of a TPM2B_ENCRYPTED_SECRET).
     pub secret: Blob,
 }
 

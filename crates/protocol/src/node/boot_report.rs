@@ -129,7 +129,7 @@ pub mod places {
     pub const PROGRAM: &str = "slipway";
     /// The configuration with the token, in the folder.
     pub const CONFIG: &str = "report.json";
-    /// Where the system fetches the program itself: the script that does, in the folder.
+    /// The script in the folder that fetches the program, if the system does that itself.
     pub const FETCH: &str = "fetch.sh";
     /// curl's settings for that, in the folder.
     pub const FETCH_CURL: &str = "fetch.curl";
@@ -139,7 +139,7 @@ pub mod places {
     pub const UNIT_NAME: &str = "slipway-report.service";
     /// The unit.
     pub const UNIT: &str = "etc/systemd/system/slipway-report.service";
-    /// The links that make the unit part of a boot, also of one that ends in the emergency or rescue shell.
+    /// The links that make the unit part of a boot, including one that ends in the emergency or rescue shell.
     pub const LINKS: &[&str] = &[
         "etc/systemd/system/multi-user.target.wants/slipway-report.service",
         "etc/systemd/system/emergency.target.wants/slipway-report.service",

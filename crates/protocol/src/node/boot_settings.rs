@@ -1,8 +1,8 @@
 //! The settings of a machine's boot: where the server is, how to recognise it, and what differs from machine to
 //! machine.
 //!
-//! A new setting is a field here, with its check. Its name is the key in all sources of a machine's configuration. Who
-//! makes a boot medium and the machine that starts from it call the same check.
+//! A new setting is a field here, with its check. Its name is the key in all sources of a machine's configuration. The
+//! program that makes a boot medium and the machine that starts from it call the same check.
 
 mod hosts;
 mod json;
@@ -115,7 +115,7 @@ impl MachineSettings {
                 "proxy" => SettingError::new(key, &without_password(&proxy.url), wrong),
                 _ => SettingError::new(key, &proxy.except, wrong),
             }),
-            (None, Some(hosts)) => Err(SettingError::new("no_proxy", hosts, "means nothing without proxy")),
+            (None, Some(hosts)) => Err(SettingError::new("no_proxy", hosts, "has no effect without proxy")),
             (None, None) => Ok(()),
         }
     }
@@ -179,7 +179,7 @@ fn proof<'de, D: Deserializer<'de>>(reader: D) -> Result<Proof, D::Error> {
     let name = String::deserialize(reader)?;
     let found = Proof::ALL.into_iter().find(|proof| proof.name() == name);
     let all = || Proof::ALL.map(Proof::name).join(", ");
-    found.ok_or_else(|| de::Error::custom(format_args!("is none of {}", all())))
+    found.ok_or_else(|| de::Error::custom(format_args!("must be one of {}", all())))
 }
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
                 "has an entry, number 2,",
             ),
             (machine(MachineSettings { hostname: text("a_b"), ..of() }), "hostname", "a_b", "is not a host name of at"),
-            (machine(MachineSettings { no_proxy: text("a"), ..of() }), "no_proxy", "a", "means nothing without proxy"),
+            (machine(MachineSettings { no_proxy: text("a"), ..of() }), "no_proxy", "a", "has no effect without proxy"),
         ] {
             let error = settings.check().expect_err(key);
             assert_eq!((error.key, &*error.value), (key, value));

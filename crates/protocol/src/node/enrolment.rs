@@ -52,7 +52,7 @@ pub struct EnrolRequest {
     /// A bootstrap token: an operator's consent, or the proof that the machine is a certain node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<String>,
-    /// The TPM of the machine. An agent that does not look for one says nothing.
+    /// The TPM of the machine. Absent if the agent does not look for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<Tpm>,
     /// How long the machine took to reach this point.
@@ -102,6 +102,6 @@ pub struct RenewRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Wait {
-    /// A short code of the machine's key, for the console. An operator lets in the machine with this key by it.
+    /// A short code of the machine's key, for the console. With it, an operator lets in the machine that has this key.
     pub claim_code: String,
 }

@@ -124,7 +124,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What it does, in a word or two, as what others wait for.
+    /// What it does, in a word or two, for messages about what other stages wait for.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Fetch => "the download",

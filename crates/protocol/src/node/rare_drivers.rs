@@ -70,15 +70,15 @@ pub enum RareDriversError {
     /// It is for another kernel.
     #[error("it is for kernel {of_index:?}, but this machine runs {running:?}")]
     Release { of_index: String, running: String },
-    /// A name would lead out of its folder, or is none.
+    /// A name is not valid, for example because it leads out of its folder.
     #[error("{0:?} is not a name of a module or firmware file")]
     Name(String),
     /// A module needs one that is not there.
     #[error("module {module} needs {missing}, which it does not have")]
     Missing { module: String, missing: String },
-    /// A piece is too large or lies nowhere.
+    /// A piece is too large, or is not within the pack.
     #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are \
-             taken", piece.size, piece.unpacked)]
+             accepted", piece.size, piece.unpacked)]
     Size { name: String, piece: Piece },
 }
 

@@ -21,7 +21,7 @@ pub struct NodeKey {
     pub address: String,
 }
 
-/// How a key became that of a node.
+/// How a key was assigned to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -68,14 +68,14 @@ impl NodeTpm {
         Self { ek, origin, ak: None, certificate: None, has_event_log: false, proved_at: None }
     }
 
-    /// Whether a machine must have it. A machine that was released by its claim code said which one it has; if it does
-    /// not prove any, the node is not known by a TPM.
+    /// Whether a machine must have it. Not if it is only claimed by a machine that was released by its claim code, and
+    /// was never proved.
     pub fn is_required(&self) -> bool {
         self.origin == TpmOrigin::Registered || self.proved_at.is_some()
     }
 }
 
-/// How a TPM became that of a node.
+/// How a TPM was assigned to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -103,7 +103,7 @@ pub enum EkCertificate {
     Verified,
 }
 
-/// What a waiting machine says of its TPM. It has not proved it.
+/// What a waiting machine reports about its TPM, without proof.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimedTpm {
@@ -133,11 +133,10 @@ pub struct Claim {
     pub address: String,
     /// The identifiers that it sent.
     pub identity: Identity,
-    /// Those of its identifiers that another machine has too, such as `uuid UUID`. Several machines probably share
-    /// them.
+    /// Its identifiers that another machine has too, such as `uuid UUID`. Several machines probably share them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<String>,
-    /// What it says of its TPM. Absent if it has none.
+    /// What it reports about its TPM. Absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<ClaimedTpm>,
     /// The time when it asked first.
@@ -171,9 +170,9 @@ pub enum ClaimReason {
     TpmMissing,
     /// It has the identifiers of a node, but another TPM.
     TpmReplaced,
-    /// It has the identifiers of a node, and says that it has the TPM of it, which was cleared. It has not proved it.
+    /// It has the identifiers of a node, and claims, without proof, to have the node's TPM, which was cleared.
     TpmCleared,
-    /// It has the identifiers of a node, and what it says of its TPM or of its boot is not what the TPM signed.
+    /// It has the identifiers of a node, but its report about its TPM or its boot differs from what the TPM signed.
     TpmRefused,
     /// It has the identifiers and the TPM of a node, but its firmware's event log is missing.
     EventLogMissing,
@@ -181,8 +180,7 @@ pub enum ClaimReason {
     EkCertificateBad,
     /// It has the identifiers of a node, and the TPM of another.
     TpmOfAnotherNode,
-    /// It has the identifiers and the TPM of a node that must be attested, but started other boot files than those of
-    /// the site.
+    /// It has the identifiers and the TPM of a node that must be attested, but did not start boot files of the site.
     BootFilesUnknown,
 }
 

@@ -76,7 +76,7 @@ pub struct NodeStatus {
     /// The network of the node's installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// The SSH public keys that let into the node's installed system.
+    /// The SSH public keys that give access to the node's installed system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
     /// Selects the disk for the node's operating systems, whatever hints they have.
@@ -88,7 +88,7 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
-    /// A node of which nothing more is known.
+    /// A node about which nothing else is known.
     pub fn new(id: String, state: NodeState, identity: Identity) -> Self {
         Self {
             id,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use deserializer::Given;
 use place::Place;
 
-/// The end of the error about a key that has no value. The key's path is before it, and nothing that was given.
+/// The end of the error about a key that has no value. Only the key's path precedes it, so the error repeats no input.
 pub const NO_VALUE: &str = " has no value: leave the key out, or give it one";
 /// The end of the error about a mapping that has a key twice.
 const TWICE: &str = " has a key twice";
@@ -24,12 +24,12 @@ pub const NOTHING: &str = "nothing is given";
 /// Who gives the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// People and their programs. `null` and blank texts are no values. An empty mapping or list is one, unless it
-    /// selects disks.
+    /// People and their programs. `null` and blank texts do not count as values. An empty mapping or list is one,
+    /// unless it selects disks.
     Settings,
     /// The same, for a change of settings: an empty mapping or list at the top removes what was set.
     Change,
-    /// Machines, of what they found. Their texts may be blank: a disk may have a model of eight spaces.
+    /// Machines that report what they found. Their texts may be blank: a disk may have a model of eight spaces.
     Report,
 }
 
@@ -46,7 +46,7 @@ pub fn read<'de, T: Deserialize<'de>, D: Deserializer<'de>>(rule: Rule, deserial
     T::deserialize(Given::new(deserializer, Place::root(rule)))
 }
 
-/// Whether the sentence of an error is one of [`read`]'s own. They repeat nothing that was given.
+/// Whether the sentence of an error is one of [`read`]'s own. They repeat no input.
 pub fn is_own(sentence: &str) -> bool {
     let path = sentence.strip_suffix(NO_VALUE).or_else(|| sentence.strip_suffix(TWICE));
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);

@@ -88,8 +88,8 @@ impl Identity {
     }
 }
 
-/// Returns the text without surrounding white space. Returns nothing if the text is empty or stands in the place of a
-/// value ("Default string", all zeros, all F, "To be filled by O.E.M.").
+/// Returns the text without surrounding white space. Returns nothing if the text is empty or is a placeholder ("Default
+/// string", all zeros, all F, "To be filled by O.E.M.").
 pub fn meaningful(text: &str) -> Option<&str> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!placeholder::is_text(text)).then_some(text)
@@ -126,8 +126,8 @@ pub fn mac_address(text: &str) -> Result<String, Unusable> {
     }
 }
 
-/// Returns the MAC address in lower case with colons, whoever has it. Returns nothing if the text is not a MAC address,
-/// or if it is all zeros or all ones.
+/// Returns the MAC address in lower case with colons, even if many cards have it. Returns nothing if the text is not a
+/// MAC address, or if it is all zeros or all ones.
 pub fn normalise_mac(text: &str) -> Option<String> {
     let digits = mac_digits(text).filter(|digits| digits != "000000000000" && digits != "ffffffffffff")?;
     let pairs: Vec<&str> = (0..6).map(|i| &digits[2 * i..2 * i + 2]).collect();

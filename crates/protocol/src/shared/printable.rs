@@ -1,8 +1,8 @@
 //! Text of others, made safe for a terminal or a log.
 //!
-//! A serial number, an error message or a log may contain what a terminal obeys (ECMA-48 control sequences), what makes
-//! a second line out of one, or what shows characters in another order than they have (Unicode Standard Annex #9). Such
-//! characters are shown as their escapes in Rust, such as `\u{1b}`.
+//! A serial number, an error message or a log may contain control sequences for a terminal (ECMA-48), line breaks, or
+//! characters that change the order in which others are shown (Unicode Standard Annex #9). Such characters are shown as
+//! their escapes in Rust, such as `\u{1b}`.
 
 use std::borrow::Cow;
 

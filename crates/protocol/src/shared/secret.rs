@@ -15,7 +15,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether there is none, because somebody else fills it in.
+    /// Whether it is empty because another program fills it in.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

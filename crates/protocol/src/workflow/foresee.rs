@@ -1,4 +1,4 @@
-//! What is known of a run before its first step: what would stop it once a disk was erased.
+//! What is known about a run before its first step: what would stop it once a disk was erased.
 
 use super::{Action, NumberOrName, Origin, Step, StreamImage};
 use crate::shared::inventory::Disk;

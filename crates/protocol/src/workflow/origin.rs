@@ -92,7 +92,7 @@ pub(super) fn url_problem(url: &str) -> Option<String> {
 }
 
 /// Returns the problem of the server and port of a URL (RFC 3986, section 3.2). An address with a zone, such as
-/// `[fe80::1%25eth0]`, is none that HTTP clients take (WHATWG URL, section 3.5), and each machine has its own names.
+/// `[fe80::1%25eth0]`, is not accepted by HTTP clients (WHATWG URL, section 3.5), and each machine has its own names.
 fn server_problem(url: &str) -> Option<&'static str> {
     if !matches!(Location::of(url), Some(Location::Https | Location::Http)) {
         return None;

@@ -62,7 +62,8 @@ fn is_host_or_network(text: &str) -> bool {
     }
 }
 
-/// Whether a text can be a host name. What ends in a number is an address or nothing (URL Standard, section 3.5).
+/// Whether a text can be a host name. A text that ends in a number is an address or invalid (URL Standard, section
+/// 3.5).
 fn is_name(text: &str) -> bool {
     let last = text.strip_suffix('.').unwrap_or(text).rsplit('.').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');

@@ -4,12 +4,12 @@ use super::{DiskErasure, Erasure, Event, EventKind, Failure, Outcome};
 
 /// The longest text in an event, in bytes.
 pub const MAX_EVENT_TEXT_BYTES: usize = 8 << 10;
-/// The most bytes of all texts in an event together. Each text counts for 16 bytes more.
+/// The most bytes of all texts in an event together. Each text counts as 16 bytes more than it has.
 pub const MAX_EVENT_BYTES: usize = 64 << 10;
 /// How much further than the last stored event the sequence number of another may be. Numbers are skipped only for
 /// progress that was not sent, at most two in a second, so this is enough for five days without the server.
 pub const MAX_SEQ_GAP: u64 = 1_000_000;
-/// The bytes that a text counts for in addition to its own, so that empty ones are bounded too.
+/// The bytes that a text counts as in addition to its own, so that empty ones are bounded too.
 const TEXT_OVERHEAD: usize = 16;
 
 impl Event {
@@ -85,7 +85,7 @@ impl EventKind {
                 [reason].into_iter().chain(causes).chain(log_tail).collect()
             }
             EventKind::Succeeded(outcome) => {
-                // An image keeps its name: it is that of the step, and bounded.
+                // An image keeps its name: it comes from the step, and is bounded.
                 let Outcome { summary, warnings, left_out: _, peak_memory: _, disks, image: _ } = outcome;
                 let disks = disks.iter_mut().flat_map(|DiskErasure { path, serial, result }| {
                     let (Erasure::Erased { method: text, .. } | Erasure::Skipped { reason: text }) = result;

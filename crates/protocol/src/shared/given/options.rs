@@ -55,7 +55,7 @@ fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
     })
 }
 
-/// What to say of an option or an argument, as its usage has it, that has no value.
+/// The message for an option or argument that has no value. `name` is written as in the usage.
 fn without_value(name: &str) -> String {
     let advice = if name.starts_with("--") { ": leave the option out, or give it one" } else { "" };
     format!("{name} has no value{advice}")
@@ -65,8 +65,8 @@ fn variable_without_value(name: &str) -> String {
     format!("{name} is set but has no value: unset it, or give it one")
 }
 
-/// The variable of the environment that gave an option its value. An error does not say where a value came from; the
-/// words of the command line come first.
+/// The variable of the environment that gave an option its value. An error does not say where a value came from. The
+/// command line takes precedence over the environment.
 fn variable_of(command: &Command, option: &str, words: &[OsString]) -> Option<String> {
     let is_word = |word: &OsString| {
         let rest = word.to_str().and_then(|word| word.strip_prefix(option));
@@ -80,7 +80,7 @@ fn variable_of(command: &Command, option: &str, words: &[OsString]) -> Option<St
     own.or_else(|| command.get_subcommands().find_map(|below| variable_of(below, option, words)))
 }
 
-/// What a value must be that was not taken, where a library says so in its own words.
+/// What a refused value should have been, if the library's own error says it in other words.
 fn needed(error: &Error) -> Option<String> {
     let reason = error.source()?;
     if reason.is::<ParseIntError>() {
@@ -99,7 +99,7 @@ fn needed(error: &Error) -> Option<String> {
     Some(format!("a number from {least} to {most} is needed"))
 }
 
-/// The error for a value that was not taken, without the words of a library.
+/// The error for a refused value, without the library's words.
 fn in_plain_words(command: &mut Command, words: &[OsString], error: Error) -> Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

@@ -6,7 +6,7 @@ use serde::de::Error;
 
 use super::{NO_VALUE, NOTHING, Rule, may_be_blank, selects};
 
-/// The place of a value. Its path has names of our own types and numbers, so it repeats nothing that was given.
+/// The place of a value. Its path has names of our own types and numbers, so it repeats no input.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     rule: Rule,
@@ -34,7 +34,7 @@ impl<'a> Place<'a> {
         Self { rule: self.rule, parent: Some(self), step }
     }
 
-    /// The error for a value that is none.
+    /// The error for a key without a value.
     pub(super) fn no_value<E: Error>(&self) -> E {
         match self.step {
             Step::Root => E::custom(NOTHING),

@@ -1,11 +1,11 @@
-//! Values that many machines have in place of one of their own.
+//! Values that many machines share instead of having their own.
 //!
-//! Vendors leave them where a technician was to write a value, and each such machine has the same. The values are those
-//! that public inventories met: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs,
+//! Vendors leave them where a technician should have written a value, so all these machines have the same one. The
+//! values come from public inventories: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs,
 //! FreeBSD's `rc.d/hostid`, Dell OpenManage's common MAC addresses, and reports of lshw and dmidecode. Most of them
 //! follow from a few rules, so that others of their kind are known too.
 
-/// Words of which the texts consist that stand for a value, such as "To be filled by O.E.M." or "Enter Serial Number".
+/// Words that make up placeholders, such as "To be filled by O.E.M." or "Enter Serial Number".
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "all", "applicable", "asset", "assigned", "atn", "available", "bad", "base", "be", "blank", "board", "bsn", "by",
@@ -20,10 +20,10 @@ const WORDS: &[&str] = &[
     "uninitialized", "unknow", "unknown", "unset", "unspecified", "unused", "used", "uuid", "value", "vendor",
     "version", "write", "your", "zero",
 ];
-/// The longest text that may stand for a value, in letters and digits.
+/// The longest text that may be a placeholder, in letters and digits.
 const MAX_MARKS: usize = 64;
 
-/// Serial numbers of many machines that follow from no rule: letters and digits, in lower case.
+/// Serial numbers of many machines that no rule covers: letters and digits, in lower case.
 const SERIALS: &[&str] = &[
     "123456789000",
     "5ekpm18320000397",
@@ -37,7 +37,7 @@ const SERIALS: &[&str] = &[
     "vmware",
 ];
 
-/// UUIDs of many machines that follow from no rule, and those that documents have as examples.
+/// UUIDs of many machines that no rule covers, and examples from documents.
 const UUIDS: &[&str] = &[
     "01234567891011121314151617181920",
     "02000300040005000006000700080009",
@@ -57,8 +57,8 @@ const UUIDS: &[&str] = &[
     "dc698397fa544cf282c8b1b5307a6a7f",
 ];
 
-/// MAC addresses of many machines that follow from no rule: of adapters in software, and of cards that all have the one
-/// of their model.
+/// MAC addresses of many machines that no rule covers: software adapters, and cards of a model that all have the same
+/// address.
 const MACS: &[&str] = &[
     "00:01:02:7d:9b:1c",
     "00:05:9a:3c:78:00",
@@ -95,9 +95,9 @@ const MACS: &[&str] = &[
     "de:ad:de:ad:de:ad",
     "e2:e6:16:20:0a:35",
 ];
-/// Beginnings of MAC addresses that are given out again on each host: virtual routers (RFC 9568, section 7.3, and
-/// HSRP), what VirtualBox and VMware give the host itself, and Docker the first containers of each host; and of
-/// addresses that somebody made up.
+/// Beginnings of MAC addresses that are used again on each host: of virtual routers (RFC 9568, section 7.3, and HSRP),
+/// of the host's own adapters in VirtualBox and VMware, and of the first containers in Docker; and of made-up
+/// addresses.
 const MAC_BEGINNINGS: &[&str] = &[
     "00:00:5e:00:01:",
     "00:00:5e:00:02:",
@@ -110,14 +110,14 @@ const MAC_BEGINNINGS: &[&str] = &[
     "ca:fe:ba:be:",
     "00:de:ad:be:ef:",
 ];
-/// Ends of MAC addresses of adapters in software (" RAS" in ASCII), and of cards that nobody gave one.
+/// Ends of MAC addresses of software adapters (" RAS" in ASCII), and of cards that were not given an address.
 const MAC_ENDS: &[&str] = &[":20:52:41:53", ":00:00:00", ":ff:ff:ff"];
 
-/// How addresses begin that people give to virtual machines by hand, counting from zero.
+/// Beginnings of addresses that people give to virtual machines by hand, counting from zero.
 const GIVEN: &str = "52:54:00:";
 
-/// Whether a text stands in the place of a value, or is none: words about values, one character again and again, or
-/// characters in the order of counting. Case, spacing and punctuation do not matter.
+/// Whether a text is a placeholder or empty: words about values, one repeated character, or characters in counting
+/// order. Case, spacing and punctuation do not matter.
 pub(super) fn is_text(text: &str) -> bool {
     let marks: String = text.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect();
     let marks = marks.strip_prefix("0x").unwrap_or(&marks);
@@ -137,7 +137,7 @@ pub(super) fn is_text(text: &str) -> bool {
     is_repeated(marks) || is_run(marks) || marks == "na" || parts.iter().enumerate().all(is_filler)
 }
 
-/// Whether a serial number that is a text of its own is that of many machines.
+/// Whether a serial number that is not a placeholder still belongs to many machines.
 pub(super) fn is_serial(text: &str) -> bool {
     let marks: String = text.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect();
     SERIALS.contains(&marks.as_str())
@@ -170,35 +170,35 @@ fn is_shared_uuid(bytes: &[u8]) -> bool {
         || is_of_mac(bytes)
 }
 
-/// Whether it is a blank and a MAC address that many cards have, as firmware of Supermicro makes it.
+/// Whether it is filler and a MAC address that many cards have, as in UUIDs from Supermicro's firmware.
 fn is_of_mac(bytes: &[u8]) -> bool {
     let Some((blank, mac)) = bytes.split_at_checked(10) else { return false };
     let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
     is_even(blank) && is_mac(&mac.join(":"))
 }
 
-/// Whether a Dell derived its UUID from no service tag. It is "DELL" and the seven characters of the tag, of which one
-/// has another bit.
+/// Whether a Dell derived its UUID from a missing service tag. The UUID is "DELL" and the seven characters of the tag,
+/// one of them with an additional bit.
 fn is_blank_dell(bytes: &[u8]) -> bool {
     let at = |place: usize| bytes.get(place).map_or(' ', |byte| char::from(byte & 0x7F));
     let tag: String = [5, 6, 9, 10, 13, 14, 15].map(at).iter().filter(|c| c.is_ascii_graphic()).collect();
     bytes.starts_with(&[0x4C, 0x4C, 0x45, 0x44]) && is_text(&tag)
 }
 
-/// Whether a MAC address, in lower case with colons, is that of many cards or of none. A group's is none (IEEE 802,
-/// section 8.2.2).
+/// Whether a MAC address, in lower case with colons, belongs to many cards or to none. Group addresses belong to none
+/// (IEEE 802, section 8.2.2).
 pub(super) fn is_mac(mac: &str) -> bool {
     let bytes: Vec<u8> = mac.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes.first().is_some_and(|first| first & 1 == 1)
         || is_even(&bytes)
-        // The first byte says only whose the address is.
+        // The first byte only shows who assigned the address.
         || !mac.starts_with(GIVEN) && bytes.get(1..).is_some_and(is_even)
         || MACS.contains(&mac)
         || MAC_BEGINNINGS.iter().any(|beginning| mac.starts_with(beginning))
         || !mac.starts_with(GIVEN) && MAC_ENDS.iter().any(|end| mac.ends_with(end))
 }
 
-/// Whether each byte differs from the one before by the same: 11:11:11, 00:01:02, 00:11:22, ff:ee:dd.
+/// Whether each byte differs from the previous one by the same amount: 11:11:11, 00:01:02, 00:11:22, ff:ee:dd.
 fn is_even(bytes: &[u8]) -> bool {
     let mut steps = bytes.iter().zip(bytes.iter().skip(1)).map(|(a, b)| b.wrapping_sub(*a));
     let first = steps.next();
@@ -218,7 +218,7 @@ fn parts(marks: &str) -> Vec<&str> {
     parts
 }
 
-/// Whether letters are words of [`WORDS`] in a row. Three times the same letter or more is a word.
+/// Whether letters are words of [`WORDS`] in a row. Three or more of the same letter count as a word.
 fn is_made_of_words(letters: &str) -> bool {
     let is_rest = |rest: &str| rest.is_empty() || is_made_of_words(rest);
     let after_blank = letters.chars().next().map_or("", |first| letters.trim_start_matches(first));
@@ -226,7 +226,7 @@ fn is_made_of_words(letters: &str) -> bool {
     WORDS.iter().any(|word| letters.strip_prefix(word).is_some_and(is_rest)) || has_blank && is_rest(after_blank)
 }
 
-/// Whether it is one character again and again, or nothing.
+/// Whether it is one repeated character, or empty.
 fn is_repeated(marks: &str) -> bool {
     let mut marks = marks.chars();
     let first = marks.next();

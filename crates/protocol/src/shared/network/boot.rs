@@ -1,4 +1,4 @@
-//! The network of a boot image: what of a network it can have.
+//! The network of a boot image: the parts of a network configuration that it supports.
 
 use super::problems::judge;
 use super::{Interface, Network};

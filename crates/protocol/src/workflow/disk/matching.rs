@@ -1,4 +1,5 @@
-//! Whether hints select a disk, as far as its own properties go. Whether it may be touched at all is for the machine.
+//! Whether hints select a disk, judged by its own properties. The machine decides whether the disk may be touched at
+//! all.
 
 use super::{BY_PATH, DiskHints, is_of_one_disk};
 use crate::shared::identity::serial_number;

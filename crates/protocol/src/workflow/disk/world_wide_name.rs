@@ -1,12 +1,12 @@
 //! World Wide Names of disks, as sysfs shows them.
 
-/// Whether a name is one that a maker gives to one disk alone: of IEEE, with the maker's number in it (SPC-4, 7.8.6.5
-/// and 7.8.6.6; NVM Express Base Specification 2.0, 4.5.1). Not a name that is assigned locally (NAA 3), nor one of the
-/// vendor's own making (`t10.`, `nvme.`): targets in software give those to all their volumes. Nor one that was never
-/// written.
+/// Whether a maker gives this name to a single disk: an IEEE name with the maker's number in it (SPC-4, 7.8.6.5 and
+/// 7.8.6.6; NVM Express Base Specification 2.0, 4.5.1). Locally assigned names (NAA 3) and vendor-specific ones
+/// (`t10.`, `nvme.`) do not count, because software targets give them to all their volumes. Names that were never
+/// written do not count either.
 pub fn is_of_one_disk(name: &str) -> bool {
     let Some((kind, digits)) = name.split_once('.') else { return false };
-    // The maker's number, and what the maker makes of the rest.
+    // The maker's number, and the rest, which the maker chooses.
     let parts = match (kind, digits.len(), digits.as_bytes().first()) {
         ("naa", 16, Some(b'2')) => [digits.get(4..10), digits.get(10..)],
         ("naa", 16, Some(b'5')) | ("naa", 32, Some(b'6')) => [digits.get(1..7), digits.get(7..)],
@@ -16,7 +16,7 @@ pub fn is_of_one_disk(name: &str) -> bool {
         _ => return false,
     };
     let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || kind == "uuid" && byte == b'-');
-    // Where nothing was written there is one digit all along.
+    // A part that was never written repeats one digit.
     let is_given = |part: &str| {
         let mut digits = part.bytes().filter(|byte| *byte != b'-');
         let first = digits.next();

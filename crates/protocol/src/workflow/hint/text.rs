@@ -120,7 +120,7 @@ impl fmt::Display for TextHint {
 impl utoipa::PartialSchema for TextHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
-        // After an operator, and without one, there is something that can be seen. A sign alone is no operator.
+        // After an operator, and without one, there is something that can be seen. A sign alone is not an operator.
         let visible = crate::shared::given::VISIBLE;
         let first = visible.replace(']', "=!<>");
         let operator = format!(r"s(==|[!<>]=|[<>])(\s+{visible}|{first}])|<(in|all-in|or)>\s*{visible}");
