@@ -79,12 +79,32 @@ fn check(make: fn() -> Vec<u8>, changes: &[Change]) {
     for (name, change, expect) in changes {
         let mut image = make();
         change(&mut image);
-        let found = match whole(&image) {
-            Ok(table) => table.remarks.join("; "),
-            Err(fault) => fault.to_string(),
-        };
-        assert!(found.starts_with(expect) && expect.is_empty() == found.is_empty(), "{name}: {found}");
+        check_image(name, &image, expect);
     }
+}
+
+/// Other bytes at a place of a GPT, with the checksums that they need.
+#[track_caller]
+fn check_sealed(changes: &[(&str, usize, &[u8], &str)]) {
+    for (name, at, bytes, expect) in changes {
+        let mut image = gpt(512);
+        image[*at..*at + bytes.len()].copy_from_slice(bytes);
+        if *at < 1024 {
+            seal_header(&mut image, 512)
+        } else {
+            seal(&mut image, 512)
+        }
+        check_image(name, &image, expect);
+    }
+}
+
+#[track_caller]
+fn check_image(name: &str, image: &[u8], expect: &str) {
+    let found = match whole(image) {
+        Ok(table) => table.remarks.join("; "),
+        Err(fault) => fault.to_string(),
+    };
+    assert!(found.starts_with(expect) && expect.is_empty() == found.is_empty(), "{name}: {found}");
 }
 
 /// A file system on the whole disk, which left the backup of a former GPT.

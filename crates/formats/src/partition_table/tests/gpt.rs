@@ -61,119 +61,7 @@ fn a_gpt_that_linux_would_ignore_is_damaged() {
                 },
                 "the header of its GPT is damaged: its checksum is wrong; its backup at the end of the image is not",
             ),
-            (
-                "own block",
-                |image| {
-                    image[536] = 2;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: it is in block 1, but made for block 2",
-            ),
-            (
-                "too short",
-                |image| {
-                    image[524] = 80;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: it cannot have 80 bytes",
-            ),
             ("too long", |image| image[526] = 1, "the header of its GPT is damaged: it cannot have 65628 bytes"),
-            (
-                "longer",
-                |image| {
-                    image[524] = 200;
-                    seal_header(image, 512);
-                },
-                "",
-            ),
-            (
-                "entry size",
-                |image| {
-                    image[596] = 100;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: its entries cannot have 100 bytes",
-            ),
-            (
-                "too many entries",
-                |image| {
-                    image[595] = 1;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: it cannot have 16777344 entries",
-            ),
-            (
-                "no entries",
-                |image| {
-                    image[592] = 0;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: it cannot have 0 entries",
-            ),
-            (
-                "entries over the header",
-                |image| {
-                    image[584] = 1;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: its entries cannot be in block 1",
-            ),
-            (
-                "entries after the image",
-                |image| {
-                    image[591] = 1;
-                    seal_header(image, 512);
-                },
-                "the entries of its GPT lie ",
-            ),
-            (
-                "no room",
-                |image| {
-                    image[559] = 1;
-                    seal_header(image, 512);
-                },
-                "the header of its GPT is damaged: it has no blocks",
-            ),
-            (
-                "backwards",
-                |image| {
-                    image[1024 + 34] = 0xFF;
-                    seal(image, 512);
-                },
-                "partition 1 (a) of its GPT ends before it begins",
-            ),
-            (
-                "an end beyond 2^64 bytes",
-                |image| {
-                    image[1024 + 47] = 0x7F;
-                    seal(image, 512);
-                },
-                "partition 1 (a) of its GPT ends after any disk",
-            ),
-            (
-                "larger entries",
-                |image| {
-                    image[596..598].copy_from_slice(&[0, 1]);
-                    seal_header(image, 512);
-                },
-                "the entries of its GPT have 256 bytes, and Linux reads only those of 128; create the image again",
-            ),
-            (
-                "a partition over the header",
-                |image| {
-                    image[1024 + 32..][..8].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
-                    seal(image, 512);
-                },
-                "partition 1 (a) of its GPT lies over the table itself",
-            ),
-            (
-                "a partition over the entries",
-                |image| {
-                    image[1024 + 32..][..8].copy_from_slice(&[33, 0, 0, 0, 0, 0, 0, 0]);
-                    seal(image, 512);
-                },
-                "partition 1 (a) of its GPT lies over the table itself",
-            ),
             (
                 "another type in the protective record",
                 |image| image[450] = 0x83,
@@ -205,6 +93,27 @@ fn a_gpt_that_linux_would_ignore_is_damaged() {
             ),
         ],
     );
+    check_sealed(&[
+        ("own block", 536, &[2], "the header of its GPT is damaged: it is in block 1, but made for block 2"),
+        ("too short", 524, &[80], "the header of its GPT is damaged: it cannot have 80 bytes"),
+        ("longer", 524, &[200], ""),
+        ("entry size", 596, &[100], "the header of its GPT is damaged: its entries cannot have 100 bytes"),
+        ("too many entries", 595, &[1], "the header of its GPT is damaged: it cannot have 16777344 entries"),
+        ("no entries", 592, &[0], "the header of its GPT is damaged: it cannot have 0 entries"),
+        ("entries over the header", 584, &[1], "the header of its GPT is damaged: its entries cannot be in block 1"),
+        ("entries after the image", 591, &[1], "the entries of its GPT lie "),
+        ("no room", 559, &[1], "the header of its GPT is damaged: it has no blocks"),
+        ("backwards", 1024 + 34, &[0xFF], "partition 1 (a) of its GPT ends before it begins"),
+        ("an end beyond 2^64 bytes", 1024 + 47, &[0x7F], "partition 1 (a) of its GPT ends after any disk"),
+        (
+            "larger entries",
+            596,
+            &[0, 1],
+            "the entries of its GPT have 256 bytes, and Linux reads only those of 128; create the image again",
+        ),
+        ("a partition over the header", 1024 + 32, &[1, 0], "partition 1 (a) of its GPT lies over the table itself"),
+        ("a partition over the entries", 1024 + 32, &[33, 0], "partition 1 (a) of its GPT lies over the table itself"),
+    ]);
 }
 
 #[test]
@@ -267,107 +176,42 @@ fn a_gpt_that_linux_reads_is_used_and_what_is_odd_is_told() {
         &[
             ("backup header", |image| image[LAST + 16] ^= 1, "the backup of its GPT is damaged"),
             ("backup entries", |image| image[LAST - 512] ^= 1, "the backup of its GPT is damaged"),
-            (
-                "another backup",
-                |image| {
-                    image[1024 + 16] ^= 1;
-                    seal(image, 512);
-                },
-                "the backup of its GPT differs",
-            ),
             ("no backup", |image| image[LAST..].fill(0), "the backup of its GPT is missing"),
-            (
-                "backup beyond any disk",
-                |image| {
-                    image[551] = 0xFF;
-                    seal_header(image, 512);
-                },
-                "the backup of its GPT is missing",
-            ),
             ("partitions are cut off", |image| image.truncate(5 << 20), ""),
-            (
-                "overlap",
-                |image| {
-                    image[1024 + 128 + 33] = 8;
-                    seal(image, 512);
-                },
-                "partitions 1 and 2 overlap",
-            ),
-            (
-                "before the usable blocks",
-                |image| {
-                    image[1024 + 33] = 0;
-                    seal(image, 512);
-                },
-                "partition 1 (a) is not within",
-            ),
-            (
-                "revision",
-                |image| {
-                    image[522] = 2;
-                    seal_header(image, 512);
-                },
-                "its header has revision 2.0",
-            ),
             ("hybrid", |image| record(image, 1, 0x0C, 2048, 6144), ""),
             (
                 "a hybrid record beyond the disk",
                 |image| record(image, 1, 0x0C, 2048, 614_400),
                 "record 2 of its hybrid MBR matches no partition of its GPT",
             ),
-            (
-                "no partitions",
-                |image| {
-                    image[1024..2048].fill(0);
-                    seal(image, 512);
-                },
-                "the backup of its GPT differs from it; it has no partitions",
-            ),
-            (
-                "the same GUID twice",
-                |image| {
-                    image[1024 + 128 + 16..][..16].fill(1);
-                    seal(image, 512);
-                },
-                "partitions 1 and 2 have the same GUID",
-            ),
-            (
-                "usable blocks among the entries",
-                |image| {
-                    image[552] = 33;
-                    seal_header(image, 512);
-                },
-                "its area for partitions begins before its entries end",
-            ),
-            (
-                "a partition over the backup",
-                |image| {
-                    image[1024 + 128 + 40..][..2].copy_from_slice(&[0xFF, 0x3F]);
-                    seal(image, 512);
-                },
-                "partition 2 (b) is not within the area for partitions, so UEFI firmware ignores it; partition 2 (b) \
-                 lies over the backup of its GPT; the backup of its GPT differs",
-            ),
-            (
-                "the header is its own backup",
-                |image| {
-                    image[544..552].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
-                    seal_header(image, 512);
-                },
-                "the backup of its GPT is missing",
-            ),
-            (
-                "a file system over all of it, as in images for optical discs",
-                |image| {
-                    image[1024 + 32..][..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 7, 0, 0, 0, 0, 0, 0]);
-                    seal(image, 512);
-                },
-                "partition 1 (a) is not within",
-            ),
             ("a file system where the table was", |image| ext4_over_the_table(image), ""),
             ("no size in the protective record", |image| image[458..462].fill(0), ""),
         ],
     );
+    check_sealed(&[
+        ("another backup", 1024 + 16, &[0], "the backup of its GPT differs"),
+        ("no partitions", 1024, &[0; 1024], "the backup of its GPT differs from it; it has no partitions"),
+        ("the same GUID twice", 1024 + 128 + 16, &[1; 16], "partitions 1 and 2 have the same GUID"),
+        ("backup beyond any disk", 551, &[0xFF], "the backup of its GPT is missing"),
+        ("overlap", 1024 + 128 + 33, &[8], "partitions 1 and 2 overlap"),
+        ("before the usable blocks", 1024 + 33, &[0], "partition 1 (a) is not within"),
+        ("revision", 522, &[2], "its header has revision 2.0"),
+        ("usable blocks among the entries", 552, &[33], "its area for partitions begins before its entries end"),
+        (
+            "a partition over the backup",
+            1024 + 128 + 40,
+            &[0xFF, 0x3F],
+            "partition 2 (b) is not within the area for partitions, so UEFI firmware ignores it; partition 2 (b) \
+                 lies over the backup of its GPT; the backup of its GPT differs",
+        ),
+        ("the header is its own backup", 544, &[1, 0, 0, 0, 0, 0, 0, 0], "the backup of its GPT is missing"),
+        (
+            "a file system over all of it, as in images for optical discs",
+            1024 + 32,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 7, 0, 0, 0, 0, 0, 0],
+            "partition 1 (a) is not within",
+        ),
+    ]);
     let mut other_size = gpt(512);
     other_size[460] = 1;
     assert_eq!(whole(&other_size).unwrap().remarks, [""; 0]);
