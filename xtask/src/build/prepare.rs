@@ -31,168 +31,77 @@ pub struct Part {
     kept: u64,
 }
 
+/// A part by its name, its host packages, its folder with the number of entries, and its seconds to build, megabytes to
+/// download and megabytes kept.
+const fn part(
+    name: &'static str,
+    packages: &'static [&'static [&'static str]],
+    (folder, entries): (&'static str, usize),
+    [seconds, download, kept]: [u64; 3],
+) -> Part {
+    Part { name, packages, folder, entries, seconds, download, kept }
+}
+
 /// The static binary: crates, zig, std.
-pub const BINARY: Part = Part {
-    name: "the static binary",
-    packages: &[packages::PYTHON],
-    folder: "binary",
-    entries: 1,
-    seconds: 300,
-    download: 150,
-    kept: 900,
-};
+pub const BINARY: Part = part("the static binary", &[packages::PYTHON], ("binary", 1), [300, 150, 900]);
 /// The static binary for arm64, if the x86-64 one exists.
-pub const BINARY_ARM64: Part = Part {
-    name: "the static binary for arm64",
-    packages: &[packages::PYTHON],
-    folder: "binary",
-    entries: 2,
-    seconds: 300,
-    download: 40,
-    kept: 700,
-};
+pub const BINARY_ARM64: Part = part("the static binary for arm64", &[packages::PYTHON], ("binary", 2), [300, 40, 700]);
 /// slipway-server for machines in QEMU.
-pub const SERVER: Part = Part {
-    name: "the server",
-    packages: &[packages::C_COMPILER],
-    folder: "target-host/debug/deps",
-    entries: 1,
-    seconds: 120,
-    download: 40,
-    kept: 900,
-};
+pub const SERVER: Part = part("the server", &[packages::C_COMPILER], ("target-host/debug/deps", 1), [120, 40, 900]);
 /// slipway-server for benchmarks.
-pub const RELEASE_SERVER: Part = Part { folder: "target-host/release/deps", seconds: 300, kept: 600, ..SERVER };
+pub const RELEASE_SERVER: Part =
+    part("the server", &[packages::C_COMPILER], ("target-host/release/deps", 1), [300, 40, 600]);
 /// slipway-server for a release, and the programs that make packages.
-pub const RELEASE: Part = Part {
-    name: "the server of the release",
-    packages: &[packages::C_COMPILER, packages::PACKAGES],
-    folder: "target-dist/release/deps",
-    entries: 1,
-    seconds: 600,
-    download: 40,
-    kept: 600,
-};
+pub const RELEASE: Part = part(
+    "the server of the release",
+    &[packages::C_COMPILER, packages::PACKAGES],
+    ("target-dist/release/deps", 1),
+    [600, 40, 600],
+);
 /// Kernel, programs and archive of the boot image.
-pub const BOOT_IMAGE: Part = Part {
-    name: "the boot image",
-    packages: &[packages::BOOT_IMAGE, packages::MKFS],
-    folder: "mkfs",
-    entries: 1,
-    seconds: 90,
-    download: 90,
-    kept: 400,
-};
+pub const BOOT_IMAGE: Part =
+    part("the boot image", &[packages::BOOT_IMAGE, packages::MKFS], ("mkfs", 1), [90, 90, 400]);
 /// Kernel, programs and archive of the boot image for arm64.
-pub const BOOT_IMAGE_ARM64: Part = Part {
-    name: "the boot image for arm64",
-    packages: &[packages::BOOT_IMAGE, packages::MKFS, packages::MKFS_ARM64],
-    folder: "mkfs",
-    entries: 2,
-    seconds: 120,
-    download: 120,
-    kept: 450,
-};
+pub const BOOT_IMAGE_ARM64: Part = part(
+    "the boot image for arm64",
+    &[packages::BOOT_IMAGE, packages::MKFS, packages::MKFS_ARM64],
+    ("mkfs", 2),
+    [120, 120, 450],
+);
 /// The Debian that the demo installs.
-pub const TARGET_IMAGE: Part = Part {
-    name: "a Debian to install",
-    packages: &[packages::TARGET_IMAGE],
-    folder: "target-image",
-    entries: 1,
-    seconds: 150,
-    download: 130,
-    kept: 170,
-};
+pub const TARGET_IMAGE: Part =
+    part("a Debian to install", &[packages::TARGET_IMAGE], ("target-image", 1), [150, 130, 170]);
 /// The six Debians that the tests install.
-pub const TARGET_IMAGES: Part = Part {
-    name: "six Debians to install",
-    packages: &[packages::TARGET_IMAGE, packages::TRANSLATION],
-    folder: "target-image",
-    entries: 6,
-    seconds: 1380,
-    download: 850,
-    kept: 1150,
-};
+pub const TARGET_IMAGES: Part = part(
+    "six Debians to install",
+    &[packages::TARGET_IMAGE, packages::TRANSLATION],
+    ("target-image", 6),
+    [1380, 850, 1150],
+);
 /// The program that builds web pages of the manual.
-pub const MANUAL: Part = Part {
-    name: "the program that builds the manual",
-    packages: &[packages::PYTHON],
-    folder: "python",
-    entries: 1,
-    seconds: 15,
-    download: 25,
-    kept: 140,
-};
+pub const MANUAL: Part = part("the program that builds the manual", &[packages::PYTHON], ("python", 1), [15, 25, 140]);
 /// The Debian that benchmarks write, with its compressed forms.
-pub const LARGE_IMAGE: Part = Part {
-    name: "the benchmark image",
-    packages: &[packages::TARGET_IMAGE, packages::BENCH],
-    folder: "large-image",
-    entries: 1,
-    seconds: 300,
-    download: 500,
-    kept: 3000,
-};
+pub const LARGE_IMAGE: Part =
+    part("the benchmark image", &[packages::TARGET_IMAGE, packages::BENCH], ("large-image", 1), [300, 500, 3000]);
 /// Machines in QEMU.
-pub const MACHINES: Part = Part {
-    name: "virtual machines",
-    packages: &[packages::QEMU, packages::PYTHON, packages::TARGET_IMAGE],
-    folder: "python",
-    entries: 2,
-    seconds: 30,
-    download: 20,
-    kept: 100,
-};
+pub const MACHINES: Part =
+    part("virtual machines", &[packages::QEMU, packages::PYTHON, packages::TARGET_IMAGE], ("python", 2), [30, 20, 100]);
 /// The test programs.
-pub const TEST_PROGRAMS: Part = Part {
-    name: "lints, manual and test programs",
-    packages: &[packages::PYTHON, packages::C_COMPILER, packages::TESTS],
-    folder: "target-host/debug/deps",
-    entries: 1,
-    seconds: 700,
-    download: 60,
-    kept: 5000,
-};
+pub const TEST_PROGRAMS: Part = part(
+    "lints, manual and test programs",
+    &[packages::PYTHON, packages::C_COMPILER, packages::TESTS],
+    ("target-host/debug/deps", 1),
+    [700, 60, 5000],
+);
 /// The servers and other tools that `bench stream` compares with.
-pub const BENCH: Part = Part {
-    name: "the tools to compare with",
-    packages: &[packages::BENCH],
-    folder: "",
-    entries: 0,
-    seconds: 0,
-    download: 0,
-    kept: 0,
-};
+pub const BENCH: Part = part("the tools to compare with", &[packages::BENCH], ("", 0), [0, 0, 0]);
 /// Other programs that benchmarks and power cut tests use.
-pub const TORTURE: Part = Part {
-    name: "the programs that check disks",
-    packages: &[packages::TORTURE],
-    folder: "",
-    entries: 0,
-    seconds: 0,
-    download: 0,
-    kept: 0,
-};
+pub const TORTURE: Part = part("the programs that check disks", &[packages::TORTURE], ("", 0), [0, 0, 0]);
 /// The smallest Debian, for the fresh machine of `cargo xtask fresh`.
-pub const FRESH_ROOT: Part = Part {
-    name: "the root of a fresh machine",
-    packages: &[packages::TARGET_IMAGE],
-    folder: "fresh-root",
-    entries: 1,
-    seconds: 40,
-    download: 130,
-    kept: 500,
-};
+pub const FRESH_ROOT: Part =
+    part("the root of a fresh machine", &[packages::TARGET_IMAGE], ("fresh-root", 1), [40, 130, 500]);
 /// The fuzz targets.
-pub const FUZZ: Part = Part {
-    name: "the fuzz targets",
-    packages: &[packages::FUZZ],
-    folder: "target-fuzz",
-    entries: 2,
-    seconds: 240,
-    download: 60,
-    kept: 1500,
-};
+pub const FUZZ: Part = part("the fuzz targets", &[packages::FUZZ], ("target-fuzz", 2), [240, 60, 1500]);
 
 /// Number of processors that the estimates assume.
 const CORES: usize = 2;
@@ -234,10 +143,7 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
         packages.extend(packages::DEBIAN_RUST);
     }
     let new: Vec<&Part> = parts.iter().filter(|part| !part.is_there()).collect();
-    let of_debian = match packages::is_debian() {
-        true => packages::megabytes_to_download(&packages)?,
-        false => 0,
-    };
+    let of_debian = if packages::is_debian() { packages::megabytes_to_download(&packages)? } else { 0 };
     let cache = cache::root()?;
     let cores = std::thread::available_parallelism().map_or(CORES, usize::from);
     let file = kept_time(command, itself)?;
