@@ -79,10 +79,10 @@ impl OperatorName {
     }
 }
 
-/// An operator, authenticated by a token.
-pub struct OperatorCaller;
+/// An operator, authenticated by a token, who uses the server's parts.
+pub struct Operator(pub Arc<App>);
 
-impl FromRequestParts<Arc<App>> for OperatorCaller {
+impl FromRequestParts<Arc<App>> for Operator {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -103,7 +103,10 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
             // Already set if a handler authenticates twice.
             let _ = name.set(operator.name);
         }
-        operator.ended.map_or(Ok(Self), |message| Err(unauthenticated(&message).into()))
+        match operator.ended {
+            None => Ok(Self(app.clone())),
+            Some(message) => Err(unauthenticated(&message).into()),
+        }
     }
 }
 

@@ -1,16 +1,12 @@
 //! Boot files for operators.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use slipway_media::Manifest;
 use slipway_protocol::{ErrorBody, MOST_CONFIG_BYTES};
 
-use crate::api::App;
 use crate::api::answer::ApiError;
-use crate::api::auth::OperatorCaller;
+use crate::api::auth::Operator;
 use crate::api::known_body::JsonBody;
 use crate::boot_files::make::NewMedia;
 
@@ -22,8 +18,7 @@ use crate::boot_files::make::NewMedia;
                                                     way, or another build is in progress."),
     (status = 413, body = ErrorBody)))]
 pub async fn make(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     JsonBody(new): JsonBody<NewMedia, MOST_CONFIG_BYTES>,
 ) -> Result<(StatusCode, Json<Manifest>), ApiError> {
     Ok((StatusCode::CREATED, Json(app.boot_files.make(&app.store, &app.data, new).await?)))
@@ -34,6 +29,6 @@ pub async fn make(
     (status = 200, body = Manifest), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "No boot files were made yet."),
     (status = 409, body = ErrorBody, description = "The server has no folder of boot files.")))]
-pub async fn newest(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Manifest>, ApiError> {
+pub async fn newest(Operator(app): Operator) -> Result<Json<Manifest>, ApiError> {
     Ok(Json(app.boot_files.newest().await?))
 }

@@ -11,7 +11,7 @@ use slipway_protocol::{Digest, ErrorBody, ErrorCode, NodeState};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
-use crate::api::auth::{NodeCaller, OperatorCaller};
+use crate::api::auth::{NodeCaller, Operator};
 use crate::api::files::{self, Served};
 use crate::base::error::Error;
 use crate::base::random::image_token_hash;
@@ -79,7 +79,7 @@ async fn is_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &m
     }
     // Checked before operators, because a token that is not an operator's counts as a guess.
     Ok(NodeCaller::from_request_parts(parts, app).await.is_ok()
-        || OperatorCaller::from_request_parts(parts, app).await.is_ok())
+        || Operator::from_request_parts(parts, app).await.is_ok())
 }
 
 /// Whether a run that has not ended gave this token to its machine, for this image.

@@ -1,8 +1,5 @@
 //! The operators' commands over HTTPS. `{node}` is an id, a name or a claim code.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -11,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
-use crate::api::auth::OperatorCaller;
+use crate::api::auth::Operator;
 use crate::api::known_body::{JsonBody, JsonChange};
 use crate::base::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
@@ -56,7 +53,7 @@ pub struct NewOperator {
 /// List the nodes.
 #[utoipa::path(get, path = "/v1/operator/nodes", security(("operator" = [])), responses(
     (status = 200, body = [NodeStatus]), (status = 401, body = ErrorBody)))]
-pub async fn nodes(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<NodeStatus>>, ApiError> {
+pub async fn nodes(Operator(app): Operator) -> Result<Dated<Vec<NodeStatus>>, ApiError> {
     Ok(Dated(status::all(&app.store).await?))
 }
 
@@ -65,8 +62,7 @@ pub async fn nodes(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dat
     (status = 201, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub async fn add_node(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     JsonBody(new): JsonBody<NewNode>,
 ) -> Result<(StatusCode, Dated<NodeStatus>), ApiError> {
     Ok((StatusCode::CREATED, Dated(operate::add_node(&app.store, new).await?)))
@@ -75,11 +71,7 @@ pub async fn add_node(
 /// Get a node.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn node(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(node): UrlPath<String>,
-) -> Result<Dated<NodeStatus>, ApiError> {
+pub async fn node(Operator(app): Operator, UrlPath(node): UrlPath<String>) -> Result<Dated<NodeStatus>, ApiError> {
     Ok(Dated(operate::show_node(&app.store, &node).await?))
 }
 
@@ -89,8 +81,7 @@ pub async fn node(
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn change_node(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
     JsonChange(change): JsonChange<NodeChange>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
@@ -116,8 +107,7 @@ pub struct Release {
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn release(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
     OperatorQuery(release): OperatorQuery<Release>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
@@ -129,8 +119,7 @@ pub async fn release(
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn decommission(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
     Ok(Dated(operate::decommission_node(&app.store, &node).await?))
@@ -140,11 +129,7 @@ pub async fn decommission(
 #[utoipa::path(delete, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The node is in service or has stored recovery keys.")))]
-pub async fn remove_node(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(node): UrlPath<String>,
-) -> Result<StatusCode, ApiError> {
+pub async fn remove_node(Operator(app): Operator, UrlPath(node): UrlPath<String>) -> Result<StatusCode, ApiError> {
     operate::remove_node(&app.store, &node).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -154,8 +139,7 @@ pub async fn remove_node(
     params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = [RunStatus]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn runs_of_node(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
 ) -> Result<Dated<Vec<RunStatus>>, ApiError> {
     Ok(Dated(operate::list_runs(&app.store, Some(&node)).await?))
@@ -167,8 +151,7 @@ pub async fn runs_of_node(
     responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn start_run(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
@@ -200,8 +183,7 @@ pub struct WhichLog {
     security(("operator" = [])), responses((status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn log(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
     OperatorQuery(which): OperatorQuery<WhichLog>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
@@ -215,8 +197,7 @@ pub async fn log(
     responses((status = 200, body = NodeAttestation), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody, description = "There is no such node, or its machine has not proved a TPM.")))]
 pub async fn attestation(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
 ) -> Result<Dated<NodeAttestation>, ApiError> {
     Ok(Dated(operate::node_attestation(&app.store, &node).await?))
@@ -228,8 +209,7 @@ pub async fn attestation(
     responses((status = 200, body = MetadataUrl), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody, description = "There is no such node, or its newest run has no metadata.")))]
 pub async fn metadata_url(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
 ) -> Result<Dated<MetadataUrl>, ApiError> {
     Ok(Dated(operate::metadata_url(&app.store, &app.signer, &node).await?))
@@ -238,7 +218,7 @@ pub async fn metadata_url(
 /// List all runs, oldest first, without external steps and boot reports.
 #[utoipa::path(get, path = "/v1/operator/runs", security(("operator" = [])), responses(
     (status = 200, body = [RunStatus]), (status = 401, body = ErrorBody)))]
-pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<RunStatus>>, ApiError> {
+pub async fn all_runs(Operator(app): Operator) -> Result<Dated<Vec<RunStatus>>, ApiError> {
     Ok(Dated(operate::list_runs(&app.store, None).await?))
 }
 
@@ -248,11 +228,7 @@ pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<
     security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The run is over, or the node has no run.")))]
-pub async fn cancel_run(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(run): UrlPath<String>,
-) -> Result<Dated<RunStatus>, ApiError> {
+pub async fn cancel_run(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Dated<RunStatus>, ApiError> {
     Ok(Dated(operate::cancel_run(&app.store, &run).await?))
 }
 
@@ -261,22 +237,14 @@ pub async fn cancel_run(
     security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The run does not wait to be confirmed.")))]
-pub async fn confirm_run(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(run): UrlPath<String>,
-) -> Result<Dated<RunStatus>, ApiError> {
+pub async fn confirm_run(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Dated<RunStatus>, ApiError> {
     Ok(Dated(operate::confirm_run(&app.store, &run).await?))
 }
 
 /// Get a run.
 #[utoipa::path(get, path = "/v1/operator/runs/{run}", params(("run" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn run(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(run): UrlPath<String>,
-) -> Result<Dated<RunStatus>, ApiError> {
+pub async fn run(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Dated<RunStatus>, ApiError> {
     let run = known_run(&app, &run).await?;
     Ok(Dated(status::with_reports(&mut *app.store.read().await?, run).await?))
 }
@@ -285,11 +253,7 @@ pub async fn run(
 #[utoipa::path(get, path = "/v1/operator/runs/{run}/events", params(("run" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = [Event]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn events(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(run): UrlPath<String>,
-) -> Result<Dated<Vec<Event>>, ApiError> {
+pub async fn events(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Dated<Vec<Event>>, ApiError> {
     let run = known_run(&app, &run).await?;
     Ok(Dated(event_store::of_run(&mut *app.store.read().await?, &run.id).await?))
 }
@@ -302,7 +266,7 @@ async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
 /// List the images.
 #[utoipa::path(get, path = "/v1/operator/images", security(("operator" = [])), responses(
     (status = 200, body = [ImageStatus]), (status = 401, body = ErrorBody)))]
-pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<ImageStatus>>, ApiError> {
+pub async fn images(Operator(app): Operator) -> Result<Dated<Vec<ImageStatus>>, ApiError> {
     Ok(Dated(stored::list(&app.store, &mut *app.store.read().await?).await?))
 }
 
@@ -312,11 +276,7 @@ pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Da
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "An operating system or an unfinished run uses it.")))]
-pub async fn remove_image(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(image): UrlPath<String>,
-) -> Result<StatusCode, ApiError> {
+pub async fn remove_image(Operator(app): Operator, UrlPath(image): UrlPath<String>) -> Result<StatusCode, ApiError> {
     operate::remove_image(&app.store, &app.data, &image).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -324,7 +284,7 @@ pub async fn remove_image(
 /// List the operating systems.
 #[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
     (status = 200, body = [SystemStatus]), (status = 401, body = ErrorBody)))]
-pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<SystemStatus>>, ApiError> {
+pub async fn systems(Operator(app): Operator) -> Result<Dated<Vec<SystemStatus>>, ApiError> {
     Ok(Dated(stored::systems(&app.store, &mut *app.store.read().await?).await?))
 }
 
@@ -333,8 +293,7 @@ pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<D
     (status = 201, body = System), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "There is no such image.")))]
 pub async fn add_system(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     JsonBody(system): JsonBody<System>,
 ) -> Result<(StatusCode, Dated<System>), ApiError> {
     Ok((StatusCode::CREATED, Dated(operate::add_system(&app.store, system).await?)))
@@ -345,8 +304,7 @@ pub async fn add_system(
     (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "There is no such node.")))]
 pub async fn add_token(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     JsonBody(new): JsonBody<NewToken>,
 ) -> Result<(StatusCode, Dated<IssuedToken>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
@@ -356,11 +314,7 @@ pub async fn add_token(
 /// Remove an operating system. Runs that were started from it continue.
 #[utoipa::path(delete, path = "/v1/operator/os/{name}", params(("name" = String, Path)), security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn remove_system(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(name): UrlPath<String>,
-) -> Result<StatusCode, ApiError> {
+pub async fn remove_system(Operator(app): Operator, UrlPath(name): UrlPath<String>) -> Result<StatusCode, ApiError> {
     operate::remove_system(&app.store, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -368,7 +322,7 @@ pub async fn remove_system(
 /// List the bootstrap tokens, oldest first.
 #[utoipa::path(get, path = "/v1/operator/tokens", security(("operator" = [])), responses(
     (status = 200, body = [TokenStatus]), (status = 401, body = ErrorBody)))]
-pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<TokenStatus>>, ApiError> {
+pub async fn tokens(Operator(app): Operator) -> Result<Dated<Vec<TokenStatus>>, ApiError> {
     Ok(Dated(operate::list_tokens(&app.store).await?))
 }
 
@@ -377,11 +331,7 @@ pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Da
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "A machine has used the token.")))]
-pub async fn revoke_token(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
-    UrlPath(token): UrlPath<String>,
-) -> Result<StatusCode, ApiError> {
+pub async fn revoke_token(Operator(app): Operator, UrlPath(token): UrlPath<String>) -> Result<StatusCode, ApiError> {
     operate::revoke_token(&app.store, &token).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -389,7 +339,7 @@ pub async fn revoke_token(
 /// List the operators and until when their tokens work, by name. The tokens are not in the list.
 #[utoipa::path(get, path = "/v1/operator/operators", security(("operator" = [])), responses(
     (status = 200, body = [OperatorStatus]), (status = 401, body = ErrorBody)))]
-pub async fn operators(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Dated<Vec<OperatorStatus>>, ApiError> {
+pub async fn operators(Operator(app): Operator) -> Result<Dated<Vec<OperatorStatus>>, ApiError> {
     Ok(Dated(operate::list_operators(&app.store).await?))
 }
 
@@ -398,8 +348,7 @@ pub async fn operators(_: OperatorCaller, State(app): State<Arc<App>>) -> Result
     responses((status = 201, body = IssuedOperator), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "There is an operator of this name.")))]
 pub async fn add_operator(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     JsonBody(new): JsonBody<NewOperator>,
 ) -> Result<(StatusCode, Dated<IssuedOperator>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
@@ -412,8 +361,7 @@ pub async fn add_operator(
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn remove_operator(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(operator): UrlPath<String>,
 ) -> Result<StatusCode, ApiError> {
     operate::remove_operator(&app.store, &app.data, &operator).await?;
@@ -437,8 +385,7 @@ pub struct Rotation {
     responses((status = 200, body = IssuedOperator), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody)))]
 pub async fn rotate_operator(
-    _: OperatorCaller,
-    State(app): State<Arc<App>>,
+    Operator(app): Operator,
     UrlPath(operator): UrlPath<String>,
     OperatorQuery(rotation): OperatorQuery<Rotation>,
 ) -> Result<Dated<IssuedOperator>, ApiError> {
