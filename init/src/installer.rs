@@ -87,7 +87,7 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
 async fn load_rare_drivers(config: &Config) -> usize {
     let places = Places::of_boot_image(Path::new(STATE));
     let began = Instant::now();
-    // The image's own drivers come first. Where they serve all devices, nobody waits for the last of them.
+    // The image's own drivers come first. Once they serve all devices, the remaining ones are not waited for.
     while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DRIVERS_LIMIT && places.lack_drivers() {
         sleep(Duration::from_millis(100)).await;
     }

@@ -54,7 +54,7 @@ const METRIC_OTHERS: u32 = 1000;
 struct Network {
     netlink: Handle,
     server: Server,
-    /// What DHCP servers are told.
+    /// The host name sent to DHCP servers.
     hostname: Option<String>,
     /// IPv6 name servers, by interface.
     advertised: NameServers,

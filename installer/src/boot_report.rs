@@ -187,7 +187,7 @@ impl Reporter<'_> {
         system_state
     }
 
-    /// Waits for the server's first answer and returns what it knows of this boot. `None` if it expects no reports.
+    /// Waits for the server's first answer and returns what it knows about this boot. `None` if it expects no reports.
     async fn first_contact(&self) -> Option<BootKnown> {
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
         loop {

@@ -41,14 +41,15 @@ pub struct Config {
     pub ca: String,
     /// What the machine must have before it sends anything to the server.
     pub require: Proof,
-    /// The HTTP proxy to the server and to images. None is that of the environment, in which PID 1 names none.
+    /// The HTTP proxy to the server and to images. `None` means the proxy in the environment, but PID 1 sets none
+    /// there.
     pub proxy: Option<Proxy>,
-    /// What may differ from machine to machine. The proxy's keys are among it too.
+    /// Settings that may differ from machine to machine, including the proxy's.
     pub machine: MachineSettings,
 }
 
 impl Config {
-    /// Where a server is and how to recognise it, and nothing else.
+    /// A configuration with only the server's URL and CA.
     pub fn new(server: Url, ca: String) -> Self {
         Self { server, ca, require: Proof::default(), proxy: None, machine: MachineSettings::default() }
     }
@@ -95,7 +96,7 @@ pub enum ConfigError {
     #[error("{key} from {place} has no value: leave the key out, or give it one")]
     NoValue { key: String, place: String },
     /// One source gives a key two values.
-    #[error("{key} is there twice in {place}, with two values: leave one of them out")]
+    #[error("{key} is given twice in {place}, with different values: leave one of them out")]
     Twice { key: String, place: String },
     /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
@@ -219,7 +220,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
                 continue;
             }
             let is_signed = source.place == BAKED || source.place == LOADER;
-            // The loader's server is good for nothing without a signed CA, and nobody may ask for less proof.
+            // The loader's server is useless without a signed CA, and nobody may ask for less proof.
             let why_ignored = match (is_locked_down, is_attested) {
                 _ if is_signed || of_machine.contains(key) => None,
                 (true, _) => Some("Secure Boot is on, so only what is signed says it"),
@@ -252,7 +253,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         return Err(ConfigError::NoToken { place: (*place).to_owned() });
     }
     if let (None, Some((place, _))) = (&settings.machine.proxy, found.get("no_proxy")) {
-        warnings.push(format!("{place} sets \"no_proxy\", which means nothing without \"proxy\""));
+        warnings.push(format!("{place} sets \"no_proxy\", which has no effect without \"proxy\""));
         settings.machine.no_proxy = None;
     }
     let wrong = |key: &str, value, wrong| {
@@ -267,7 +268,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
     Ok((Config { server, ca, require, proxy: machine.proxy(), machine }, warnings))
 }
 
-/// The settings of these keys, each of which has its place and its value.
+/// The settings from these keys. The map has the place and the value of each key.
 fn read(found: &BTreeMap<&str, (&str, &str)>) -> Result<BootSettings, ConfigError> {
     // One by one, because the error does not say which it is about.
     for (key, (place, value)) in found {

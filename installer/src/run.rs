@@ -167,7 +167,7 @@ impl Runner {
                 Err(_) => {
                     cancel.set();
                     let limit = duration::words(FORESEE_LIMIT);
-                    warn!("checking all steps took longer than {limit}; each step checks for itself");
+                    warn!("checking all steps took longer than {limit}; each step is checked when it starts");
                     return None;
                 }
             },

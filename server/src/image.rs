@@ -67,7 +67,7 @@ struct Raw {
     size: u64,
     /// SHA-256; none for qcow2, whose blocks are in another order.
     digest: Option<Digest>,
-    /// What the operator should know of its partition table.
+    /// What the operator should know about its partition table.
     warnings: Vec<String>,
     /// What it is made for.
     made_for: MadeFor,

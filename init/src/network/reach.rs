@@ -102,7 +102,7 @@ impl Network {
         } else {
             format!("at {}", lease.name_servers.join(", "))
         };
-        let found = found.with_context(|| format!("looking up {host}, on the way to {}, {asked}", self.server))?;
+        let found = found.with_context(|| format!("looking up {host}, to reach {}, {asked}", self.server))?;
         Ok(found.collect())
     }
 

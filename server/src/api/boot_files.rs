@@ -10,7 +10,7 @@ use crate::api::auth::Operator;
 use crate::api::known_body::JsonBody;
 use crate::boot_files::make::NewMedia;
 
-/// Make boot files of the server's prebuilt parts, and put them into its folder of boot files. One build at a time.
+/// Make boot files from the server's prebuilt parts, and put them into its folder of boot files. One build at a time.
 #[utoipa::path(post, path = "/v1/operator/media", request_body = NewMedia, security(("operator" = [])), responses(
     (status = 201, body = Manifest), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "There are no parts for this kernel or architecture."),

@@ -40,7 +40,7 @@ pub async fn known(store: &Store) -> Result<KnownBootFiles, Error> {
     })
 }
 
-/// Lets machines that must be attested in only if they started recorded boot files, or whatever they started.
+/// Sets whether machines that must be attested are let in only if they started recorded boot files.
 pub async fn require(store: &Store, required: bool) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     match required {
@@ -61,7 +61,8 @@ pub async fn allow(store: &Store, name: &str, program: &[u8]) -> Result<String, 
     Ok(program.digest)
 }
 
-/// Forgets a build by its id, or a program by its digest: a machine that must be attested is held if it started it.
+/// Forgets a build by its id, or a program by its digest. Machines that must be attested are then held if they started
+/// it.
 pub async fn forget(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if !boot_builds::remove(&mut transaction, reference).await? {

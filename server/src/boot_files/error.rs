@@ -30,14 +30,13 @@ pub enum MediaError {
     Build(#[from] BuildError),
     /// The folder of boot files has something else where a link belongs.
     #[error(
-        "naming the new boot files: {} is there, and no link that an earlier build made; move it away, then try again",
+        "naming the new boot files: {} is not a link from an earlier build; move it away, then try again",
         path.display()
     )]
     InTheWay { path: PathBuf },
     /// The file has no place for the settings of a machine.
     #[error(
-        "writing the settings of a machine to {}: it is not a medium that `slipway-server media build` made, or it is \
-         cut off",
+        "writing the settings of a machine to {}: it was not made by `slipway-server media build`, or is truncated",
         path.display()
     )]
     NoPlace { path: PathBuf },

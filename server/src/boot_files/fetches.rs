@@ -111,7 +111,7 @@ impl BootFetches {
 }
 
 impl Note {
-    /// Whether both records say the same of the same machine, apart from the time.
+    /// Whether both records are of the same file and machine, and differ only in the time.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Fetched(a), Self::Fetched(b)) => *a == Fetched { at: a.at, ..b.clone() },

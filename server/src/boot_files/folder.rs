@@ -81,7 +81,7 @@ fn is_in_the_way(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_symlink())
 }
 
-/// Makes the link in the place of the one that is there, so that there is one at all times.
+/// Replaces the link atomically, so that it exists at all times.
 fn name_file(out: &Path, name: &str, id: &str) -> Result<(), MediaError> {
     let new = out.join(format!(".{name}.new"));
     remove(&new)?;
@@ -107,9 +107,8 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     Ok(())
 }
 
-/// Lets the server hand out a file or folder that was made: what root made is given to the owner of the folder of boot
-/// files, and what has no secret may be read by all, because the server may run as another user; what has one, by its
-/// owner alone.
+/// Lets the server hand out a new file or folder. If root made it, it is given to the owner of the folder of boot
+/// files. All users may read it, because the server may run as another user; if it has a secret, only its owner may.
 fn hand_over(out: &Path, made: &Path, is_secret: bool) -> Result<(), MediaError> {
     let failed = |doing| move |source| MediaError::File { doing, path: made.to_owned(), source };
     if rustix::process::geteuid().is_root() {
@@ -138,7 +137,8 @@ fn hand_over_all(out: &Path, folder: &Path, is_secret: bool) -> Result<(), Media
     Ok(())
 }
 
-/// Removes links to files of builds that are gone, such as that of a stick if only files for the network are made now.
+/// Removes links to files of builds that are gone, such as the link to a stick's image if only files for the network
+/// are made now.
 fn remove_dangling(out: &Path) -> Result<(), MediaError> {
     let failed = |source| MediaError::File { doing: "reading", path: out.to_owned(), source };
     for entry in fs::read_dir(out).map_err(failed)? {
@@ -162,7 +162,7 @@ fn remove(path: &Path) -> Result<(), MediaError> {
     }
 }
 
-/// Creates the folder and waits until nobody else builds there. The lock ends when the returned file is dropped.
+/// Creates the folder and waits until no other process builds there. The lock ends when the returned file is dropped.
 fn lock(builds: &Path) -> Result<File, MediaError> {
     let failed = |doing| move |source| MediaError::File { doing, path: builds.to_owned(), source };
     fs::create_dir_all(builds).map_err(failed("creating"))?;

@@ -10,10 +10,10 @@ use slipway_protocol::MachineSettings;
 
 use super::MediaError;
 
-/// First bytes of a medium, among which are the settings of a machine.
+/// Bytes at the start of a medium that include the settings of a machine.
 const BEFORE_SETTINGS: u64 = 8 << 20;
 
-/// Writes the settings of one machine to their place on a medium, which nothing else of it changes.
+/// Writes the settings of one machine to their place on a medium. Changes nothing else on it.
 pub fn write(path: &Path, settings: &MachineSettings) -> Result<(), MediaError> {
     let bytes = machine_settings::to_bytes(settings)?;
     let failed = |doing| move |source| MediaError::File { doing, path: path.to_owned(), source };

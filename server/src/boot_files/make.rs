@@ -1,4 +1,4 @@
-//! Boot files of the prebuilt parts and one configuration: what the command line and the API both make them with.
+//! Makes boot files from the prebuilt parts and one configuration, for both the command line and the API.
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -21,11 +21,11 @@ use crate::store::{Store, settings};
 /// The kernel that has the drivers of real machines.
 pub const KERNEL: &str = "generic";
 
-/// Boot files to make. What is left out is as for `slipway-server media build`.
+/// Boot files to make. Omitted fields have the same defaults as for `slipway-server media build`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewMedia {
-    /// HTTPS URL of the server, as machines reach it. Default: that of this server.
+    /// HTTPS URL of the server, as machines reach it. Default: this server's URL.
     #[schema(pattern = "^https://")]
     pub url: Option<String>,
     /// What machines are to trust, in PEM. Default: the certificate authority of this server.
@@ -57,15 +57,15 @@ pub struct NewMedia {
     pub unsigned: bool,
 }
 
-/// What a build is trusted with: the differences between the command line and the API that are meant.
+/// What a build is trusted with: the intended differences between the command line and the API.
 pub struct Policy {
     /// Whose keys sign, and whose database records the build. The API always has a site. The command line may have
     /// none, as on a computer other than the server: then URL and CA must be given, and nothing is signed or recorded.
     pub site: Result<Site, Error>,
     /// Whether boot files that name another server or CA, or have further arguments of the kernel, are signed and
-    /// recorded too. On the command line they are, because whoever may read the data folder has its keys anyway. Over
-    /// the API they are not: whoever has an operator's token would keep, after it has ended, machines that trust
-    /// somebody else.
+    /// recorded too. On the command line they are, because anyone who may read the data folder has its keys anyway.
+    /// Over the API they are not: with boot files for another server, an operator could still control machines after
+    /// the token has ended.
     pub vouches_for_all: bool,
 }
 
@@ -85,7 +85,7 @@ impl NewMedia {
     }
 }
 
-/// Makes boot files of the parts in one folder. They have the usual names below `out` from then on. The same request
+/// Makes boot files from the parts in one folder. They have the usual names below `out` from then on. The same request
 /// gives the same files.
 pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Result<Manifest, MediaError> {
     let is_vouched_for = policy.vouches_for_all || new.is_of_site();
@@ -116,7 +116,7 @@ struct Plan {
     kinds: Vec<Kind>,
 }
 
-/// Fills in what a request leaves out. Fails without a site if something of the site is needed.
+/// Fills in the defaults of omitted fields. Fails if a default comes from the site and there is no site.
 async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Option<Site>), MediaError> {
     let (server, ca, site) = match (new.url, new.ca, site) {
         (Some(url), Some(ca), site) => (url, ca, site.ok()),

@@ -58,7 +58,7 @@ impl BootFiles {
     }
 }
 
-/// What the operator can correct is said. Values are not repeated, because the answer is logged.
+/// The answer says what the operator can correct. Values are not repeated, because the answer is logged.
 fn refusal(error: MediaError) -> Error {
     match error {
         MediaError::Site(error) => error,

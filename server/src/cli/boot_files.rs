@@ -55,7 +55,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Forget a build, or a program that is allowed: machines that must be attested are held if they started it.
+    /// Forget a build or an allowed program. Machines that must be attested are then held if they started it.
     #[command(after_help = "\
 Examples:
   slipway-server media forget 496870d5a14c6d7d")]
@@ -71,7 +71,7 @@ Examples:
         /// The program, an EFI program.
         program: PathBuf,
     },
-    /// Say what a machine that must be attested may have started.
+    /// Set what a machine that must be attested may have started.
     #[command(after_help = "\
 Examples:
   slipway-server media require built")]
@@ -104,7 +104,7 @@ pub struct BuildOptions {
     /// What to make; may be given several times. By default everything.
     #[arg(long = "kind", value_enum)]
     kinds: Vec<KindName>,
-    /// HTTPS URL of the server, as machines reach it. By default that of the server on this data folder.
+    /// HTTPS URL of the server, as machines reach it. By default the URL of the server on this data folder.
     #[arg(long)]
     url: Option<String>,
     /// File with what machines are to trust, in PEM. By default the certificate authority of the data folder.

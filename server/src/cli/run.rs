@@ -30,7 +30,7 @@ pub enum RunCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Confirm an unfinished run from a backup. Its machine does not get it before.
+    /// Confirm an unfinished run from a backup. Until then, its machine does not get it.
     Confirm {
         /// Id of the run; or id, name or claim code of a machine, to confirm its newest run.
         #[arg(value_name = "NODE|RUN")]
@@ -75,8 +75,8 @@ pub struct RunStart {
     reports: Reports,
     #[command(flatten)]
     disk: DiskOptions,
-    /// Name of an expected external step, used instead of those of the operating system or the workflow; may be given
-    /// several times.
+    /// Name of an expected external step, used instead of the names from the operating system or the workflow; may be
+    /// given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
     /// End the machine's unfinished run, if it has one, as failed.

@@ -50,12 +50,12 @@ type Known<T> = Result<Option<T>, Unknown>;
 /// A name in a folder.
 struct Name {
     name: String,
-    /// Whether it is a folder itself, and no link to one.
+    /// Whether it is a folder itself, and not a link to one.
     is_folder: bool,
 }
 
-/// What is in the file systems of an image with this table and size in bytes. What cannot be read is not known, and
-/// that is no error: the machine judges it.
+/// What is in the file systems of an image with this table and size in bytes. Anything that cannot be read is left
+/// unknown, which is not an error: the machine judges it.
 pub(super) fn look(table: &Table, len: u64, read: Box<ReadAt>) -> Inside {
     let (found, wait) = mpsc::channel();
     let until = Instant::now() + LONGEST;

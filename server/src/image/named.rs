@@ -17,7 +17,7 @@ pub fn find<'a>(images: &[&'a Image], reference: &str) -> Result<&'a Image, Erro
             |whole: &str| whole.get(..reference.len()).is_some_and(|start| start.eq_ignore_ascii_case(reference));
         digits.len() >= MIN_DIGITS && (is_start(&digest) || is_start(image.digest.hex()))
     };
-    // A name is what somebody chose. Starts of digests do not get in its way.
+    // A name takes precedence over the start of a digest, because somebody chose it.
     let mut meant: Vec<&Image> = images.iter().copied().filter(|image| image.file_name == reference).collect();
     if meant.is_empty() {
         meant = images.iter().copied().filter(starts).collect();
@@ -25,13 +25,13 @@ pub fn find<'a>(images: &[&'a Image], reference: &str) -> Result<&'a Image, Erro
     match meant.as_slice() {
         [image] => Ok(image),
         [] if images.is_empty() => {
-            let message = format!("there is no image {reference:?}, and no other; add it with `image add`");
+            let message = format!("there is no image {reference:?}, and no other image; add it with `image add`");
             Err(Error::refused(ErrorCode::NotFound, message))
         }
         [] => {
             let message = format!(
-                "there is no image {reference:?}: no image has this name or digest, or a digest that starts so (at \
-                 least {MIN_DIGITS} digits); `image list` shows them all, `image add` adds one"
+                "there is no image {reference:?}: no image has this name or digest, or a digest that starts with it \
+                 (at least {MIN_DIGITS} digits); `image list` shows them all, `image add` adds one"
             );
             Err(Error::refused(ErrorCode::NotFound, message))
         }

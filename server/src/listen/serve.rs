@@ -176,8 +176,8 @@ impl Server {
         store::commit(transaction).await?;
         if any_boot && config.policy.require == Proof::Attested {
             tracing::warn!(
-                "machines are admitted whatever they booted; make boot files again with `slipway-server media build`, \
-                 then run `slipway-server media require built`"
+                "machines are admitted no matter what they booted; make boot files again with `slipway-server media \
+                 build`, then run `slipway-server media require built`"
             );
         }
         let (stop, stopping) = watch::channel(false);

@@ -4,7 +4,7 @@
 //! 1. A machine is a node if it has all identifiers that the node is registered with ([`fn@matches`]). It is held if it
 //!    has all of several nodes, or only some of one.
 //! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. The token must not be made for
-//!    a node, and is good for one machine. It is as much proof as one that was made for the node. Where the site
+//!    a node, and is valid for one machine. It is as much proof as one that was made for the node. Where the site
 //!    requires a TPM, a token alone is not enough. Without a token, the machine is held.
 //! 3. A node's machine is held until an operator or a token releases the node. A token that is unknown, expired or used
 //!    up is refused, except if the node is released already.
@@ -16,10 +16,10 @@
 //!    node is known by, if an operator released this key, or if its manufacturer certifies it and the node never had a
 //!    key. What the node's key proved before still counts. Where the TPM is required, the machine must also have
 //!    started boot files of the site.
-//! 6. The key that a node has stays good. Another one takes its place at once if the node's own TPM comes with it. Else
-//!    the node must have something to do, or the machine a token that was made for it. If the node had a key before,
-//!    the machine with that must also be gone (it left for the system that it installed, or is silent), and the site
-//!    must not ask an operator each time.
+//! 6. The key that a node has stays valid. Another key replaces it at once if the machine proves the node's TPM.
+//!    Otherwise the node must have something to do, or the machine must have a token that was made for the node. If the
+//!    node had a key before, the machine with that key must also be gone (it left for the system that it installed, or
+//!    is silent), and the site must not require an operator's decision each time.
 //! 7. A machine with a TPM that would be let in is asked to prove it first. An answer counts once. A machine that must
 //!    wait is asked for nothing.
 //!
@@ -35,8 +35,8 @@ use crate::store::claimants::Claimant;
 use crate::store::nodes::Node;
 use crate::store::tokens::Token;
 
-/// Milliseconds after which a machine counts as silent: it lets itself be heard every `HEARTBEAT_SECONDS`, and two of
-/// these signs may be lost.
+/// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS`, and two of
+/// these may be lost.
 pub const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
 
 /// Milliseconds since a machine last asked to be let in, within which it still waits. It asks every two seconds.
@@ -48,7 +48,7 @@ const STILL_WAITS: Millis = 5_000;
 const UNKNOWN: &str = "the bootstrap token was never issued, was revoked or was used before";
 const EXPIRED: &str = "the bootstrap token has expired; an operator can issue another with `token add`";
 
-/// What is asked of a machine.
+/// What a machine must prove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The least that it must prove.
@@ -57,7 +57,7 @@ pub struct Policy {
     pub strict: bool,
 }
 
-/// What is known of a machine that asks to be let in, and of the node that it may be.
+/// What is known about a machine that asks to be let in, and about the node that it may be.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Fingerprint of its key. The request proved that the machine has it.
@@ -123,7 +123,7 @@ pub enum TpmAnswer {
     },
 }
 
-/// What is to be done with a machine that asks to be let in.
+/// The decision about a machine that asks to be let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Let it in as [`Facts::node`], or as a new node if it has no identifier of any.
@@ -147,16 +147,16 @@ pub struct LetIn {
     pub proof: Proof,
     /// Whether the node is known by its TPM from now on, if the machine proved one.
     pub keep_tpm: bool,
-    /// The hash of the token that it uses by this. The token releases a node that is not released yet.
+    /// The hash of the token that is used up by this. The token releases a node that is not released yet.
     pub token: Option<String>,
 }
 
-/// How the TPM of a machine stands to a node.
+/// How the TPM of a machine relates to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Nothing says that it is the node's, and nothing says that it is not.
+    /// It is unknown whether it is the node's.
     Unknown,
-    /// Its manufacturer, or an operator who let in the key of the machine, says that it is what it seems.
+    /// Its manufacturer, or an operator who let in the key of the machine, confirms it.
     Vouched,
     /// It is the one that the node is known by.
     Own,
@@ -191,8 +191,8 @@ pub fn matches(registered: &Identity, found: &Identity) -> bool {
     same(&registered.uuid, &found.uuid) && same(&registered.serial, &found.serial) && a_mac
 }
 
-/// Divides nodes into those of which a machine has all identifiers, and the others. An identifier that many machines
-/// have counts for nothing, also if it was registered before that was known.
+/// Divides nodes by whether a machine has all their identifiers. An identifier that many machines share is ignored,
+/// even if it was registered before that was known.
 pub fn candidates<'a>(nodes: &'a [Node], found: &Identity) -> (Vec<&'a Node>, Vec<&'a Node>) {
     nodes.iter().partition(|node| matches(&node.identity.usable(), found))
 }
@@ -235,7 +235,7 @@ fn admit_as_new(facts: &Facts, site: Policy, now: Millis) -> Result<LetIn, Outco
     if facts.has_tpm_of_another {
         return Err(ClaimReason::TpmOfAnotherNode.into());
     }
-    // A token that does not prove what the site requires counts for nothing.
+    // A token that does not prove what the site requires is ignored.
     let let_in = weigh(None, facts, Proof::Token, site, now).map_err(|_| ClaimReason::Unregistered)?;
     Ok(LetIn { token: Some(token.hash.clone()), ..let_in })
 }
@@ -262,7 +262,8 @@ fn admit_as(node: &Node, facts: &Facts, site: Policy, now: Millis) -> Result<Let
     Ok(LetIn { token: token.map(|token| token.hash.clone()), ..let_in })
 }
 
-/// The token, if it is valid. One that was made for a node is so for each boot of its machine, another for one machine.
+/// The token, if it is valid. A token that was made for a node is valid at each boot of its machine, any other for one
+/// machine.
 fn usable(token: &ShownToken, now: Millis) -> Result<Option<&Token>, Outcome> {
     match token {
         ShownToken::None => Ok(None),
@@ -302,7 +303,7 @@ fn weigh(node: Option<&Node>, facts: &Facts, proof: Proof, policy: Policy, now: 
         (None, None) => Some(KeyOrigin::First),
     };
     // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy
-    // says so, but does not keep the node's own machine out for good, however often it asks.
+    // says so, but does not keep the node's own machine out permanently, no matter how often it asks.
     let taken_over = matches!(
         own_key.map(|key| key.origin).or(origin),
         Some(KeyOrigin::AfterInstallation | KeyOrigin::AfterSilence)
@@ -322,7 +323,8 @@ fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&Node
         (Some(_), None) => Err(without),
         (None, Some(shown)) => {
             let is_released_key = own_key.is_some_and(|key| key.origin == KeyOrigin::Operator);
-            // A certificate says that a TPM is genuine, not that it is where an earlier machine of the node had none.
+            // A certificate shows that a TPM is genuine, not that it belongs to a node whose earlier machine had no
+            // TPM.
             let is_first = node.is_none_or(|node| node.key.is_none());
             let vouched = is_released_key || (is_first && shown.certificate == EkCertificate::Verified);
             Ok(if vouched { Standing::Vouched } else { Standing::Unknown })
@@ -340,14 +342,14 @@ fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&Node
     }
 }
 
-/// How another key becomes that of the node, or why it does not.
+/// How the node's key may be replaced by another one, or why not.
 fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<KeyOrigin, ClaimReason> {
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;
     // What lets in a node that is not released yet also arms it.
     let is_armed = node.armed || !node.released;
-    // A token can be copied, so it takes nothing from a machine that is there. But it is more than what anybody can
-    // read.
+    // A token can be copied, so it takes no node from an active machine. But it proves more than identifiers that
+    // anybody can read.
     if !is_armed && proof < Proof::Token {
         return Err(if gone { ClaimReason::NothingToDo } else { ClaimReason::KeyInUse });
     }
@@ -360,9 +362,9 @@ fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<Ke
     }
 }
 
-/// Whether a machine that would be let in must prove its TPM first. An answer is good for some minutes, and whoever
-/// sent all of it again would get a JWT without having any key, so it counts once. A last answer of the future is from
-/// before the clock was set.
+/// Whether a machine that would be let in must prove its TPM first. An answer is valid for some minutes, and anyone who
+/// sent it a second time would get a JWT without having the key, so it counts only once. If the last answer is in the
+/// future, it is from before the clock was corrected.
 fn must_prove(facts: &Facts, now: Millis) -> bool {
     match facts.tpm.as_ref().map(|tpm| &tpm.answer) {
         None | Some(TpmAnswer::Wrong) => false,

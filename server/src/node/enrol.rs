@@ -1,4 +1,5 @@
-//! Lets machines in as nodes, or holds them: gathers what is known of a machine, decides, and stores what was decided.
+//! Lets machines in as nodes, or holds them: gathers what is known about a machine, decides, and stores what was
+//! decided.
 
 mod applicant;
 pub mod apply;
@@ -37,7 +38,7 @@ pub struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// A new certificate and JWT for the node with this key, which is that of the request.
+    /// A new certificate and JWT for the node. The key is the request's key.
     pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
         Ok(Enrolment {
             node: subject.node.clone(),

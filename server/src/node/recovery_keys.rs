@@ -194,7 +194,7 @@ pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String
         recovery_keys::remove(&mut transaction, id, volume).await?;
     }
     store::commit(transaction).await?;
-    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys forgotten for an operator");
+    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys removed by an operator");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
-//! Copies of all that a server keeps, made while it runs, and servers made of copies.
+//! Copies of everything that a server keeps, made while it runs, and restoring a server from a copy.
 //!
 //! A backup is a tar archive, encrypted or not: the database, the keys and certificates, the images if asked for, and
-//! at its end a list of SHA-256 digests. An archive without the list is cut off.
+//! at its end a list of SHA-256 digests. An archive without the list is truncated.
 
 mod restore;
 

@@ -67,8 +67,8 @@ pub struct NodeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<Proof>,
     /// The endorsement keys of its TPM, as in `NewNode`. They replace the TPM that the node is known by. An empty list
-    /// forgets it: the node is known by that of the machine with its key, once that enrols again, or of one that is
-    /// released by its claim code.
+    /// forgets it. The node is then known by the TPM of the machine with its key, once that machine enrols again, or of
+    /// a machine that is released by its claim code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek: Option<Vec<String>>,
     /// Network configuration of the installed system. If it is empty, the image's own is used.
@@ -185,7 +185,7 @@ fn check_any(identity: &Identity) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// The node with this id, name or claim code; or the waiting machine with this code, if it is no node.
+/// The node with this id, name or claim code; or the waiting machine with this code, if it is not a node.
 pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut connection = store.read().await?;
     if nodes::find(&mut connection, reference).await?.is_none()

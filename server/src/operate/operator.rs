@@ -1,8 +1,8 @@
 //! Operators of the HTTPS API, and their tokens.
 //!
-//! The operator [`FIRST`] comes with the data folder. Its token is also in a file there, in clear text, so that whoever
-//! has the folder always has one. The database decides who is let in; a token that somebody puts into the file counts
-//! from the next start, or the next command about operators.
+//! The operator [`FIRST`] comes with the data folder. Its token is also in a file there, in clear text, so that anyone
+//! with access to the folder has a token. The database decides who is let in; a new token in the file becomes valid at
+//! the next start, or with the next command about operators.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
@@ -48,7 +48,7 @@ pub struct OperatorStatus {
     /// The day on which the token was last used, by its first millisecond in UTC, since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<Millis>,
-    /// Until when the token before it works too, in milliseconds since 1970.
+    /// Until when the previous token also works, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_until: Option<Millis>,
 }
@@ -76,7 +76,7 @@ pub async fn bearer(store: &Store, token: &str) -> Result<Option<Bearer>, Error>
     Ok(Some(Bearer { name: operator.name, ended }))
 }
 
-/// Why the token with this hash, which is or was the operator's, works no longer.
+/// Why the token with this hash, which is or was the operator's, no longer works.
 fn why_ended(operator: &Operator, hash: &str, now: Millis) -> Option<String> {
     let name = &operator.name;
     let what_to_do = format!("`slipway-server operator rotate {name}` on the server makes a new one");
@@ -92,8 +92,8 @@ fn why_ended(operator: &Operator, hash: &str, now: Millis) -> Option<String> {
     }
 }
 
-/// Lets in whoever has the token in the data folder, as the operator [`FIRST`]. Makes the token if there is none, and
-/// the operator was not removed. Returns the token.
+/// Makes the token in the data folder valid, as the token of the operator [`FIRST`]. Creates the token if there is none
+/// and the operator was not removed. Returns the token.
 pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>, Error> {
     // The transaction keeps other processes from doing the same.
     let mut transaction = store.write().await?;
@@ -108,7 +108,7 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
     };
     let hash = token_hash(&token);
     match operators::get_by_hash(&mut transaction, &hash).await? {
-        // It works already; or somebody put back what was replaced, which must not work again by that.
+        // It is already valid; or somebody restored a replaced token, which must not become valid again.
         Some(operator) => {
             if let Some(ended) = why_ended(&operator, &hash, now()) {
                 tracing::warn!("the token in the data folder does not work: {ended}");
@@ -116,7 +116,7 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
         }
         None if operators::has_ended(&mut transaction, &hash).await? => {
             tracing::warn!(
-                "the token in the data folder was replaced or removed before and does not work; \
+                "the token in the data folder was replaced or removed earlier and does not work; \
                  `slipway-server operator rotate {FIRST}` makes a new one, or `operator add {FIRST}` if it was removed"
             );
         }
@@ -185,8 +185,8 @@ pub async fn add_operator(
     Ok(issued)
 }
 
-/// Stores an operator with a new token. The file is written first: if the rest fails, its token counts from the next
-/// start, and never the one that was to end.
+/// Stores an operator with a new token. The file is written first: if the rest fails, its token becomes valid at the
+/// next start, and the replaced one never does.
 async fn issue(
     connection: &mut store::Connection,
     data: &DataDir,

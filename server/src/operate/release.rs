@@ -118,23 +118,23 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             Some(format!("has a TPM that cannot be trusted{problem}; if you know the TPM, {register}"))
         }
         ClaimReason::TpmRefused => Some(format!(
-            "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it \
-             must do without, require less (`node set {label} --no-ek --require registered`)"
+            "reports something about its TPM or its boot that differs from what the TPM signed{problem}; look at the \
+             machine, and if it must do without, require less (`node set {label} --no-ek --require registered`)"
         )),
-        // A machine shows another TPM, or none, as it likes.
+        // A machine can freely show another TPM, or none.
         ClaimReason::TpmReplaced | ClaimReason::TpmMissing if is_registered => Some(format!(
             "does not have the TPM that was registered for node {label}{problem}; if it was replaced, {register}; if \
              the machine has none any more, forget it (`node set {label} --no-ek`)"
         )),
         ClaimReason::TpmMissing if node.require == Proof::Attested => Some(format!(
-            "has no TPM that it can use{problem}, and node {label} is to have one; if it must do without, say so first \
+            "has no TPM that it can use{problem}, and node {label} must have one; if it must do without, say so first \
              (`node set {label} --no-ek --require registered`)"
         )),
         _ => None,
     }
 }
 
-/// Refuses to release a node for whoever comes first, if several machines wait to be it.
+/// Refuses to release a node if several machines claim to be it, because the first to ask would get it.
 async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let since = now().saturating_sub(WAITS);
     let waiting = claimants::of_node(connection, &node.id).await?.into_iter();
@@ -154,7 +154,7 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// Makes the key of a waiting machine that of the node.
+/// Makes the key of a waiting machine the node's key.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
     let claimed = claimant.report.tpm.clone().and_then(|tpm| tpm.ek);
     apply::learn(node, claimant.report, claimant.last_asked);
@@ -191,8 +191,8 @@ async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String
     Ok(Some(NodeTpm::unproved(vec![ek], TpmOrigin::Release)))
 }
 
-/// What a node goes on being known by, if an operator lets in a machine whose TPM is not as it was. A machine that was
-/// held has not proved what it says of its TPM. If it says that it has the node's, it must prove that one.
+/// The TPM that a node is known by after an operator lets in a machine whose TPM has changed. A waiting machine has not
+/// proved its report about its TPM. If it claims to have the node's TPM, it must still prove that.
 fn accepted(tpm: NodeTpm, reason: ClaimReason, node: &str) -> Option<NodeTpm> {
     match reason {
         ClaimReason::TpmMissing | ClaimReason::TpmReplaced => {

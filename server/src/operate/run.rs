@@ -27,7 +27,7 @@ use crate::store::{Connection, Store, external_steps, notes};
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
-    // Before the transaction, because it may take minutes. What names stand for is looked up again after it.
+    // Before the transaction, because it may take minutes. Names are looked up again after it.
     examine(store, images_of(store, &new.task).await?).await?;
     let now = now();
     let mut transaction = store.write().await?;
@@ -78,7 +78,7 @@ async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
     }
 }
 
-/// What is certain of the machine of a node. While it is off or runs its system, it may get other disks, and may be
+/// What is certain about the machine of a node. While it is off or runs its system, it may get other disks, and may be
 /// replaced. What it reported last must not keep it from a run, because it reports again once it is given one.
 fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     let here = node.inventory.as_ref().filter(|_| status::is_in_slipway(node, now));
@@ -182,8 +182,8 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     Ok(status::of_run(run))
 }
 
-/// Confirms an unfinished run of a restored backup, so that its machine gets it. The run is that with this id, or the
-/// newest one of a node.
+/// Confirms an unfinished run of a restored backup, so that its machine gets it. `reference` is the id of the run, or a
+/// node, whose newest run is meant.
 pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;
@@ -196,7 +196,7 @@ pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Er
     run.restored = false;
     notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
-    tracing::info!(node = run.node, run = run.id, "run of a backup confirmed");
+    tracing::info!(node = run.node, run = run.id, "restored run confirmed");
     Ok(status::of_run(run))
 }
 

@@ -1,4 +1,4 @@
-//! Composes the steps of a run: one function of what was loaded, which looks nothing up and draws nothing.
+//! Composes the steps of a run: a pure function of the loaded data, without queries or random values.
 
 mod fill_in;
 pub mod images;
@@ -88,18 +88,18 @@ pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result
     check_known(&known_steps)?;
     // Before anything changes user-data, because the problems have the lines and columns of what the operator wrote.
     refuse(seed::problems(&steps))?;
-    // What stands for something else, and what is left out: neither needs the other, and all is judged below.
+    // Resolves names and fills in omitted values. These are independent of each other, and the result is judged below.
     images::resolve(&mut steps, facts)?;
     fill_in::keys(&mut steps, &keys);
     fill_in::node_settings(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     fill_in::instance_ids(&mut steps, &secrets.instance);
     // The report is added to the user-data after that was judged. So are the boot reporters' URL and token, which the
-    // judgement below asks for.
+    // judgement below requires.
     let phone_home_hash = report(&mut steps, reporting, facts, &secrets.phone_home, ca)?;
     let boot_hash = fill_in::boot_reporters(&mut steps, facts, &secrets.boot, ca)?;
     // Nothing is missing any more, so the steps are judged as the node does it.
     refuse(workflow::validate(&steps))?;
-    // After the judgement, so that none of its messages can have a token.
+    // After the judgement, so that none of its messages can contain a token.
     let image_hashes = images::open_captured(&mut steps, facts, &secrets.image)?;
     // Last, because these are about what is sent, with all that was added.
     check_ignition(&steps)?;

@@ -1,4 +1,4 @@
-//! What this server has and is called: what runs are composed of and judged by, loaded once.
+//! This server's URL and its objects, loaded once, to compose and judge runs.
 
 use crate::base::error::Error;
 use crate::store::findings::{self, Finding};

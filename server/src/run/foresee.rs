@@ -16,7 +16,7 @@ use crate::store::Store;
 pub use self::image::{contradiction, unusable};
 pub use self::inside::unmet;
 
-/// What is certain of the machine that will do the steps: nothing by default.
+/// What is certain about the machine that will do the steps: nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine<'a> {
     /// Architecture, as in uname(2). Empty if unknown.
@@ -88,7 +88,7 @@ fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
 /// The first file that this server should have for a step, and has not.
 fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     let is_here = |url: &str| facts.server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
-    // None: the URL is of somebody else, or all is well.
+    // None if the URL is of another server, or all is well.
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
         match facts.image(&digest) {

@@ -78,7 +78,8 @@ pub struct NewRun {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub phone_home_tries: Option<u32>,
-    /// Hints for the disk to install on, in place of those of the node and the operating system. Not for a workflow.
+    /// Hints for the disk to install on, in place of the hints from the node and the operating system. Not for a
+    /// workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
     /// Names of the expected external steps, in place of the operating system's or the workflow's.

@@ -57,7 +57,7 @@ pub struct Node {
     pub network: Option<Network>,
     /// Public SSH keys that may log in to its installed system.
     pub ssh_keys: Vec<String>,
-    /// Hints for its installation disk, used instead of those of its operating systems.
+    /// Hints for its installation disk, used instead of its operating systems' hints.
     pub disk: Option<DiskHints>,
 }
 

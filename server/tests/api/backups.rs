@@ -209,7 +209,7 @@ async fn a_backup_that_is_damaged_restores_nothing() {
         (changed, "a file is not as it was backed up"),
         (fs::read(&foreign).unwrap(), "is not a file of a data folder"),
         (b"nothing".to_vec(), ""),
-        (Vec::new(), "it is cut off, or no backup of slipway"),
+        (Vec::new(), "it is truncated, or not a backup made by slipway"),
     ] {
         let bad = file("bad");
         fs::write(&bad, bytes).unwrap();

@@ -96,7 +96,7 @@ fn each_refusal_says_what_to_do() {
         (
             bench.uri("token=twin;object=db"),
             "db",
-            "the URI matches several; add the serial number; there are: \"twin\" (serial",
+            "the URI matches several tokens; add the serial number; there are: \"twin\" (serial",
         ),
         (
             bench.uri("token=site;object=dc"),
@@ -106,12 +106,12 @@ fn each_refusal_says_what_to_do() {
         (
             bench.uri("token=site;object=two"),
             "two",
-            "the URI matches several; add its object or id; there are: object=two;id=%02",
+            "the URI matches several keys; add object or id; there are: object=two;id=%02",
         ),
         (bench.uri_of("curve"), "other", "the key is not RSA, but firmware supports only RSA"),
-        (db.clone(), "other", "signing with the key of CN=other: another key signed"),
+        (db.clone(), "other", "signing with the key of CN=other: the key does not match the certificate"),
         (db.clone(), "small", "it has 1024 bits"),
-        (db.clone(), "ec", "it is not RSA"),
+        (db.clone(), "ec", "it is not an RSA key"),
         (without_pin.to_owned(), "db", "the token needs a PIN; write it to a file"),
         (db_with("missing"), "db", "reading the PIN in \"/"),
         (db_with("open"), "db", "every user can read or change it; change the PIN"),
@@ -131,7 +131,7 @@ fn each_refusal_says_what_to_do() {
     bench.run(&format!("softhsm2-util --import other.key --token site --label other --id 02 --pin {PIN}"));
     let said = bench.fail(&["media", "build", "--parts", &bench.named("parts"), "--out", &bench.named("boot")]);
     assert!(said.contains("signing the unified kernel image for x86_64"), "{said}");
-    assert!(said.contains("signing with the key of CN=two: another key signed"), "{said}");
+    assert!(said.contains("signing with the key of CN=two: the key does not match the certificate"), "{said}");
 }
 
 #[test]

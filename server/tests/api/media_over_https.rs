@@ -120,7 +120,7 @@ async fn a_wrong_value_is_named_by_its_key_and_not_repeated() {
         (json!({ "token": "open sesame" }), "token must be one word"),
         (json!({ "proxy": "http://sesame" }), "proxy has no port"),
         (json!({ "proxy": "http://open:sesame@p:1" }), "proxy must be a host without user name and password"),
-        (json!({ "no_proxy": "sesame" }), "no_proxy means nothing without proxy"),
+        (json!({ "no_proxy": "sesame" }), "no_proxy has no effect without proxy"),
         (
             json!({ "proxy": "http://p:1", "no_proxy": "open sesame" }),
             "no_proxy has an entry, number 1, that is not a name",
@@ -170,7 +170,7 @@ async fn what_the_server_lacks_is_said() {
     fs::create_dir(server.folder.path().join("boot/x86_64")).unwrap();
     let in_the_way = refused(&server, &json!({ "kinds": ["network"] })).await;
     assert_eq!(in_the_way.code, ErrorCode::Conflict);
-    assert!(in_the_way.message.contains("no link that an earlier build made"), "{}", in_the_way.message);
+    assert!(in_the_way.message.contains("is not a link from an earlier build"), "{}", in_the_way.message);
 
     // Damaged parts are the server's fault.
     fs::write(server.folder.path().join("parts/x86_64-generic/vmlinuz"), "damaged").unwrap();
@@ -189,7 +189,7 @@ async fn a_server_without_a_folder_of_boot_files_says_how_to_get_one() {
     }
 }
 
-/// Asks for two builds at once, of which one is refused. The other waits for one on the command line, whose lock this is.
+/// Asks for two builds at once. One is refused. The other waits for a build on the command line, which has this lock.
 async fn two_builds(server: &TestServer) -> (JoinSet<StatusCode>, fs::File) {
     let builds = server.folder.path().join("boot/media");
     fs::create_dir(&builds).unwrap();

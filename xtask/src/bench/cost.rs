@@ -16,7 +16,7 @@ pub struct Cost {
     pub wall: f64,
     /// Seconds of processor time of the program and the children it waited for.
     pub cpu: f64,
-    /// Largest resident size in MiB. With several processes, that of the largest one.
+    /// Largest resident size in MiB. With several processes, the size of the largest one.
     pub peak: f64,
     /// Share of all processors' time that was used during the run, including servers, kernel threads and anything else
     /// on the host.

@@ -20,7 +20,7 @@ pub enum Image {
 }
 
 impl Image {
-    /// How the server is compiled that hands out the image.
+    /// How the server that hands out the image is compiled.
     pub fn server(self) -> Profile {
         if self == Self::Large { Profile::Release } else { Profile::Dev }
     }

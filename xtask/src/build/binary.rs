@@ -178,8 +178,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         cargo
             .arg("-Zbuild-std=std,panic_abort")
             .env("RUSTC", rustc(toolchain))
-            // -Zbuild-std needs a nightly compiler. With this variable it also works with Debian's compiler, which
-            // builds browsers.
+            // -Zbuild-std needs a nightly compiler. This variable makes it work with Debian's stable compiler.
             .env("RUSTC_BOOTSTRAP", "1");
     }
     run(&mut cargo)?;

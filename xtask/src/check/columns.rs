@@ -25,7 +25,7 @@ pub fn check() -> Result<usize> {
     let (mut found, mut files) = (Vec::new(), 0);
     for name in listed.lines().filter(is_text) {
         let path = root.join(name);
-        // git lists what was deleted until that is committed.
+        // git lists deleted files until the deletion is committed.
         if path.exists() {
             let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
             found.extend(

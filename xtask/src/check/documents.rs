@@ -1,4 +1,4 @@
-//! What the pages for developers say of the code, compared with the code: paths, crates, layers, dependencies.
+//! Compares what the pages for developers say about the code with the code: paths, crates, layers, dependencies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ fn first_cells(page: &str) -> BTreeSet<String> {
     words.collect()
 }
 
-/// The names of dependencies in a manifest, but for crates of the workspace.
+/// The names of dependencies in a manifest, except for crates of the workspace.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut is_listed = false;

@@ -27,7 +27,7 @@ pub fn ensure() -> Result<()> {
     }
     set_up().context(WHAT)?;
     if !works() {
-        bail!("{WHAT}: the kernel has the rule, but the programs do not start");
+        bail!("{WHAT}: the kernel has the rule, but arm64 programs do not start");
     }
     Ok(())
 }

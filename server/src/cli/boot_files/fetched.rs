@@ -9,7 +9,7 @@ use super::super::words::{duration, word};
 /// Most addresses of strangers that are named.
 const MOST_NAMED: usize = 3;
 
-/// What a machine did that fetched boot files and was not heard from since.
+/// What is known about a machine that fetched boot files and was not heard from since.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let fetched = node.boot_files_fetched.as_ref()?;
     let newest = fetched.files.last()?;

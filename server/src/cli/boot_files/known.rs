@@ -55,7 +55,7 @@ pub async fn require(data: &Path, started: Started) -> anyhow::Result<()> {
 fn rule(required: bool) -> &'static str {
     match required {
         true => "machines that must be attested are let in only if they started one of the builds in `media list`",
-        false => "machines that must be attested are let in whatever they started",
+        false => "machines that must be attested are let in no matter what they started",
     }
 }
 
@@ -67,7 +67,7 @@ fn text(known: &KnownBootFiles) -> String {
             measured.map(|(arch, program)| vec![build.id.clone(), arch.to_owned(), utc(build.at), program.clone()]),
         );
         if build.measurements.is_empty() {
-            rows.push(vec![build.id.clone(), "-".to_owned(), utc(build.at), "not known of its stub".to_owned()]);
+            rows.push(vec![build.id.clone(), "-".to_owned(), utc(build.at), "unknown for its stub".to_owned()]);
         }
     }
     let allowed = known

@@ -46,8 +46,8 @@ pub fn run(options: &WriteOptions) -> anyhow::Result<()> {
         // It has said why.
         Ok(status) => bail!("writing the stick: slipway ended with {status}"),
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "writing the stick: the program {} is not there, which writes disks; install the package slipway, or name \
-             the program with --slipway",
+            "writing the stick: there is no program {} to write disks with; install the package slipway, or name the \
+             program with --slipway",
             options.slipway.display()
         ),
         Err(error) => Err(error).with_context(|| format!("starting {}", options.slipway.display())),

@@ -14,7 +14,7 @@ const MAGIC: [u8; 2] = [0x53, 0xEF];
 /// The journal has changes that must be replayed, which would need to write.
 const RECOVER: u64 = 0x4;
 const READ_ONLY: u64 = 0x1000;
-/// Maximum number of block groups: those of 8 TiB.
+/// Maximum number of block groups: as many as 8 TiB have.
 const MAX_GROUPS: u64 = 1 << 16;
 /// Maximum number of bytes of a folder, and of the target of a link.
 const MAX_FOLDER: u64 = 4 << 20;

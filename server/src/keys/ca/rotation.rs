@@ -13,8 +13,8 @@ use super::files::{self, CURRENT, Files, Generation, NEXT};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 
-/// Makes the next root and intermediate. From now on machines are told of both roots. They may sign for the names of
-/// the current ones and the names in `further`.
+/// Makes the next root and intermediate. From now on machines get both roots. They may sign for the names of the
+/// current ones and the names in `further`.
 pub fn begin(data: &DataDir, further: &BTreeSet<String>) -> Result<(), Error> {
     let _lock = data.lock()?;
     recover(data)?;

@@ -50,7 +50,7 @@ pub enum Fault {
     )]
     NoToken { found: Vec<String> },
     /// Several tokens match the URI.
-    #[error("looking for the token: the URI matches several; add the serial number; {}", found_or(found, ""))]
+    #[error("looking for the token: the URI matches several tokens; add the serial number; {}", found_or(found, ""))]
     ManyTokens { found: Vec<String> },
     /// The token requires a PIN, but the URI names no file with one.
     #[error(
@@ -92,7 +92,7 @@ pub enum Fault {
         found: Vec<String>,
     },
     /// Several private keys match the URI.
-    #[error("looking for the key: the URI matches several; add its object or id; {}", found_or(found, ""))]
+    #[error("looking for the key: the URI matches several keys; add object or id; {}", found_or(found, ""))]
     ManyKeys { found: Vec<String> },
     /// The key is not RSA.
     #[error("the key is not RSA, but firmware supports only RSA")]
@@ -111,7 +111,7 @@ fn found_or(found: &[String], nothing: &str) -> String {
 }
 
 impl Fault {
-    /// An error from a module. Names of return values are the standard's without `CKR`.
+    /// An error from a module. Return values have their names in the standard, without `CKR`.
     pub fn call(doing: &'static str) -> impl Fn(ModuleError) -> Self {
         move |error| {
             let answer = match error {

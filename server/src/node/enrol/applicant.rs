@@ -42,7 +42,7 @@ impl<'a> Applicant<'a> {
         Ok(Self { request, csr, key, identity, tpm, address })
     }
 
-    /// What the machine says about itself, with what is known of its TPM.
+    /// What the machine says about itself, with what is known about its TPM.
     pub fn report(&self, tpm: Option<ClaimedTpm>) -> Report {
         Report {
             inventory: self.request.inventory.clone(),
@@ -72,7 +72,7 @@ fn check_size(request: &EnrolRequest) -> Result<(), Error> {
         ));
     }
     if request.tpm.as_ref().is_some_and(|tpm| !tpm.is_within_bounds()) {
-        return invalid("a TPM field is too long".to_owned());
+        return invalid("a field of the TPM report is too long".to_owned());
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ pub(super) async fn let_in(
         }
     }
     if keep_tpm {
-        // A new node must be stored before what it proved is.
+        // A new node must be stored before its proof.
         keep_proof(connection, &mut node, applicant, facts, now).await?;
         nodes::save(connection, &node).await?;
     }
@@ -75,7 +75,7 @@ pub(super) async fn let_in(
     Ok(node.id)
 }
 
-/// The TPM by which the node is known from now on, and what was proved, if it was.
+/// Stores the TPM by which the node is known from now on, and what it proved, if anything.
 async fn keep_proof(
     connection: &mut Connection,
     node: &mut Node,
@@ -105,7 +105,7 @@ async fn keep_proof(
     attestations::save(connection, &node.id, &attestation).await
 }
 
-/// Makes a key that of the node, and stores the node. Credentials for the key before are refused from now on.
+/// Makes a key the node's key, and stores the node. Credentials for the previous key are refused from now on.
 pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey) -> Result<(), Error> {
     if let Some(before) = &node.key {
         tracing::warn!(
@@ -114,7 +114,7 @@ pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey
             now = key.fingerprint,
             origin = to_word(&key.origin),
             address = key.address,
-            "another key is the node's from now on"
+            "the node has a new key"
         );
     }
     node.key_left = false;

@@ -1,4 +1,4 @@
-//! Reads what is known of a machine that asks to enrol.
+//! Reads what is known about a machine that asks to enrol.
 
 use slipway_media::judge::{self, Known};
 use slipway_protocol::{MachineSettings, RunState, Secret};
@@ -14,7 +14,7 @@ use crate::store::{Connection, attestations, boot_builds, claimants, runs, setti
 pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_>) -> Result<Facts, Error> {
     let (key, identity) = (applicant.key.clone(), applicant.identity.clone());
     let nodes = nodes::matching(connection, &identity).await?;
-    // A machine that is no node yet has the id of none.
+    // A machine that is not a node yet has no node id.
     let node = admission::node_of(&nodes, &identity).map(|node| node.id.clone()).unwrap_or_default();
     let (mut tpm, mut last_answer) = (applicant.tpm.shown().cloned(), None);
     if let Some(ShownTpm { answer: TpmAnswer::Right { has_event_log, boot_problem, .. }, .. }) = &mut tpm {
@@ -39,8 +39,8 @@ pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_
     Ok(Facts { key, identity, token, tpm, nodes, has_tpm_of_another, run_requires, last_answer, claimant })
 }
 
-/// Why a machine did not start boot files of the site. `None` if it did, or if the site does not ask. A medium may have
-/// settings for the machine: the token that it shows, or none. Others among them are not known here.
+/// Why a machine did not start boot files of the site. `None` if it did, or if the site does not require it. A medium
+/// may have settings for the machine: the token that it shows, or none. Its other settings are unknown here.
 async fn compare_boot(
     connection: &mut Connection,
     applicant: &Applicant<'_>,

@@ -36,7 +36,7 @@ impl Verifier {
         Ok(Self { challenger, manufacturers })
     }
 
-    /// Verifies what a machine with this key says of its TPM.
+    /// Verifies what a machine with this key reports about its TPM.
     pub(super) fn verify(&self, tpm: Option<&Tpm>, machine_key: &str, now: Millis) -> MachineTpm {
         let unusable = |problem| MachineTpm { problem, ..MachineTpm::default() };
         let (sent, proof) = match tpm {
@@ -83,7 +83,7 @@ impl Verifier {
         let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
         let (keys, _) = tpm.usable.as_ref().ok_or_else(|| invalid("the machine has no TPM to prove".to_owned()))?;
         self.challenger.challenge(keys, machine_key, now).map_err(|error| match error {
-            // Anybody can send such a key, so it is no fault of the server.
+            // Anybody can send such a key, so it is not the server's fault.
             ChallengeError::Encrypt => invalid(error.to_string()),
             ChallengeError::Random => Error::Challenge { source: Box::new(error) },
         })
@@ -98,7 +98,7 @@ fn read_manufacturers(file: &Path) -> Result<Roots, Error> {
 }
 
 impl MachineTpm {
-    /// What counts for the decision, but for what the machine started.
+    /// What matters for the decision, except for what the machine started.
     pub(super) fn shown(&self) -> Option<&ShownTpm> {
         self.usable.as_ref().map(|(_, shown)| shown)
     }

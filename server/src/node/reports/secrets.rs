@@ -13,7 +13,7 @@ use crate::store::{Connection, Store, nodes};
 /// Replaces a secret that was removed.
 pub const REMOVED: &str = "(removed when the run was over)";
 
-/// Removes the secrets of those of a node's runs that no longer need them.
+/// Removes the secrets of a node's runs that no longer need them.
 pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
     let node = nodes::get_by_id(connection, node).await?;
     let Some(node) = node else { return Ok(()) };

@@ -20,14 +20,14 @@ use crate::store::{Store, runs};
 
 /// What an encrypted backup begins with.
 const SEALED: &[u8] = b"age-encryption.org/";
-/// Where files are until all are verified. A server takes no folder with this for its own.
+/// Where files are until all are verified. A server does not accept a folder that contains this.
 const UNVERIFIED: &str = "restoring";
 /// Bytes of the longest list of digests: a hundred thousand images.
 const MAX_SUMS: u64 = 16 << 20;
 
-/// Makes a data folder, which must be missing or empty, of a backup. Nothing counts before all is verified.
-/// `identities`: private keys of age, if it is encrypted. Its unfinished runs are held until an operator confirms them;
-/// returns how many there are.
+/// Makes a data folder, which must be missing or empty, from a backup. Nothing takes effect before everything is
+/// verified. `identities`: private keys of age, if it is encrypted. Its unfinished runs are held until an operator
+/// confirms them; returns how many there are.
 pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Result<u64, Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
@@ -134,7 +134,7 @@ fn unpack(input: &mut dyn Read, to: &Path, from: &Path) -> Result<(), Error> {
         }
         found.insert(name, digest);
     }
-    Err(damaged("it is cut off, or no backup of slipway"))
+    Err(damaged("it is truncated, or not a backup made by slipway"))
 }
 
 fn is_expected(name: &str) -> bool {
@@ -144,7 +144,7 @@ fn is_expected(name: &str) -> bool {
         || name.strip_prefix(IMAGES).and_then(|image| image.strip_prefix('/')).is_some_and(is_image)
 }
 
-/// Moves the files to their places, the database last: without it, no command takes the folder for a data folder.
+/// Moves the files to their places, the database last: without it, no command accepts the folder as a data folder.
 fn publish(unverified: &Path, root: &Path) -> Result<(), Error> {
     let moved = |name: &str| {
         let path = unverified.join(name);

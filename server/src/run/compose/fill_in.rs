@@ -13,7 +13,7 @@ const INSTANCE_PREFIX: &str = "slipway-";
 /// Length of what follows: 128 bits in hexadecimal.
 const INSTANCE_DIGITS: usize = 32;
 
-/// Gives every `enrol-secure-boot` step without updates those of the site's keys.
+/// Gives every `enrol-secure-boot` step without updates the updates for the site's keys.
 pub fn keys(steps: &mut [Step], updates: &[Update]) {
     let variable = |variable: Variable| match variable {
         Variable::Dbx => SecureBootVariable::Dbx,
@@ -46,8 +46,8 @@ pub fn node_settings(steps: &mut [Step], name: Option<&str>, network: Option<&Ne
     }
 }
 
-/// Gives every seed without an instance id a new one, so that cloud-init treats the system as a new machine. An id of
-/// ours is replaced, because it is from an older run, whose system may still report with it.
+/// Gives every seed without an instance id a new one, so that cloud-init treats the system as a new machine. An id that
+/// slipway made is replaced, because it is from an older run, whose system may still report with it.
 pub fn instance_ids(steps: &mut [Step], secret: &str) {
     for (number, step) in steps.iter_mut().enumerate() {
         if let Action::SeedCloudInit(seed) = &mut step.action
@@ -67,14 +67,14 @@ pub fn instances(steps: &[Step]) -> Vec<String> {
     instances.filter(|instance| is_unguessable(instance)).cloned().collect()
 }
 
-/// An id for the seed of the step with this number. Nobody can guess it without the secret, so the installed system may
-/// report with nothing else.
+/// An id for the seed of the step with this number. Nobody can guess it without the secret, so the installed system
+/// needs nothing else to report.
 fn instance_id(secret: &str, number: usize) -> String {
     let digest = random::token_hash(&format!("{secret} {number}"));
     format!("{INSTANCE_PREFIX}{digest:.INSTANCE_DIGITS$}")
 }
 
-/// Whether an instance id is one of ours, not one that an operator chose and others may guess.
+/// Whether an instance id was made by slipway, not one that an operator chose and others may guess.
 fn is_unguessable(instance_id: &str) -> bool {
     let digits = instance_id.strip_prefix(INSTANCE_PREFIX).unwrap_or_default();
     digits.len() == INSTANCE_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -23,7 +23,7 @@ pub fn image_at(url: &str) -> Option<Digest> {
 }
 
 /// Puts the digest in the place of each name. What a step fetches by its name is then checked by its digest, unless the
-/// step says what to check. A list of sums says nothing of the new URL, so the digest takes its place.
+/// step says what to check. A list of sums says nothing about the new URL, so the digest takes its place.
 pub fn resolve(steps: &mut [Step], facts: &Facts) -> Result<(), Error> {
     for step in steps {
         if let Some((url, checks)) = origin(&mut step.action)
@@ -84,7 +84,7 @@ fn put_digest(url: &mut String, facts: &Facts) -> Result<Option<Digest>, Error> 
     let Some(reference) = url.strip_prefix(server).and_then(|path| path.strip_prefix("/images/")) else {
         return Ok(None);
     };
-    // With a full digest, the file may be added later, or be judged in other words.
+    // A full digest is left alone: the file may be added later, and other checks report if it is missing.
     if reference.is_empty() || reference.contains('?') || reference.parse::<Digest>().is_ok() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! What a task says of its run, before anything is added.
+//! What a task says about its run, before anything is added.
 
 use slipway_protocol::{ErrorCode, Proof, Step};
 

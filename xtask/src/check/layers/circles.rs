@@ -1,4 +1,4 @@
-//! Circles of modules: siblings in a folder of which each leads to the others and back.
+//! Circles of modules: siblings in a folder that import each other, directly or through other siblings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

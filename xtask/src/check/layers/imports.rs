@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The path of a module from the root of its crate, which is empty.
+/// The path of a module from the root of its crate. The root's own path is empty.
 pub type Module = Vec<String>;
 
 /// A place in a module at which another module of the crate is named.
@@ -76,7 +76,8 @@ fn names<'a>(files: &'a [File], modules: &BTreeSet<&Module>) -> Names<'a> {
     names
 }
 
-/// The module that a path leads to. What a module imports itself is followed, a few times: the bound is for a circle.
+/// The module that a path leads to. Follows what a module itself imports, a limited number of times, because imports
+/// may form a circle.
 fn resolve(mut path: Module, modules: &BTreeSet<&Module>, names: &Names<'_>) -> Module {
     for _ in 0..8 {
         let is_module = |length: &usize| *length == 0 || modules.contains(&path[..*length].to_vec());
@@ -167,7 +168,7 @@ struct Written<'a> {
     name: &'a str,
 }
 
-/// The paths of a code that begin at its crate, at a module above, or at itself.
+/// The paths in a text of code that begin at its crate, at a module above, or at itself.
 fn paths(code: &str) -> Vec<Written<'_>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::", "self::"] {
@@ -191,7 +192,7 @@ fn skip(code: &str, at: usize, skipped: &[char]) -> usize {
     code.len() - code[at..].trim_start_matches(|c: char| c.is_whitespace() || skipped.contains(&c)).len()
 }
 
-/// Adds the path at a place of the code, or each path of a group in braces. Returns the place after it.
+/// Adds the path at a place in the code, or each path of a group in braces. Returns the place after it.
 fn read_path<'a>(code: &'a str, start: usize, before: &[&'a str], found: &mut Vec<Written<'a>>) -> usize {
     let start = skip(code, start, &[]);
     let (mut at, mut words) = (start, before.to_vec());
@@ -229,7 +230,7 @@ fn read_path<'a>(code: &'a str, start: usize, before: &[&'a str], found: &mut Ve
     at
 }
 
-/// A path in a module as one from the root of the crate. None for one that begins at neither.
+/// A path in a module, converted to a path from the root of the crate. None if it begins elsewhere.
 fn absolute(module: &[String], words: &[&str]) -> Option<Module> {
     let up = words.iter().take_while(|word| **word == "super").count();
     match *words.first()? {

@@ -43,7 +43,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;
     let expected = tables::is_protected(disk) && tables::find(disk).iter().any(of_a_gpt);
     if started != expected {
-        bail!("booting {}: it started a system: {started}; expected by its tables: {expected}", folder.display());
+        bail!("booting {}: a system started: {started}; expected from its tables: {expected}", folder.display());
     }
     Ok(started)
 }

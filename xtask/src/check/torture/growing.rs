@@ -53,7 +53,7 @@ impl Growing {
         }
         let reached = tables.iter().flat_map(|table| table.reaches.clone());
         let partition = reached.max_by_key(|bytes| bytes.start).context("finding the partition that grew")?;
-        let (before, from) = begins.context("finding the flush after which the table is there")?;
+        let (before, from) = begins.context("finding the flush after which the table is complete")?;
         let written = requests[from..].iter().filter_map(|request| match request {
             Request::Write { offset, bytes } => Some(*offset as usize..*offset as usize + bytes.len()),
             _ => None,
@@ -61,7 +61,7 @@ impl Growing {
         let written = written.filter(|bytes| partition.start <= bytes.start && bytes.end <= partition.end).collect();
         let [small, large] = [&before, &last].map(|disk| blocks(&disk[partition.clone()]));
         if small >= large {
-            bail!("finding what the kernel wrote to grow a file system: it has {large} blocks, as before");
+            bail!("finding what the kernel wrote to grow a file system: it did not grow, and still has {large} blocks");
         }
         let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("e2fsck finds errors that need a decision");
         let content = file(&before).context("looking at the file system before it grew")?;

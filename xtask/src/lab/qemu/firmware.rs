@@ -48,7 +48,7 @@ fn of(arch: Arch, release: Release) -> Result<Firmware> {
             (root.join("usr/share/OVMF"), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"])
         }
         (Arch::Aarch64, Release::HostWithSecureBoot) => {
-            bail!("a machine with arm64 has no firmware with Secure Boot here")
+            bail!("this host has no Secure Boot firmware for arm64 machines")
         }
         (Arch::Aarch64, _) => {
             let root = debian::unpacked(&debian::ARM64_FIRMWARE)?;
