@@ -38,7 +38,7 @@ fn a_machine_that_cannot_be_enrolled_is_told_why() {
     set(&bench, "SetupMode", 0);
     assert!(failure(&bench).contains("is not in Setup Mode (Secure Boot is on)"), "{}", failure(&bench));
     set(&bench, "SecureBoot", 0);
-    assert!(failure(&bench).contains("is not in Setup Mode (Secure Boot is off"), "{}", failure(&bench));
+    assert!(failure(&bench).contains("is not in Setup Mode (Secure Boot is only switched off)"), "{}", failure(&bench));
     let db = bench.path(&format!("efi/efivars/db-{IMAGE_SECURITY}"));
     assert!(!db.exists());
 }

@@ -320,7 +320,7 @@ fn an_image_comes_from_standard_input_and_is_judged_as_a_file() {
         (format!(": | {write}"), "empty"),
         (format!("cat image | {write} --digest sha256:{zeros}"), "checking the digest of the stream"),
         (format!("cat image | {write} --sums SUMS"), "checking the digest of the stream"),
-        (format!("cat image | {write} --mirror - --raw-digest sha256:{zeros}"), "read only once"),
+        (format!("cat image | {write} --mirror - --raw-digest sha256:{zeros}"), "can only be read once"),
         (format!("cat image | {}", write.replace("--yes", "")), "give --yes"),
     ] {
         let (status, err) = shell(folder.path(), &line);

@@ -32,17 +32,18 @@ fn a_machine_finds_its_server_by_the_url_of_its_boot_image() -> Result<()> {
 /// machine looks. Both are in the image as they are.
 fn forget_the_server(bench: &Bench) -> Result<()> {
     let mut image = fs::read(bench.uki())?;
-    let start = only(&image, format!("server: \"{}\"\n", bench.lab.url()).as_bytes())?;
+    let server = only(&image, format!("server: \"{}\"\n", bench.lab.url()).as_bytes())?;
     let key = b"\"config_sha256\":\"";
     let at = only(&image, key)? + key.len();
     let digest = at..at + 64;
-    // The configuration ends with the last certificate.
+    // The configuration begins with the certificates, because its keys are sorted.
+    let start = image[..server].windows(6).rposition(|bytes| bytes == b"ca: |\n").context("no CA before the server")?;
     let is_end = |end: &usize| {
         let config = &image[start..*end];
-        config.ends_with(b"-----END CERTIFICATE-----\n") && sha256(config).as_bytes() == &image[digest.clone()]
+        config.ends_with(b"\n") && sha256(config).as_bytes() == &image[digest.clone()]
     };
-    let end = (start..image.len()).find(is_end).context("the configuration has another digest")?;
-    image[start] = b'#';
+    let end = (server..image.len()).find(is_end).context("the configuration has another digest")?;
+    image[server] = b'#';
     let new = sha256(&image[start..end]);
     image[digest].copy_from_slice(new.as_bytes());
     fs::write(bench.uki(), image)?;

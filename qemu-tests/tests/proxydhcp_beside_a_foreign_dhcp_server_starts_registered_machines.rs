@@ -64,7 +64,7 @@ fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result
 
         let second = serve(site.elsewhere(&program), &site.programs.path("data2"), &boot, DHCP, "eth0").output()?;
         let said = String::from_utf8_lossy(&second.stderr);
-        assert!(!second.status.success() && said.contains(&format!("{SLIPWAY} already answers")), "{said}");
+        assert!(!second.status.success() && said.contains(&format!("{SLIPWAY}, already answers")), "{said}");
         Ok(())
     })
 }

@@ -49,9 +49,10 @@ const BODIES: [(&str, &str, &str, &str); 29] = [
     (
         "POST",
         "/nodes/web1/runs",
-        r#"{"task": {"workflow": {"steps": [
-            {"name": "a", "action": {"erase-disk": {"disk": {"choose": "all", "serial": @}}}}
-        ]}}}"#,
+        concat!(
+            r#"{"task": {"workflow": {"steps": [{"name": "a", "action": {"erase-disk": "#,
+            r#"{"disk": {"choose": "all", "serial": @}}}}]}}}"#,
+        ),
         "task.workflow.steps[0].action.erase-disk.disk.serial",
     ),
     (
