@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|input: &str| {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     match kind {
         "content-range" => content_range(first, rest),
-        "retry-after" => _ = retry_after(first, Some(rest)),
+        "retry-after" => _ = retry_after(first, Some(rest), std::time::UNIX_EPOCH),
         "www-authenticate" => _ = challenge::parse(text),
         "manifest" => {
             let Ok(manifest) = serde_json::from_str(rest) else { return };

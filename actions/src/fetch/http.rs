@@ -1,7 +1,7 @@
 //! Sources on HTTP servers.
 
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Buf, Bytes};
 use reqwest::StatusCode;
@@ -81,7 +81,8 @@ pub(super) fn open(
             return Err(FetchError::NotResumable { offset, reason });
         }
         _ => {
-            let retry_after = field(headers, &RETRY_AFTER).and_then(|text| retry_after(text, field(headers, &DATE)));
+            let (text, date) = (field(headers, &RETRY_AFTER), field(headers, &DATE));
+            let retry_after = text.and_then(|text| retry_after(text, date, SystemTime::now()));
             let challenges = fields(headers, &WWW_AUTHENTICATE).flat_map(|text| challenge::parse(&text)).collect();
             let message = runtime.block_on(async {
                 tokio::select! {

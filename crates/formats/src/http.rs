@@ -70,13 +70,13 @@ pub fn coded(coding: &str, url: &str) -> Coded {
 }
 
 /// How long a server wants no request (RFC 9110, 10.2.3): seconds, or the time until a date. That counts from the
-/// server's own `Date` if it sends one.
-pub fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
+/// server's own `Date` if it sends one, else from `now`.
+pub fn retry_after(text: &str, date: Option<&str>, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }
     let until = httpdate::parse_http_date(text).ok()?;
-    let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
     Some(until.duration_since(now).unwrap_or_default())
 }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_server_says_when_to_come_back_in_seconds_or_by_a_date() {
         let check = |text: &str, date: Option<&str>, expect: Option<u64>| {
-            assert_eq!(retry_after(text, date), expect.map(Duration::from_secs), "{text}");
+            assert_eq!(retry_after(text, date, SystemTime::now()), expect.map(Duration::from_secs), "{text}");
         };
         let date = Some("Fri, 31 Dec 1999 23:59:00 GMT");
         check("120", None, Some(120));
