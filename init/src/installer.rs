@@ -165,7 +165,7 @@ fn is_child_of_slipway() -> bool {
 
 /// The real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
-    let (ca, proxy, former) = (config.ca.clone(), config.proxy.clone(), FormerPartitions::default());
+    let (ca, proxy, former) = (config.ca.clone(), config.machine.proxy(), FormerPartitions::default());
     Arc::new(move |cancel: &Cancel| {
         let options = HostOptions {
             trust: vec![ca.clone()],

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slipway_protocol::node::boot_report::MAINTENANCE;
-use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, Failure, NodeState};
+use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, Failure, MachineSettings, NodeState};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
@@ -117,7 +117,8 @@ fn hint(error: &std::io::Error) -> &'static str {
 pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace: Pace) -> Result<End, ReportError> {
     let wrong = |source| ReportError::Url { url: config.url.clone(), source };
     let server = config.url.parse().map_err(|error| wrong(Box::new(error)))?;
-    let server = Config { proxy: config.proxy.clone(), ..Config::new(server, config.ca.clone()) };
+    let server =
+        Config { machine: MachineSettings::with_proxy(config.proxy.clone()), ..Config::new(server, config.ca.clone()) };
     let client = Client::of_run(&server, config.token.clone())?;
     let boot_id = collect::boot_id(&surroundings.root);
     let reporter = Reporter { client, surroundings, pace, boot_id, asked_for_network: AtomicBool::default() };

@@ -16,7 +16,7 @@ use serde::de::value::{Error as Wrong, MapDeserializer};
 use serde::{Deserialize as _, Serialize};
 use slipway_protocol::node::boot_settings;
 use slipway_protocol::shared::given::is_blank;
-use slipway_protocol::{BootSettings, MachineSettings, Proof, Proxy};
+use slipway_protocol::{BootSettings, MachineSettings, Proof};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
@@ -41,17 +41,15 @@ pub struct Config {
     pub ca: String,
     /// What the machine must have before it sends anything to the server.
     pub require: Proof,
-    /// The HTTP proxy to the server and to images. `None` means the proxy in the environment, but PID 1 sets none
-    /// there.
-    pub proxy: Option<Proxy>,
-    /// Settings that may differ from machine to machine, including the proxy's.
+    /// Settings that may differ from machine to machine. Without a proxy among them, the one in the environment is
+    /// used, but PID 1 sets none there.
     pub machine: MachineSettings,
 }
 
 impl Config {
     /// A configuration with only the server's URL and CA.
     pub fn new(server: Url, ca: String) -> Self {
-        Self { server, ca, require: Proof::default(), proxy: None, machine: MachineSettings::default() }
+        Self { server, ca, require: Proof::default(), machine: MachineSettings::default() }
     }
 }
 
@@ -265,7 +263,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
     let server = server
         .parse()
         .map_err(|error| wrong("server", boot_settings::shortened(&server), format!("is not a valid URL ({error})")))?;
-    Ok((Config { server, ca, require, proxy: machine.proxy(), machine }, warnings))
+    Ok((Config { server, ca, require, machine }, warnings))
 }
 
 /// The settings from these keys. The map has the place and the value of each key.

@@ -120,14 +120,13 @@ impl Session {
     /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, and
     /// the machine must enrol again.
     async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
-        let anew = || self.enrol();
         let (client, wait) = if Instant::now() >= end {
-            anew().await?
+            self.enrol().await?
         } else {
             let csr = self.key.request()?;
             match self.client().renew(&RenewRequest { csr }).await {
                 Ok(enrolment) => credentials(&self.config, &self.key, enrolment)?,
-                Err(error) if error.is_shut_out() => anew().await?,
+                Err(error) if error.is_shut_out() => self.enrol().await?,
                 Err(error) => return Err(error),
             }
         };

@@ -15,6 +15,7 @@ mod workflow_file;
 mod yaml;
 
 use slipway_protocol::ErrorCode;
+use slipway_protocol::node::boot_settings::is_host_name;
 use slipway_protocol::shared::ssh_key;
 
 use crate::base::error::Error;
@@ -42,11 +43,7 @@ pub use crate::run::new_run::{NewRun, Task, WorkflowFile};
 
 /// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).
 fn check_name(what: &str, name: &str) -> Result<(), Error> {
-    let label = |label: &str| {
-        let letters = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        letters && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
-    };
-    if name.len() <= 253 && name.split('.').all(label) {
+    if is_host_name(name) {
         return Ok(());
     }
     let message =

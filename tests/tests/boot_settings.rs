@@ -47,7 +47,6 @@ fn a_machine_reads_every_setting_that_its_medium_has() {
         server: settings.server.parse().unwrap(),
         ca: settings.ca.clone(),
         require: settings.require,
-        proxy: settings.machine.proxy(),
         machine: settings.machine.clone(),
     };
     assert_eq!(read(&[from_yaml(BAKED, &to_yaml(&settings)).unwrap()]), expect);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slipway_installer::config::Config;
 use slipway_installer::server::clock::{self, Verdict};
 use slipway_installer::server::reach::{Server, Stranger};
-use slipway_protocol::{Failure, Proxy};
+use slipway_protocol::{Failure, MachineSettings};
 use slipway_tests::Lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,13 +63,19 @@ async fn proxy(answer: Vec<u8>, lab: &Lab) -> (String, JoinHandle<String>) {
     (url, answering)
 }
 
+/// Reaches the server through this proxy, except what `no_proxy` names.
+fn through(proxy: String, no_proxy: &str, config: Config) -> Config {
+    let machine = MachineSettings { proxy: Some(proxy), no_proxy: Some(no_proxy.to_owned()), ..config.machine };
+    Config { machine, ..config }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_behind_a_proxy_is_verified_through_it() {
     let lab = Lab::start().await;
     let port = lab.url().rsplit_once(':').unwrap().1.to_owned();
     let verify = async |answer: &[u8]| {
         let (url, answering) = proxy(answer.to_vec(), &lab).await;
-        let config = Config { proxy: Some(Proxy { url: url.clone(), except: String::new() }), ..lab.config() };
+        let config = through(url.clone(), "", lab.config());
         let server = Server::new(&config).unwrap();
         assert_eq!(format!("http://{}:{}", server.first_hop().0, server.first_hop().1), url);
         let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
@@ -97,14 +103,14 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
     }
     // The same for requests.
     let (url, answering) = proxy(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), &lab).await;
-    let through = Config { proxy: Some(Proxy { url, except: String::new() }), ..lab.config() };
+    let behind = through(url, "", lab.config());
     let seen = lab.folder.path().join("run/clock");
-    assert_eq!(clock::set_from_server(&through, &seen).await.unwrap(), Verdict::Right);
-    drop(through);
+    assert_eq!(clock::set_from_server(&behind, &seen).await.unwrap(), Verdict::Right);
+    drop(behind);
     assert!(answering.await.unwrap().starts_with("CONNECT 127.0.0.1"));
     // Without it.
-    let proxy = Some(Proxy { url: "http://192.0.2.1:3128".to_owned(), except: "127.0.0.0/8".to_owned() });
-    let direct = Server::new(&Config { proxy, ..lab.config() }).unwrap();
+    let without = through("http://192.0.2.1:3128".to_owned(), "127.0.0.0/8", lab.config());
+    let direct = Server::new(&without).unwrap();
     assert_eq!(direct.first_hop().0, "127.0.0.1");
     direct.verify(connect(&lab).await, PATIENCE).await.unwrap();
 }
@@ -126,8 +132,8 @@ async fn a_proxy_that_says_nothing_is_not_waited_for() {
     let address = listener.local_addr().unwrap();
     let ours = TcpStream::connect(address).await.unwrap();
     let (_silent, _) = listener.accept().await.unwrap();
-    let proxy = Some(Proxy { url: format!("http://{address}"), except: String::new() });
-    let behind = Config { proxy, ..Config::new("https://server.test".parse().unwrap(), some_ca()) };
+    let config = Config::new("https://server.test".parse().unwrap(), some_ca());
+    let behind = through(format!("http://{address}"), "", config);
     let verdict = Server::new(&behind).unwrap().verify(ours, PATIENCE).await;
     let said = Failure::of(&verdict.unwrap_err()).in_one_line();
     assert_eq!(said, "asking the proxy to connect to server.test:443: no answer in 10 s");

@@ -1,3 +1,5 @@
+use slipway_protocol::Proxy;
+
 use super::*;
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
@@ -173,12 +175,12 @@ fn a_network_is_read_from_any_source_also_under_lockdown() {
 fn a_proxy_is_read_from_any_source_also_under_lockdown() {
     let baked = source(BAKED, &[("server", "https://s"), ("ca", CA), ("no_proxy", "10.0.0.0/8")]);
     let (config, warnings) = merge(std::slice::from_ref(&baked), true).unwrap();
-    assert_eq!(config.proxy, None);
+    assert_eq!(config.machine.proxy(), None);
     assert_eq!(warnings, [r#"/etc/slipway/config.yaml sets "no_proxy", which has no effect without "proxy""#]);
     let later = from_command_line("slipway.proxy=http://proxy.example:3128").unwrap();
     let (config, warnings) = merge(&[baked.clone(), later], true).unwrap();
     let expect = Proxy { url: "http://proxy.example:3128".to_owned(), except: "10.0.0.0/8".to_owned() };
-    assert_eq!((config.proxy, warnings.as_slice()), (Some(expect), &[][..]));
+    assert_eq!((config.machine.proxy(), warnings.as_slice()), (Some(expect), &[][..]));
     let with_password = from_command_line("slipway.proxy=http://user:pw@proxy.example:3128").unwrap();
     let error = merge(&[baked, with_password], true).unwrap_err().to_string();
     let expect = "proxy from the kernel command line is \"...@proxy.example:3128\", which must be a host without user";

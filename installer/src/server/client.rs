@@ -137,8 +137,8 @@ pub(crate) fn http(
     url: &Url,
 ) -> Result<reqwest::Client, ClientError> {
     let mut builder = reqwest::Client::builder();
-    if let Some(proxy) = &config.proxy {
-        builder = builder.proxy(http_proxy(proxy).map_err(|source| ClientError::transport(what, url, source))?);
+    if let Some(proxy) = config.machine.proxy() {
+        builder = builder.proxy(http_proxy(&proxy).map_err(|source| ClientError::transport(what, url, source))?);
     }
     let builder = builder
         .tls_backend_preconfigured(tls)

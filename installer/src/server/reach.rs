@@ -152,7 +152,7 @@ fn host_and_port(url: &Url) -> (&str, u16) {
 
 /// The proxy for the server, chosen by the same rules as in the HTTP client for all other requests.
 fn proxy_to(config: &Config) -> Result<Option<Url>, ServerError> {
-    let Some(proxy) = &config.proxy else { return Ok(None) };
+    let Some(proxy) = config.machine.proxy() else { return Ok(None) };
     let matcher = Matcher::builder().all(proxy.url.as_str()).no(proxy.except.as_str()).build();
     let server: Uri = config.server.as_str().parse().map_err(wrong_url(config.server.as_str()))?;
     matcher.intercept(&server).map(|_| proxy.url.parse().map_err(wrong_url(&proxy.url))).transpose()

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-pub use self::hosts::{Proxy, check_proxy, check_server};
+pub use self::hosts::{Proxy, check_proxy, check_server, is_host_name};
 use crate::node::enrolment::Proof;
 use crate::shared::network::{self, Network};
 use crate::shared::secret::Secret;
@@ -63,7 +63,7 @@ pub struct MachineSettings {
     /// too, addresses, and networks such as 10.0.0.0/8.
     #[cfg_attr(feature = "clap", arg(long, value_name = "HOSTS", requires = "proxy"))]
     pub no_proxy: Option<String>,
-    /// Name of the machine while it runs from the medium, such as rack3-u12. DHCP servers get to know it.
+    /// Name of the machine while it runs from the medium, such as rack3-u12. It is sent to DHCP servers.
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub hostname: Option<String>,
 }
@@ -120,6 +120,12 @@ impl MachineSettings {
         }
     }
 
+    /// Settings of which only the proxy is there, if there is one.
+    pub fn with_proxy(proxy: Option<Proxy>) -> Self {
+        let (proxy, no_proxy) = proxy.map(|proxy| (proxy.url, proxy.except)).unzip();
+        Self { proxy, no_proxy, ..Self::default() }
+    }
+
     /// The proxy, with the hosts that are reached without it.
     pub fn proxy(&self) -> Option<Proxy> {
         let except = self.no_proxy.clone().unwrap_or_default();
@@ -146,16 +152,8 @@ pub fn check_ca(pem: &str) -> Result<(), String> {
     }
 }
 
-/// Labels with dots between them (RFC 1123, section 2.1), as far as the kernel has room.
 fn check_hostname(name: &str) -> Result<(), String> {
-    let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(is_plain)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    match name.len() <= MOST_HOSTNAME && name.split('.').all(is_label) && name.parse::<Ipv4Addr>().is_err() {
+    match name.len() <= MOST_HOSTNAME && is_host_name(name) && name.parse::<Ipv4Addr>().is_err() {
         true => Ok(()),
         false => {
             Err(format!("is not a host name of at most {MOST_HOSTNAME} characters: write it as rack3-u12.example"))

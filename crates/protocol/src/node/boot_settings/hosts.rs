@@ -34,7 +34,7 @@ pub fn check_proxy(proxy: &Proxy) -> Result<(), (&'static str, String)> {
     let rest = rest
         .ok_or("does not begin with http://; what goes through the proxy is encrypted from end to end by itself")
         .map_err(wrong)?;
-    // Programs do not agree about the usual one.
+    // Programs do not agree on the default port.
     if !check_host_and_port(rest).map_err(wrong)? {
         return Err(wrong("has no port"));
     }
@@ -68,6 +68,16 @@ fn is_name(text: &str) -> bool {
     let last = text.strip_suffix('.').unwrap_or(text).rsplit('.').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     text.chars().all(is_plain) && !last.chars().all(|c| c.is_ascii_digit())
+}
+
+/// Whether a text is a host name: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1), of at
+/// most 253 characters in all (RFC 1035, section 2.3.4).
+pub fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_plain && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// Whether what follows the scheme of a URL, which is a host, has a port.
