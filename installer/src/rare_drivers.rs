@@ -146,7 +146,7 @@ impl Fetched<'_> {
             }
         }
         let path = self.places.state.join(format!("{name}.ko"));
-        write(&path, &self.pack.file(piece_name(name), &module.piece).await?)?;
+        write(&path, &self.pack.file(format!("module {name}"), &module.piece).await?)?;
         let (to_load, load) = (path.clone(), Arc::clone(insert));
         info!("loading {name} from the server for the {}", self.device.name());
         // A driver probes its devices while it is loaded, which may take seconds.
@@ -167,10 +167,6 @@ impl Fetched<'_> {
         }
         write(&path, &self.pack.file(name.to_owned(), piece).await?)
     }
-}
-
-fn piece_name(module: &str) -> String {
-    format!("module {module}")
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), RareError> {

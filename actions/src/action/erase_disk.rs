@@ -54,7 +54,8 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Re
         match result {
             Ok((result, warnings)) => {
                 outcome.warnings.extend(warnings);
-                outcome.disks.push(erasure(disk, result));
+                let (path, serial) = (disk.path.clone(), disk.serial.clone());
+                outcome.disks.push(DiskErasure { path, serial, result });
             }
             Err(Error::Cancelled) => return Err(Error::Cancelled),
             Err(error) => failed.push(error),
@@ -76,10 +77,6 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Re
     }
     outcome.summary = summary(&outcome.disks);
     Ok(Done { outcome, next: Next::Continue })
-}
-
-fn erasure(disk: &Disk, result: Erasure) -> DiskErasure {
-    DiskErasure { path: disk.path.clone(), serial: disk.serial.clone(), result }
 }
 
 /// The result for a disk, in words.

@@ -277,7 +277,8 @@ fn kept_or_signed(
         }
     };
     let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
-    let key = key.map_err(tls_error("reading the key of the server's certificate"))?;
+    let doing = "reading the key of the server's certificate";
+    let key = key.map_err(|source| Error::Tls { doing, source: Box::new(source) })?;
     Ok(ServerIdentity { chain: vec![leaf], key })
 }
 
@@ -309,10 +310,6 @@ fn serves(leaf: &Certificate, authority: &Certificate, names: &BTreeSet<String>)
 
 fn certificate_error(doing: &'static str) -> impl FnOnce(rcgen::Error) -> Error {
     move |source| Error::Certificate { doing, source }
-}
-
-fn tls_error<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> Error {
-    move |source| Error::Tls { doing, source: Box::new(source) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! States of nodes, runs and steps, and the events that change them. The functions are pure; the store keeps the
 //! results.
 
-use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
+use slipway_protocol::{Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
 
 use crate::base::time::Millis;
 
@@ -106,12 +106,8 @@ pub struct NoSuchStep {
 
 /// The progress of a run that no machine has fetched yet.
 pub fn pending(steps: &[Step]) -> RunProgress {
-    let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
+    let steps = steps.iter().map(|step| blank(step.name.clone(), step.action.name().to_owned())).collect();
     RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
-}
-
-fn pending_step(name: &str, action: &Action) -> StepStatus {
-    blank(name.to_owned(), action.name().to_owned())
 }
 
 fn blank(name: String, action: String) -> StepStatus {
@@ -238,7 +234,7 @@ fn end_as_failed(run: &mut RunProgress, now: Millis) {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{EraseDisk, Outcome, Progress, Reboot};
+    use slipway_protocol::{Action, EraseDisk, Outcome, Progress, Reboot};
 
     use super::*;
 

@@ -65,7 +65,10 @@ fn judge_device(kind: &str, device: &Entry) -> Judged {
             _ => {}
         }
     }
-    ["gateway4", "gateway6"].into_iter().try_for_each(|key| judge_gateway(value, key))?;
+    for key in ["gateway4", "gateway6"] {
+        not_empty(value, key)?;
+        judge_host(value, key)?;
+    }
     judge_names(kind, device)?;
     if let Some((_, key)) = NEEDED.iter().find(|(of, key)| *of == kind && given(value, key).is_none()) {
         return wrong(device.at, format!("the device {:?} has the key {key:?}, as all {kind}", device.key));
@@ -115,12 +118,6 @@ fn not_empty(node: &Node, key: &str) -> Judged {
         }
         _ => Ok(()),
     }
-}
-
-/// An address of a host, if the key is there.
-fn judge_gateway(node: &Node, key: &str) -> Judged {
-    not_empty(node, key)?;
-    judge_host(node, key)
 }
 
 fn judge_route(route: &Node) -> Judged {

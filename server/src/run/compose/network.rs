@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 use slipway_protocol::shared::identity;
-use slipway_protocol::{Bond, BondMode, Interface, Network, Vlan};
+use slipway_protocol::{Bond, BondMode, Interface, Network};
 
 /// Interval at which the kernel checks the links of a bond, in milliseconds. Without it, the kernel never notices that
 /// a link failed.
@@ -21,7 +21,7 @@ pub fn text(network: &Network) -> String {
                 &mut bonds
             }
             (_, _, Some(vlan)) => {
-                value.extend(vlan_parts(vlan));
+                value.extend([("link".to_owned(), json!(vlan.of)), ("id".to_owned(), json!(vlan.id))]);
                 &mut vlans
             }
             (mac, ..) => {
@@ -72,10 +72,6 @@ fn bond_parts(bond: &Bond) -> [(String, Value); 2] {
         parameters["lacp-rate"] = json!("fast");
     }
     [("interfaces".to_owned(), json!(bond.of)), ("parameters".to_owned(), parameters)]
-}
-
-fn vlan_parts(vlan: &Vlan) -> [(String, Value); 2] {
-    [("link".to_owned(), json!(vlan.of)), ("id".to_owned(), json!(vlan.id))]
 }
 
 #[cfg(test)]
