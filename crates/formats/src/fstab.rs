@@ -2,6 +2,7 @@
 
 mod unit;
 
+use crate::escapes::decoded_text;
 pub use unit::of_unit;
 
 /// Tags by which a file system is recognised whatever its device is called.
@@ -64,7 +65,7 @@ fn lines(fstab: &str) -> impl Iterator<Item = Entry> {
 }
 
 fn entry(line: &str) -> Option<Entry> {
-    let mut fields = line.split_whitespace().map(|field| decoded(field, "\\", 3, 8));
+    let mut fields = line.split_whitespace().map(|field| decoded_text(field, "\\", 3, 8));
     let (source, place) = (fields.next()?, fields.next()?);
     if NOWHERE.contains(&place.as_str()) {
         return None;
@@ -145,29 +146,10 @@ fn lasting(source: &str) -> Option<String> {
     if let Some((folder, name)) = source.strip_prefix(LINKS).and_then(|rest| rest.split_once('/')) {
         let key = LASTING.iter().find(|key| key.eq_ignore_ascii_case(folder))?;
         // libudev, udev_util_encode_string.
-        return Some(format!("{key}={}", decoded(name, "\\x", 2, 16)));
+        return Some(format!("{key}={}", decoded_text(name, "\\x", 2, 16)));
     }
     let (key, _) = source.split_once('=')?;
     LASTING.contains(&key).then(|| source.to_owned())
-}
-
-/// Decodes a text in which `mark` and this many digits stand for a special byte: `\040` in fstab, `\x20` in the names
-/// of links.
-fn decoded(text: &str, mark: &str, digits: usize, base: u32) -> String {
-    let mut parts = text.split(mark);
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        // The number parser would accept a sign too.
-        let number = part.get(..digits).filter(|number| number.chars().all(|c| c.is_digit(base)));
-        match number.and_then(|number| u8::from_str_radix(number, base).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                bytes.extend_from_slice(part.get(digits..).unwrap_or_default().as_bytes());
-            }
-            None => bytes.extend_from_slice([mark, part].concat().as_bytes()),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether a mount point is for boot loaders and kernels.

@@ -10,6 +10,7 @@ pub mod boot_config;
 pub mod boot_entry;
 pub mod crc32;
 pub mod efi;
+pub mod escapes;
 pub mod fat;
 pub mod fstab;
 pub mod gzip;

@@ -11,6 +11,8 @@ use slipway_protocol::shared::digest::DigestError;
 use slipway_protocol::workflow::Location;
 use slipway_protocol::{Algorithm, Digest};
 
+use crate::escapes::decoded_text;
+
 /// Most bytes of a list that are read; a longer list is refused.
 pub const MAX_TEXT: usize = 1 << 20;
 /// Number of other file names shown when the wanted one is missing.
@@ -66,7 +68,7 @@ pub fn file_name(url: &str) -> Option<String> {
         (None, Some((_, rest))) => {
             let without_query = rest.split(['?', '#']).next().unwrap_or_default();
             let (_, path) = without_query.split_once('/')?;
-            percent_decoded(&last(path))
+            decoded_text(&last(path), "%", 2, 16)
         }
         (None, None) => return None,
     };
@@ -88,7 +90,7 @@ fn path_below(list: &str, url: &str) -> Option<String> {
     let without_query = |url: &str| url.split(['?', '#']).next().unwrap_or_default().to_owned();
     let path = match (Location::local_path(list), Location::local_path(url)) {
         (Some(list), Some(path)) => below(list, path),
-        (None, None) => below(&without_query(list), &without_query(url)).map(|path| percent_decoded(&path)),
+        (None, None) => below(&without_query(list), &without_query(url)).map(|path| decoded_text(&path, "%", 2, 16)),
         _ => None,
     };
     path.filter(|path| path.contains('/'))
@@ -256,21 +258,6 @@ fn unescaped(name: &str) -> String {
         }
     }
     plain
-}
-
-fn percent_decoded(segment: &str) -> String {
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let split = tail.split_at_checked(2).filter(|_| byte == b'%');
-        let is_hex = |two: &&str| two.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let code = |two| u8::from_str_radix(str::from_utf8(two).ok().filter(is_hex)?, 16).ok();
-        let decoded = split.and_then(|(two, after)| Some((code(two)?, after)));
-        let (next, after) = decoded.unwrap_or((byte, tail));
-        bytes.push(next);
-        rest = after;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

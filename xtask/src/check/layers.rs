@@ -37,7 +37,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ("crates/protocol", "shared < workflow < node < operator"),
     (
         "crates/formats",
-        "crc32, fat, efi, pe, gzip, bmap, qcow2, boot_entry, fstab, http, oci, roles, signature, sums < \
+        "escapes < crc32, fat, efi, pe, gzip, bmap, qcow2, boot_entry, fstab, http, oci, roles, signature, sums < \
          partition_table, boot_config < architecture < image < zstd",
     ),
     ("installer", "files, discover, drivers < config < server < boot_report, enrol, rare_drivers < report < run"),

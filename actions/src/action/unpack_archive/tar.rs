@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use slipway_formats::escapes::decoded;
 
 /// Size of a header; everything is padded to a multiple of it.
 const BLOCK: usize = 512;
@@ -251,7 +252,7 @@ impl Extended {
                 _ if key.starts_with(FLAGS) => self.has_flags = true,
                 _ => match (key.strip_prefix(XATTR), key.strip_prefix(LIBARCHIVE_XATTR)) {
                     (Some(name), _) => self.add_xattr(name, value.to_vec()),
-                    (_, Some(name)) => of_libarchive.push((percent_decoded(name), value)),
+                    (_, Some(name)) => of_libarchive.push((decoded(name, "%", 2, 16), value)),
                     _ => {}
                 },
             }
@@ -270,25 +271,6 @@ const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
-
-/// Decodes percent-encoding (RFC 3986, 2.1). Anything that is not an encoded byte is kept unchanged.
-fn percent_decoded(mut text: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(text.len());
-    while let [first, rest @ ..] = text {
-        let code = match (first, rest) {
-            (b'%', [high, low, after @ ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| (high << 4 | low, after)),
-            _ => None,
-        };
-        let (byte, after) = code.unwrap_or((*first, rest));
-        decoded.push(byte);
-        text = after;
-    }
-    decoded
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
-}
 
 const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse \
                       (bsdtar: with --no-read-sparse)";

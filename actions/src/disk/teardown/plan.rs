@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
+use slipway_formats::escapes::decoded_text;
 
 /// One thing to take down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Stack {
             sys: sys.to_owned(),
             mounts: mounts(&text("self/mountinfo"), None),
             // The first line is a heading; its first word is not a path.
-            swaps: text("swaps").lines().filter_map(|line| line.split_whitespace().next()).map(unescape).collect(),
+            swaps: text("swaps").lines().filter_map(|line| line.split_whitespace().next()).map(unescaped).collect(),
             loops: names(&sys.join("block")).into_iter().filter_map(bound).collect(),
             with_leaving: true,
             seen: HashSet::new(),
@@ -307,24 +308,13 @@ fn mount(line: &str) -> Option<Mount> {
     let (own, rest) = line.split_once(" - ")?;
     let mut fields = own.split(' ');
     let (id, parent, number) = (fields.next()?.to_owned(), fields.next()?.to_owned(), fields.next()?.to_owned());
-    let (place, source) = (unescape(fields.nth(1)?), unescape(rest.split(' ').nth(1)?));
+    let (place, source) = (unescaped(fields.nth(1)?), unescaped(rest.split(' ').nth(1)?));
     Some(Mount { id, parent, number, place, source, seen_by: None })
 }
 
 /// The kernel escapes white space and backslashes in paths as a backslash and three octal digits.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = after
-            .split_at_checked(3)
-            .filter(|_| *first == b'\\')
-            .and_then(|(digits, after)| Some((u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()?, after)));
-        let (byte, after) = escaped.unwrap_or((*first, after));
-        bytes.push(byte);
-        rest = after;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+fn unescaped(path: &str) -> String {
+    decoded_text(path, "\\", 3, 8)
 }
 
 /// The entries of a folder, sorted; none if there is no such folder.

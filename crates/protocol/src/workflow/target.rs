@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::origin::{DetachedSignature, Origin, RegistryAuth};
 use crate::shared::digest::Digest;
+use crate::shared::ssh_key;
 use crate::workflow::disk::DiskHints;
 
 /// Returns why this cannot be the path of a file on a target, or nothing if it can. A leading slash makes no
@@ -168,11 +169,7 @@ impl WriteFile {
 
 /// Returns whether this is base64 with its padding (RFC 4648, 4), apart from white space.
 fn is_base64(text: &str) -> bool {
-    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
-    let (value, _) = digits.split_at(digits.len() - padding);
-    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    digits.len().is_multiple_of(4) && padding <= 2 && value.iter().all(is_digit)
+    ssh_key::is_base64(&text.split_ascii_whitespace().collect::<String>())
 }
 
 /// The options of `unpack-archive`. The action unpacks a tar archive, plain or compressed.
