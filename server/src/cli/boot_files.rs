@@ -10,14 +10,13 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_media::{AssetInfo, Kind};
 use slipway_parts::Arch;
-use slipway_protocol::{MachineSettings, Secret};
+use slipway_protocol::{MachineSettings, Proof, Secret};
 use slipway_server::base::data::DataDir;
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
 use slipway_server::boot_files::{MediaError, machine_settings};
 use slipway_server::store::Store;
 use slipway_server::{boot_files, operate};
 
-use super::words::ProofName;
 use super::{print, print_json, print_line};
 
 #[derive(Subcommand)]
@@ -115,7 +114,7 @@ pub struct BuildOptions {
     /// What machines must have before they send anything to the server. `token` needs a token in the files, or in the
     /// settings of each stick or disc.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
-    require: ProofName,
+    require: Proof,
     /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last.
     /// By default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
@@ -226,7 +225,7 @@ fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
         proxy,
         no_proxy,
         hostname,
-        require: options.require.into(),
+        require: options.require,
         consoles: options.consoles,
         arguments: options.arguments,
         kinds: options.kinds.into_iter().map(Kind::from).collect(),

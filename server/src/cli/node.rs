@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use slipway_protocol::shared::identity::IdentifierKind;
-use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
+use slipway_protocol::{DiskHints, Identity, Network, NodeStatus, Proof};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::jwt::Signer;
 use slipway_server::node::status as node_status;
@@ -13,7 +13,7 @@ use slipway_server::operate::{self, LogType, NewNode, NodeChange};
 use slipway_server::store::Store;
 
 use super::disk::{DISK_OPTIONS, DiskOptions};
-use super::words::{self, ProofName, label};
+use super::words::{self, label};
 use super::{print, print_json, print_line, read, recovery_key};
 
 #[derive(Subcommand)]
@@ -72,30 +72,11 @@ Examples:
         node: String,
         /// Which log to print.
         #[arg(long, alias = "type", value_enum, default_value_t)]
-        kind: LogKind,
+        kind: LogType,
     },
     /// Print the recovery keys that open a machine's encrypted disks when its TPM does not: volume and key, newest
     /// first. This is logged.
     RecoveryKey(recovery_key::Options),
-}
-
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub enum LogKind {
-    /// Log of the kernel and of slipway, while slipway runs on the machine.
-    #[default]
-    Installer,
-    /// Log of the installed system, as its boot reporter last sent it.
-    #[value(name = HOST_BOOT_LOG)]
-    HostBoot,
-}
-
-impl From<LogKind> for LogType {
-    fn from(kind: LogKind) -> Self {
-        match kind {
-            LogKind::Installer => Self::Installer,
-            LogKind::HostBoot => Self::HostBoot,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -126,7 +107,7 @@ pub struct NodeAdd {
     mac_only: bool,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
-    require: ProofName,
+    require: Proof,
     /// Endorsement key of its TPM, as sha256: and the SHA-256 of the public key in DER. May be given several times,
     /// because a TPM may have one for each algorithm. Machines with another TPM are not let in.
     #[arg(long, value_name = "DIGEST")]
@@ -166,7 +147,7 @@ pub struct NodeSet {
     no_mac: bool,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", group = "what")]
-    require: Option<ProofName>,
+    require: Option<Proof>,
     /// Endorsement key of its TPM, if it was replaced in a repair; may be given several times.
     #[arg(long, value_name = "DIGEST", group = "what")]
     ek: Vec<String>,
@@ -199,7 +180,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
             let NodeAdd { name, release, mac_only, require, ek, .. } = add;
-            let new = NewNode { name, identity, release, mac_only, require: require.into(), ek };
+            let new = NewNode { name, identity, release, mac_only, require, ek };
             let added = operate::add_node(store, new).await?;
             print_line(&added.id)
         }
@@ -228,7 +209,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         }
         NodeCommand::Attestation { node } => print_json(&operate::node_attestation(store, &node).await?),
         NodeCommand::RecoveryKey(options) => recovery_key::run(store, options).await,
-        NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
+        NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind).await?),
     }
 }
 
@@ -256,8 +237,7 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     ];
     let forget = forget.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, kind)| kind).collect();
     let ek = (set.no_ek || !set.ek.is_empty()).then_some(set.ek);
-    let require = set.require.map(Into::into);
-    Ok(NodeChange { name: set.name, identity, forget, require, ek, network, ssh_keys, disk })
+    Ok(NodeChange { name: set.name, identity, forget, require: set.require, ek, network, ssh_keys, disk })
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Subcommand};
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, Proof};
 use slipway_server::image::stored;
 use slipway_server::operate;
 use slipway_server::rules::phone_home_settings::PostKeys;
@@ -14,7 +14,6 @@ use slipway_user_data::Post;
 
 use super::disk::DiskOptions;
 use super::lists::system_table;
-use super::words::ProofName;
 use super::{print, print_json, print_line, read_user_data, tell};
 
 #[derive(Subcommand)]
@@ -84,7 +83,7 @@ pub struct OsAdd {
     known_steps: Vec<String>,
     /// What a machine must prove before it gets a run of this operating system.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
-    require: ProofName,
+    require: Proof,
     #[command(flatten)]
     disk: DiskOptions,
 }
@@ -145,7 +144,7 @@ fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
         boot_reporter: add.boot_reporter,
         keep_metadata: add.keep_metadata,
         known_steps: add.known_steps,
-        require: add.require.into(),
+        require: add.require,
         disk: add.disk.hints().unwrap_or_default(),
     })
 }

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use crate::cli::log;
 use clap::Args;
 use serde::Serialize;
+use slipway_protocol::Proof;
 use slipway_server::base::limits::Limits;
 use slipway_server::boot_files::pxe;
 use slipway_server::listen::serve::{Config, Server, ServerUrl};
 use slipway_server::node::admission::Policy;
 
 use super::boot_files::PARTS_FOLDER;
-use super::words::ProofName;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Args)]
@@ -58,7 +58,7 @@ pub struct Options {
     max_capture: u64,
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
-    require: ProofName,
+    require: Proof,
     /// Require an operator's decision each time a node has another key, which is at each restart of its machine, unless
     /// the machine has the node's TPM.
     #[arg(long)]
@@ -84,7 +84,7 @@ pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, boot, parts, trusted_proxies, names, max_capture, .. } = options;
     let Options { require, strict, ek_ca, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
-    let policy = Policy { require: require.into(), strict };
+    let policy = Policy { require, strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();

@@ -2,33 +2,10 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use serde::Serialize;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Firmware, NodeStatus, Proof};
+use slipway_protocol::{Firmware, NodeStatus};
 use slipway_server::base::time::Millis;
-
-/// What a machine must prove, as a command-line value.
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub enum ProofName {
-    /// The registered identifiers. Anybody on the machine's network can read and repeat them.
-    #[default]
-    Registered,
-    /// A bootstrap token made for the node.
-    Token,
-    /// The node's TPM.
-    Attested,
-}
-
-impl From<ProofName> for Proof {
-    fn from(name: ProofName) -> Self {
-        match name {
-            ProofName::Registered => Self::Registered,
-            ProofName::Token => Self::Token,
-            ProofName::Attested => Self::Attested,
-        }
-    }
-}
 
 /// Text for a missing value.
 pub fn dash() -> String {

@@ -12,7 +12,7 @@ use crate::store::nodes::Node;
 use crate::store::{Store, boot_reports, logs};
 
 /// A log of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, utoipa::ToSchema)]
 pub enum LogType {
     /// Log of the kernel and of slipway, while slipway runs on the machine.
     #[default]
@@ -20,6 +20,7 @@ pub enum LogType {
     Installer,
     /// Log of the installed system, as its boot reporter last sent it.
     #[serde(rename = "host_boot")]
+    #[value(name = HOST_BOOT_LOG)]
     HostBoot,
 }
 

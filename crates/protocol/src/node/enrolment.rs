@@ -9,14 +9,21 @@ use crate::shared::inventory::Inventory;
 /// How a machine proves to be a node, weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Proof {
     /// It has the identifiers that were registered. Anybody on its network can read and repeat them.
     #[default]
+    #[cfg_attr(
+        feature = "clap",
+        value(help = "The registered identifiers. Anybody on the machine's network can read and repeat them")
+    )]
     Registered,
     /// It has a bootstrap token that was made for this node.
+    #[cfg_attr(feature = "clap", value(help = "A bootstrap token made for the node"))]
     Token,
     /// It has the TPM that the node is known by, or one that the site trusts. A TPM cannot be copied.
+    #[cfg_attr(feature = "clap", value(help = "The node's TPM"))]
     Attested,
 }
 
