@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use xtask::host::command::{command, run_quietly};
 use xtask::host::{packages, workspace};
 use xtask::lab::server::{Lab, free_ports};
@@ -36,9 +36,7 @@ impl Nginx {
         let nginx = Self { process, folder, port };
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if began.elapsed() > LIMIT {
-                bail!("starting nginx: {}", nginx.errors()?);
-            }
+            ensure!(began.elapsed() <= LIMIT, "starting nginx: {}", nginx.errors()?);
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(nginx)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::bench::LIMIT;
@@ -53,9 +53,7 @@ impl Programs {
             if said.contains(wanted) {
                 return Ok(());
             }
-            if start.elapsed() > LIMIT {
-                bail!("waiting for {wanted:?}:\n{said}");
-            }
+            ensure!(start.elapsed() <= LIMIT, "waiting for {wanted:?}:\n{said}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -1,6 +1,6 @@
 //! Finds the network interfaces and brings them up.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::{LinkUnspec, LinkVlan};
@@ -85,9 +85,7 @@ impl Network {
     /// The state of an interface. Fails if it has no cable.
     pub(super) async fn connected(&self, name: &str) -> Result<LinkMessage> {
         let link = self.link(name).await?;
-        if !has_carrier(&link) {
-            bail!("the cable is unplugged");
-        }
+        ensure!(has_carrier(&link), "the cable is unplugged");
         Ok(link)
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::ca::{self, Authority, Certificate};
@@ -128,9 +128,7 @@ fn written(names: &[String]) -> anyhow::Result<BTreeSet<String>> {
         let label = |label: &str| {
             !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
-        if !name.split('.').all(label) {
-            bail!("{name:?} is neither a host name nor an IP address; correct --san");
-        }
+        ensure!(name.split('.').all(label), "{name:?} is neither a host name nor an IP address; correct --san");
         Ok(name.to_lowercase())
     };
     names.iter().map(written).collect()

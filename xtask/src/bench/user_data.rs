@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use slipway_parts::Arch;
 
@@ -48,9 +48,7 @@ fn once(program: &Path, input: &Path) -> Result<Cost> {
     let began = Instant::now();
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
     let wall = began.elapsed().as_secs_f64();
-    if !status.success() {
-        bail!("running {}: {status}", program.display());
-    }
+    ensure!(status.success(), "running {}: {status}", program.display());
     Ok(Cost { wall, ..Cost::default() })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::host::command::{command, stdout};
 use crate::host::workspace;
@@ -35,9 +35,7 @@ pub fn check() -> Result<usize> {
             files += 1;
         }
     }
-    if !found.is_empty() {
-        bail!("{}", found.join("\n"));
-    }
+    ensure!(found.is_empty(), "{}", found.join("\n"));
     Ok(files)
 }
 

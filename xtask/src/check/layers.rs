@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::host::workspace::{self, Package};
 
@@ -84,9 +84,7 @@ pub fn check() -> Result<usize> {
         violations.extend(circles::circles(&imports));
         files += read;
     }
-    if !violations.is_empty() {
-        bail!("{}", violations.join("\n"));
-    }
+    ensure!(violations.is_empty(), "{}", violations.join("\n"));
     Ok(files)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 mod foreign;
@@ -27,9 +27,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 pub fn build() -> Result<PathBuf> {
     let root = workspace::root();
     let unlisted = unlisted(&root)?;
-    if !unlisted.is_empty() {
-        bail!("mkdocs.yml does not list {}", unlisted.join(", "));
-    }
+    ensure!(unlisted.is_empty(), "mkdocs.yml does not list {}", unlisted.join(", "));
     let zensical = python::environment(python::ZENSICAL)?.join("zensical");
     let mut build = command(zensical, ["build", "--strict", "--clean", "--config-file", "mkdocs.yml"]);
     run_quietly(build.current_dir(&root)).context("building the manual")?;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use slipway_protocol::shared::printable::size as bytes;
@@ -53,9 +53,7 @@ impl Demo {
             keep(demo.lab, machine, &folder);
         }
         println!("{}", serde_json::to_string(&summary)?);
-        if status.state != NodeState::Running {
-            bail!("the node is {:?}, not running", status.state);
-        }
+        ensure!(status.state == NodeState::Running, "the node is {:?}, not running", status.state);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Args;
 use xtask::build::prepare;
 use xtask::check::fuzz::{self, Extent, Outcome};
@@ -56,9 +56,7 @@ impl Fuzz {
             }
         });
         let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if !failures.is_empty() {
-            bail!("fuzzing {}: see above", failures.join(", "));
-        }
+        ensure!(failures.is_empty(), "fuzzing {}: see above", failures.join(", "));
         println!("fuzzing took {} s", began.elapsed().as_secs());
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The program with its arguments, for the functions below. Removes cargo's variables about our package, because
 /// another cargo would take them for a change and recompile the crates that read them.
@@ -24,9 +24,7 @@ pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl Into
 pub fn run(command: &mut Command) -> Result<()> {
     let name = name(command);
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {name}"))?;
-    if !status.success() {
-        bail!("running {name}: {status}");
-    }
+    ensure!(status.success(), "running {name}: {status}");
     Ok(())
 }
 
@@ -51,9 +49,7 @@ pub fn run_and_tell(command: &mut Command, word: &str, message: &str) -> Result<
         said.push('\n');
     }
     let status = child.wait().with_context(|| format!("waiting for {name}"))?;
-    if !status.success() {
-        bail!("running {name}: {status}\n{}", tail(&said, 30));
-    }
+    ensure!(status.success(), "running {name}: {status}\n{}", tail(&said, 30));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::host::command::{command, run_quietly, stdout};
 
@@ -163,9 +163,7 @@ fn plan(missing: &[&str]) -> Result<Plan> {
         wanted.push(format!("{name}={}", version.with_context(why)?));
     }
     let second = simulate(&wanted).with_context(why)?;
-    if !second.removed.is_empty() {
-        bail!(why());
-    }
+    ensure!(second.removed.is_empty(), why());
     Ok(Plan { wanted, changes: second })
 }
 

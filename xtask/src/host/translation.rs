@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use slipway_parts::Arch;
 
 use crate::host::command::{command, run_quietly};
@@ -26,9 +26,7 @@ pub fn ensure() -> Result<()> {
         return Ok(());
     }
     set_up().context(WHAT)?;
-    if !works() {
-        bail!("{WHAT}: the kernel has the rule, but arm64 programs do not start");
-    }
+    ensure!(works(), "{WHAT}: the kernel has the rule, but arm64 programs do not start");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use slipway_parts::Arch;
 use slipway_protocol::{NodeState, NodeStatus};
 
@@ -107,9 +107,7 @@ impl Demo {
                 }
             }
             let log = machine.console_log().display().to_string();
-            if !machine.is_running()? {
-                bail!("watching the machine: QEMU has ended; its console is in {log}");
-            }
+            ensure!(machine.is_running()?, "watching the machine: QEMU has ended; its console is in {log}");
             if Instant::now() > deadline {
                 bail!("watching the machine: no running system after {} s; its console is in {log}", LIMIT.as_secs());
             }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use slipway_parts::Arch;
 use slipway_protocol::NodeStatus;
@@ -198,9 +198,7 @@ impl Lab {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         run_quietly(&mut command("kill", ["-TERM", &server.id().to_string()]))?;
         let status = server.wait().context("waiting for slipway-server")?;
-        if !status.success() {
-            bail!("stopping slipway-server: {status}");
-        }
+        ensure!(status.success(), "stopping slipway-server: {status}");
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use slipway_parts::Arch;
@@ -227,9 +227,7 @@ fn compress(raw: &Path, folder: &Path, name: &str) -> Result<TargetImage> {
     let stdin = zstd.stdin.take().context("starting zstd")?;
     let (raw_size, raw_sha256) = digest(input, stdin)?;
     let status = zstd.wait().context("waiting for zstd")?;
-    if !status.success() {
-        bail!("running zstd: {status}");
-    }
+    ensure!(status.success(), "running zstd: {status}");
     let written = File::open(to).with_context(|| format!("opening {}", to.display()))?;
     let (size, sha256) = digest(written, std::io::sink())?;
     Ok(TargetImage { path: name.into(), raw_size, size, sha256, raw_sha256 })

@@ -4,7 +4,7 @@
 
 use std::io::Read;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Magic number of the superblock.
 const MAGIC: u64 = 0x006a_7366_7773_6872;
@@ -58,9 +58,7 @@ fn request(log: &mut impl Read) -> Result<Request> {
     if flags & DISCARD != 0 {
         return Ok(Request::Discard);
     }
-    if sectors > MAX_SECTORS {
-        bail!("a request of {sectors} sectors is too large");
-    }
+    ensure!(sectors <= MAX_SECTORS, "a request of {sectors} sectors is too large");
     let mut bytes = vec![0; sectors as usize * SECTOR];
     log.read_exact(&mut bytes).context("reading its bytes")?;
     Ok(Request::Write { offset: at * SECTOR as u64, bytes })

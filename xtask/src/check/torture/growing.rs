@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Output;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::record::{BLOCK, FILE};
 use crate::host::command::command;
@@ -60,9 +60,10 @@ impl Growing {
         });
         let written = written.filter(|bytes| partition.start <= bytes.start && bytes.end <= partition.end).collect();
         let [small, large] = [&before, &last].map(|disk| blocks(&disk[partition.clone()]));
-        if small >= large {
-            bail!("finding what the kernel wrote to grow a file system: it did not grow, and still has {large} blocks");
-        }
+        ensure!(
+            small < large,
+            "finding what the kernel wrote to grow a file system: it did not grow, and still has {large} blocks"
+        );
         let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("e2fsck finds errors that need a decision");
         let content = file(&before).context("looking at the file system before it grew")?;
         if content.is_empty() || content != file(&last).context("looking at the file system that grew")? {

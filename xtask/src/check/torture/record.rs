@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use slipway_parts::Arch;
@@ -108,9 +108,7 @@ pub fn record(folder: &Path) -> Result<()> {
         let began = runs.last().map_or(0, |run| run.end);
         carry_out(&lab, &mut machine, &plan).with_context(|| format!("recording {}", plan.name))?;
         let end = write_log::count(&mut open(&log)?)? as usize;
-        if end == began {
-            bail!("recording {}: the disk received no request", plan.name);
-        }
+        ensure!(end != began, "recording {}: the disk received no request", plan.name);
         if !plan.leaves.map_or(Ok(true), |image| holds(&disk, image, plan.but))? {
             bail!("recording {}: the disk does not contain the image", plan.name);
         }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::POLL;
@@ -57,9 +57,7 @@ impl Qmp {
     fn message(&mut self) -> Result<Value> {
         let mut line = String::new();
         let length = self.from.read_line(&mut line).context("reading from QEMU")?;
-        if length == 0 {
-            bail!("reading from QEMU: it closed the connection");
-        }
+        ensure!(length != 0, "reading from QEMU: it closed the connection");
         serde_json::from_str(&line).with_context(|| format!("reading {line:?} from QEMU"))
     }
 }
