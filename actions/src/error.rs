@@ -33,10 +33,7 @@ pub use target::TargetError;
 pub enum Error {
     /// sysfs or procfs could not be read.
     #[error("listing the disks of this machine")]
-    ListDisks {
-        #[source]
-        source: io::Error,
-    },
+    ListDisks { source: io::Error },
     /// The hints do not select exactly one disk.
     #[error("choosing a disk: {reason}")]
     ChooseDisk {
@@ -45,34 +42,16 @@ pub enum Error {
     },
     /// The disk could not be opened.
     #[error("opening {disk}")]
-    OpenDisk {
-        disk: String,
-        #[source]
-        source: io::Error,
-    },
+    OpenDisk { disk: String, source: io::Error },
     /// A read from the disk failed.
     #[error("reading {disk} at byte {offset}")]
-    ReadDisk {
-        disk: String,
-        offset: u64,
-        #[source]
-        source: io::Error,
-    },
+    ReadDisk { disk: String, offset: u64, source: io::Error },
     /// A write to the disk failed.
     #[error("writing {disk} at byte {offset}")]
-    WriteDisk {
-        disk: String,
-        offset: u64,
-        #[source]
-        source: io::Error,
-    },
+    WriteDisk { disk: String, offset: u64, source: io::Error },
     /// The disk did not confirm that all data is stored.
     #[error("flushing {disk}")]
-    FlushDisk {
-        disk: String,
-        #[source]
-        source: io::Error,
-    },
+    FlushDisk { disk: String, source: io::Error },
     /// The disk failed because it disappeared.
     #[error(
         "using {disk}: the disk vanished: it was pulled out, or it lost power or its connection; check slot, cable and \
@@ -81,7 +60,6 @@ pub enum Error {
     Vanished {
         disk: String,
         /// The operation that failed, with the error of the kernel.
-        #[source]
         source: Box<Error>,
     },
     /// Data read back from the disk differs from the data written.
@@ -100,12 +78,7 @@ pub enum Error {
     Random,
     /// Something on the disk could not be taken down.
     #[error("releasing {disk}: {what}")]
-    TakeDown {
-        disk: String,
-        what: String,
-        #[source]
-        source: io::Error,
-    },
+    TakeDown { disk: String, what: String, source: io::Error },
     /// Something on the disk is of a kind that cannot be taken down.
     #[error("releasing {disk}: {holder} cannot be taken down; release it by hand, or choose another disk")]
     Held { disk: String, holder: String },

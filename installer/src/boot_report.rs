@@ -85,16 +85,11 @@ pub enum ReportError {
     Config {
         path: PathBuf,
         /// Error of reading or parsing it.
-        #[source]
         source: std::io::Error,
     },
     /// The server's URL is invalid.
     #[error("reading the server's URL {url:?}")]
-    Url {
-        url: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Url { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The HTTP client could not be set up.
     #[error("preparing to report")]
     Client {

@@ -71,16 +71,11 @@ pub enum ConfigError {
     Syntax {
         place: String,
         /// The cause, with line and column.
-        #[source]
         source: Refusal,
     },
     /// A source exists but cannot be read.
     #[error("reading the configuration in {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A required key is missing.
     #[error("no {key} is configured: set `{key}:` in {BAKED} or slipway.{key}= on the kernel command line")]
     Missing { key: &'static str },

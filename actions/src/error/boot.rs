@@ -40,7 +40,6 @@ pub enum BootError {
         /// Its name, or the folder of all variables.
         variable: String,
         /// The cause, and what to do.
-        #[source]
         source: io::Error,
     },
     /// The firmware cannot be given keys for Secure Boot.
@@ -56,7 +55,6 @@ pub enum BootError {
         /// What was written before, and what the firmware starts now.
         state: String,
         /// The cause, and what to do.
-        #[source]
         source: io::Error,
     },
     /// The program that starts the installed system cannot be determined.
@@ -79,7 +77,6 @@ pub enum BootError {
         kernel: String,
         /// Why not, and what to do.
         reason: String,
-        #[source]
         source: io::Error,
     },
 }

@@ -8,20 +8,10 @@ use std::io;
 pub enum CaptureError {
     /// Data of the disk could not be compressed.
     #[error("compressing {disk} at byte {offset}")]
-    Compress {
-        disk: String,
-        offset: u64,
-        #[source]
-        source: io::Error,
-    },
+    Compress { disk: String, offset: u64, source: io::Error },
     /// The captured image could not be stored.
     #[error("storing the image {name}")]
-    Upload {
-        name: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-        is_transient: bool,
-    },
+    Upload { name: String, source: Box<dyn std::error::Error + Send + Sync>, is_transient: bool },
     /// Too long a series of failures without a byte stored.
     #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     UploadGaveUp {
@@ -29,7 +19,6 @@ pub enum CaptureError {
         offset: u64,
         failures: u32,
         seconds: u64,
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Data of an image that was already stored is no longer there.

@@ -26,16 +26,10 @@ pub enum FetchError {
     },
     /// A local file could not be read completely.
     #[error("reading the file")]
-    ReadFile {
-        #[source]
-        source: io::Error,
-    },
+    ReadFile { source: io::Error },
     /// A local file could not be opened.
     #[error("opening the file")]
-    OpenFile {
-        #[source]
-        source: io::Error,
-    },
+    OpenFile { source: io::Error },
     /// A pipe, such as standard input, was needed again or from another place than its start.
     #[error(
         "it can only be read once and from its start, but this kind of image or step needs other reads too: save it to \
@@ -44,10 +38,7 @@ pub enum FetchError {
     ReadOnce,
     /// The client could not be created, or no response arrived.
     #[error("sending the request")]
-    Send {
-        #[source]
-        source: reqwest::Error,
-    },
+    Send { source: reqwest::Error },
     /// The server ended the connection before it responded.
     #[error("sending the request: the server ended the connection without an answer")]
     HungUp,
@@ -80,10 +71,7 @@ pub enum FetchError {
     NotResumable { offset: u64, reason: String },
     /// The connection was dropped or stalled before the end.
     #[error("reading the body")]
-    Body {
-        #[source]
-        source: io::Error,
-    },
+    Body { source: io::Error },
     /// The body ended before its announced size.
     #[error("the source ended at byte {offset} of {total}")]
     Short { offset: u64, total: u64 },

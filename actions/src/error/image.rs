@@ -64,10 +64,7 @@ pub enum ImageError {
     MadeForOther { reason: String },
     /// A qcow2 image cannot be read.
     #[error("decoding the qcow2 image")]
-    Qcow2 {
-        #[source]
-        source: slipway_formats::qcow2::Error,
-    },
+    Qcow2 { source: slipway_formats::qcow2::Error },
     /// A qcow2 image has its blocks in another order than the raw image, so the digest of the raw image cannot be
     /// computed in one pass.
     #[error(
@@ -84,12 +81,7 @@ pub enum ImageError {
     FirstBlockLate,
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
-    Decode {
-        format: &'static str,
-        raw_bytes: u64,
-        #[source]
-        source: io::Error,
-    },
+    Decode { format: &'static str, raw_bytes: u64, source: io::Error },
     /// The image does not fit the disk.
     #[error("writing the image to {disk}: the disk has {size}, but the image needs {needed}")]
     TooLarge {

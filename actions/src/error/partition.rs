@@ -26,11 +26,7 @@ pub enum PartitionError {
     },
     /// An array or a volume group was written to its disks, but the kernel does not start it.
     #[error("{what}")]
-    StartLayer {
-        what: String,
-        #[source]
-        source: io::Error,
-    },
+    StartLayer { what: String, source: io::Error },
     /// The choice does not select exactly one partition.
     #[error("looking for {choice} on {disk}: {reason}")]
     ChoosePartition {

@@ -19,7 +19,6 @@ pub enum SourceError {
     Fetch {
         /// The URL without user, password and query, which may be secrets.
         url: String,
-        #[source]
         source: FetchError,
     },
     /// What was fetched is not what was wanted, and the server compressed it on the way, or says so.
@@ -29,7 +28,6 @@ pub enum SourceError {
         url: String,
         coded: FetchError,
         /// Why it is not what was wanted.
-        #[source]
         source: Box<Error>,
     },
     /// Too long a series of failures with no more than a few bytes received between them.
@@ -40,7 +38,6 @@ pub enum SourceError {
         offset: u64,
         failures: u32,
         seconds: u64,
-        #[source]
         source: FetchError,
     },
     /// All mirrors of the source failed.
@@ -66,7 +63,6 @@ pub enum SourceError {
         what: &'static str,
         /// The URL of the list without user, password and query, which may be secrets.
         url: String,
-        #[source]
         source: sums::Error,
     },
     /// The block map of the image cannot be used.
@@ -74,7 +70,6 @@ pub enum SourceError {
     Bmap {
         /// The URL of the map without user, password and query, which may be secrets.
         url: String,
-        #[source]
         source: bmap::Error,
     },
     /// An artifact has nothing for this machine, or logging in to its registry failed.
@@ -93,7 +88,6 @@ pub enum SourceError {
         what: &'static str,
         /// The URL of the signature without user, password and query, which may be secrets.
         url: String,
-        #[source]
         source: signature::Error,
     },
 }

@@ -23,7 +23,6 @@ pub enum TargetError {
         operation: &'static str,
         /// Path relative to the root of its file system.
         path: String,
-        #[source]
         source: io::Error,
     },
     /// The system would not understand an input of the seed.
@@ -32,7 +31,6 @@ pub enum TargetError {
         /// The input: "user-data", "vendor-data", "network configuration" or "Ignition config".
         input: &'static str,
         /// The cause, with line and column.
-        #[source]
         source: slipway_user_data::Refusal,
     },
     /// The boot reporter cannot be added to the Ignition config.
@@ -41,7 +39,6 @@ pub enum TargetError {
         path: String,
         partition: String,
         /// The cause, with line and column.
-        #[source]
         source: slipway_user_data::Refusal,
     },
     /// There is no place for a seed where the installed system would find it.
@@ -73,18 +70,10 @@ pub enum TargetError {
     },
     /// An entry of an archive could not be written.
     #[error("unpacking {entry} of the archive")]
-    UnpackEntry {
-        entry: String,
-        #[source]
-        source: io::Error,
-    },
+    UnpackEntry { entry: String, source: io::Error },
     /// The process for a command could not be started.
     #[error("starting {what} in the installed system")]
-    StartCommand {
-        what: String,
-        #[source]
-        source: io::Error,
-    },
+    StartCommand { what: String, source: io::Error },
     /// The installed system could not be prepared for a command.
     #[error("running {what} in the installed system: {reason}")]
     PrepareCommand {

@@ -43,10 +43,7 @@ enum GrowError {
     HasErrors,
     /// The kernel refused to grow it.
     #[error("the kernel refused it")]
-    Refused {
-        #[source]
-        source: io::Error,
-    },
+    Refused { source: io::Error },
 }
 
 /// Lets the kernel grow the file system in a partition that was extended, on a disk that is not in use. Returns in

@@ -51,18 +51,10 @@ pub(crate) enum MountError {
     },
     /// No loop device could be bound to that part of the file.
     #[error("binding a loop device")]
-    Loop {
-        #[source]
-        source: io::Error,
-    },
+    Loop { source: io::Error },
     /// The kernel refused to mount the file system.
     #[error("mounting {kind} from {source_path}")]
-    Refused {
-        kind: &'static str,
-        source_path: String,
-        #[source]
-        source: io::Error,
-    },
+    Refused { kind: &'static str, source_path: String, source: io::Error },
 }
 
 /// Places of a disk that were searched.

@@ -143,11 +143,7 @@ pub enum Error {
     TooManyRanges,
     /// The text is not well-formed XML.
     #[error("reading the block map: line {line} is not well-formed XML; make it again with bmaptool create")]
-    Xml {
-        line: usize,
-        #[source]
-        source: quick_xml::Error,
-    },
+    Xml { line: usize, source: quick_xml::Error },
     /// A line does not follow the format.
     #[error("reading the block map: line {line}: {reason}; make it again with bmaptool create")]
     Line {

@@ -69,18 +69,13 @@ pub enum Error {
     },
     /// The source could not be read.
     #[error("reading the qcow2 image at byte {offset}")]
-    Read {
-        offset: u64,
-        #[source]
-        source: io::Error,
-    },
+    Read { offset: u64, source: io::Error },
     /// A compressed cluster is damaged.
     #[error("decompressing the cluster of the qcow2 image at byte {offset}, for byte {guest} of the raw image")]
     Decompress {
         offset: u64,
         /// Byte offset in the raw image.
         guest: u64,
-        #[source]
         source: io::Error,
     },
     /// The pass met a reference to a part of the file that it has already passed.

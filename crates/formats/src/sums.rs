@@ -40,11 +40,7 @@ pub enum Error {
     Unsupported { name: String, line: usize, algorithm: String },
     /// The line for the file has a damaged digest.
     #[error("reading line {line} of the list of sums")]
-    Damaged {
-        line: usize,
-        #[source]
-        source: DigestError,
-    },
+    Damaged { line: usize, source: DigestError },
     /// Two lines give the file different digests.
     #[error(
         "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; give the digest \

@@ -53,11 +53,7 @@ pub enum BuildError {
     Uki(#[from] uki::UkiError),
     /// The unified kernel image cannot be signed.
     #[error("signing the unified kernel image for {}", arch.name())]
-    Sign {
-        arch: Arch,
-        #[source]
-        source: ImageError,
-    },
+    Sign { arch: Arch, source: ImageError },
     /// A file for the network cannot be signed.
     #[error(transparent)]
     SignFile(#[from] network::SignFileError),
@@ -69,7 +65,6 @@ pub enum BuildError {
     Write {
         /// Its path below the folder of the build.
         path: String,
-        #[source]
         source: io::Error,
     },
 }

@@ -11,7 +11,6 @@ pub struct SignFileError {
     /// Name of the section.
     pub name: &'static str,
     /// The cause.
-    #[source]
     pub source: KeyError,
 }
 

@@ -98,19 +98,11 @@ pub struct Component {
 pub enum PartsError {
     /// A file cannot be read.
     #[error("reading the parts of the boot image: reading {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The description is not JSON, or of another version.
     #[error("reading the parts of the boot image: {} is not a description of parts that this version \
              reads", path.display())]
-    Description {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
+    Description { path: PathBuf, source: serde_json::Error },
     /// The description has another format.
     #[error(
         "reading the parts of the boot image: {} has format {found}, but this version reads format {FORMAT}: install \

@@ -49,10 +49,7 @@ pub struct Signature {
 pub enum VerifyError {
     /// It cannot be read.
     #[error("verifying an EFI program")]
-    Image {
-        #[source]
-        source: ImageError,
-    },
+    Image { source: ImageError },
     /// It is not signed.
     #[error("verifying an EFI program: it is not signed")]
     Unsigned,

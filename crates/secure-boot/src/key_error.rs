@@ -13,16 +13,10 @@ use crate::certificate::CertificateError;
 pub enum KeyError {
     /// The key could not be generated.
     #[error("making an RSA key")]
-    Generate {
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
+    Generate { source: Box<dyn StdError + Send + Sync> },
     /// The certificate could not be made.
     #[error("making the certificate of a key")]
-    Certify {
-        #[source]
-        source: rcgen::Error,
-    },
+    Certify { source: rcgen::Error },
     /// The text contains no key.
     #[error("importing a key: the text has no private key in PEM (-----BEGIN PRIVATE KEY-----)")]
     Missing,
@@ -34,19 +28,13 @@ pub enum KeyError {
     NotRsa,
     /// The key is damaged.
     #[error("importing a key: it cannot be read")]
-    Unreadable {
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
+    Unreadable { source: Box<dyn StdError + Send + Sync> },
     /// The key is too short or too long.
     #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware accepts, or of up to 4096")]
     Size { bits: u32 },
     /// The certificate cannot be read.
     #[error("importing a key with its certificate")]
-    Certificate {
-        #[source]
-        source: CertificateError,
-    },
+    Certificate { source: CertificateError },
     /// The certificate is for another key.
     #[error("importing a key: the certificate of {subject} is for another key")]
     OtherKey { subject: String },
@@ -61,11 +49,7 @@ pub enum KeyError {
     Sign { subject: String },
     /// The external key did not sign.
     #[error("signing with the key of {subject}")]
-    Elsewhere {
-        subject: String,
-        #[source]
-        source: Box<dyn StdError + Send + Sync>,
-    },
+    Elsewhere { subject: String, source: Box<dyn StdError + Send + Sync> },
     /// The external key does not belong to the certificate.
     #[error(
         "signing with the key of {subject}: the key does not match the certificate; give the key of this certificate"

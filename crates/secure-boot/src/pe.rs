@@ -56,10 +56,7 @@ pub enum ImageError {
     },
     /// The key cannot sign.
     #[error("signing an EFI program")]
-    Key {
-        #[source]
-        source: KeyError,
-    },
+    Key { source: KeyError },
 }
 
 /// Offsets in an image. All are inside it.

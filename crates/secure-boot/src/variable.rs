@@ -53,11 +53,7 @@ pub enum UpdateError {
     Year { variable: Variable, year: i32 },
     /// The signature cannot be made.
     #[error("signing an update of the variable {variable}")]
-    Sign {
-        variable: Variable,
-        #[source]
-        source: KeyError,
-    },
+    Sign { variable: Variable, source: KeyError },
 }
 
 impl Variable {

@@ -17,7 +17,6 @@ pub struct Unusable {
     /// The input: "user-data", "vendor-data", "network configuration" or "Ignition config".
     pub input: &'static str,
     /// What is wrong with it, and where.
-    #[source]
     pub source: Refusal,
 }
 

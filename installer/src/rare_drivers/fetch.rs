@@ -39,22 +39,13 @@ pub enum RareError {
     Piece { name: String, why: &'static str },
     /// A piece cannot be decompressed.
     #[error("decompressing {name}")]
-    Unpack {
-        name: String,
-        #[source]
-        source: io::Error,
-    },
+    Unpack { name: String, source: io::Error },
     /// Loading the module takes too long.
     #[error("the module took over {} s to probe; continuing without it", patience.as_secs())]
     Hangs { patience: Duration },
     /// A local file could not be read or written, or the module in it could not be loaded.
     #[error("{doing} {}", path.display())]
-    File {
-        doing: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// The pack on the server.

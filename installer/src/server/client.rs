@@ -31,24 +31,13 @@ const PIECE_PATIENCE: Duration = Duration::from_secs(60);
 pub enum ClientError {
     /// The connection failed or broke.
     #[error("{what} at {url}")]
-    Transport {
-        what: &'static str,
-        url: String,
-        #[source]
-        source: reqwest::Error,
-    },
+    Transport { what: &'static str, url: String, source: reqwest::Error },
     /// The server's certificate failed the check against the boot medium's CA.
     #[error("{what} at {url}: the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted { what: &'static str, url: String, verdict: String },
     /// The server refused the request.
     #[error("{what} at {url}: refused with status {status}")]
-    Refused {
-        what: &'static str,
-        url: String,
-        status: StatusCode,
-        #[source]
-        source: Box<ErrorBody>,
-    },
+    Refused { what: &'static str, url: String, status: StatusCode, source: Box<ErrorBody> },
     /// The answer does not follow the protocol.
     #[error("{what} at {url}: the answer with status {status} cannot be read")]
     Answer {
@@ -56,7 +45,6 @@ pub enum ClientError {
         url: String,
         status: StatusCode,
         /// Error of reading or parsing the answer.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server repeatedly rejects the proof of the TPM.

@@ -43,11 +43,7 @@ pub enum ServerError {
     Name { host: String },
     /// The URL of the server or of its proxy cannot be used.
     #[error("reading {url}, the URL of the server or of its proxy")]
-    Url {
-        url: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Url { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The CA cannot be used.
     #[error("setting up TLS")]
     Tls {
@@ -79,15 +75,11 @@ pub enum Stranger {
     NoAnswer {
         /// Host and port of the server.
         to: String,
-        #[source]
         source: io::Error,
     },
     /// It does not speak TLS, or the connection broke.
     #[error("it accepts connections, but the TLS handshake fails")]
-    Handshake {
-        #[source]
-        source: io::Error,
-    },
+    Handshake { source: io::Error },
 }
 
 impl Server {

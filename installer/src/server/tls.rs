@@ -14,15 +14,11 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 pub enum TlsError {
     /// The configured CA is not PEM, contains no certificate, or contains one that cannot sign others.
     #[error("reading the CA certificate in the configuration")]
-    Ca {
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Ca { source: Box<dyn std::error::Error + Send + Sync> },
     /// The node's own certificate or key is unusable.
     #[error("using the node's certificate")]
     Identity {
         /// Error of parsing the certificate or key.
-        #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

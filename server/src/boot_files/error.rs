@@ -45,10 +45,5 @@ pub enum MediaError {
     Settings(#[from] SettingError),
     /// A file or folder cannot be read or written.
     #[error("{doing} {}", path.display())]
-    File {
-        doing: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, source: io::Error },
 }

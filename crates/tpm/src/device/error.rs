@@ -13,17 +13,12 @@ pub enum TpmError {
     Missing { path: String },
     /// Its device cannot be opened.
     #[error("opening {path}")]
-    Open {
-        path: String,
-        #[source]
-        source: io::Error,
-    },
+    Open { path: String, source: io::Error },
     /// A command could not be sent, or its answer could not be read.
     #[error("{command}: talking to the TPM; switch the machine off and on")]
     Transport {
         /// The name of the command in the specification.
         command: &'static str,
-        #[source]
         source: io::Error,
     },
     /// There was no answer in time.

@@ -13,7 +13,6 @@ pub struct KeyFault {
     /// PKCS #11 URI of the key.
     pub key: String,
     /// What failed.
-    #[source]
     pub source: Fault,
 }
 
@@ -26,7 +25,6 @@ pub enum Fault {
     Load {
         path: PathBuf,
         /// Error of the loader or the file system.
-        #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
     /// Root does not load a library that others can change.
@@ -59,11 +57,7 @@ pub enum Fault {
     NoPin,
     /// The PIN's file cannot be read.
     #[error("reading the PIN in {path:?}")]
-    PinFile {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    PinFile { path: PathBuf, source: io::Error },
     /// The content of the PIN's file is not a PIN.
     #[error("reading the PIN in {path:?}: {wrong}")]
     PinText { path: PathBuf, wrong: &'static str },
