@@ -1,10 +1,10 @@
 //! Machines with Secure Boot, and programs that are not as they were signed.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use slipway_formats::pe::Sections;
+use xtask::host::files;
 use xtask::lab::bootable;
 use xtask::lab::qemu::{Boot, MachineConfig};
 
@@ -26,7 +26,7 @@ pub fn machine(bench: &Bench) -> MachineConfig {
 /// A stick with a program, which firmware starts, and perhaps another in its file FILLER.
 pub fn stick(folder: &Path, name: &str, program: &[u8], other: &[u8]) -> Result<PathBuf> {
     let (file, image) = (folder.join(name).with_extension("efi"), folder.join(name).with_extension("img"));
-    fs::write(&file, program).with_context(|| format!("writing {}", file.display()))?;
+    files::write(&file, program)?;
     bootable::make(&image, STICK, &file, other)?;
     Ok(image)
 }

@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod command;
 pub mod debian;
+pub mod files;
 pub mod packages;
 pub mod python;
 pub mod translation;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::host::command::tail;
+use crate::host::files;
 
 /// Cost of one run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +39,7 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
         let said = fs::read_to_string(&said).unwrap_or_default();
         bail!("running {program} {}: {status}\n{}", arguments.join(" "), tail(&said, 20));
     }
-    let text = fs::read_to_string(&times).with_context(|| format!("reading {}", times.display()))?;
+    let text = files::read_text(&times)?;
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [user, system, kib] = numbers[..] else { bail!("reading the output of time: {text:?}") };
     Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0, busy: after.busy_since(&before) })

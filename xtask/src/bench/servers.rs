@@ -14,6 +14,7 @@ use super::cost::cpu_of;
 use super::streams::Stream;
 use crate::build::server::{self, Profile};
 use crate::host::command::{command, run_quietly, stdout};
+use crate::host::files;
 use crate::lab;
 
 /// Time limit for nginx to listen.
@@ -32,7 +33,7 @@ impl Servers {
     /// Creates the folder with the files and starts both servers.
     pub fn start(folder: &Path, streams: &[Stream], profile: Profile) -> Result<Self> {
         let www = folder.join("www");
-        fs::create_dir_all(&www).with_context(|| format!("creating {}", www.display()))?;
+        files::create_dir(&www)?;
         for stream in streams {
             let link = www.join(stream.name());
             symlink(&stream.path, &link).with_context(|| format!("linking {}", link.display()))?;
@@ -46,7 +47,7 @@ impl Servers {
             stdout(servers.slipway(&["image", "add"]).arg(&stream.path))?;
         }
         let ca = stdout(&mut servers.slipway(&["ca"]))?;
-        fs::write(servers.ca(), ca).with_context(|| format!("writing {}", servers.ca().display()))?;
+        files::write(&servers.ca(), ca)?;
         Ok(servers)
     }
 
@@ -123,7 +124,7 @@ impl Servers {
             self.nginx_port
         );
         let path = self.folder.join("nginx.conf");
-        fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
+        files::write(&path, configuration)?;
         let mut nginx = command("/usr/sbin/nginx", ["-p"]);
         nginx.arg(&self.folder).arg("-c").arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
         self.running.push(nginx.spawn().context("starting nginx")?);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::host::files;
 use crate::lab::power_cut::Dice;
 
 /// Shortest and longest time for which the disk works, in milliseconds.
@@ -112,7 +113,7 @@ impl Throttle {
         }
         let group = cgroups.join("slipway-bench");
         put(&cgroups.join("cgroup.subtree_control"), "+io")?;
-        fs::create_dir_all(&group).with_context(|| format!("creating {}", group.display()))?;
+        files::create_dir(&group)?;
         put(&group.join("cgroup.procs"), &std::process::id().to_string())?;
         Ok(Self { device, files: vec![group.join("io.max")], is_v2: true })
     }

@@ -14,7 +14,7 @@ use super::streams::{self, Image, Stream};
 use crate::build::binary;
 use crate::build::server::Profile;
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::packages;
+use crate::host::{files, packages};
 
 /// The results of `bench stream`.
 #[derive(Debug, Default, Serialize)]
@@ -192,10 +192,7 @@ fn summarise(
 
 impl Bench {
     fn new(folder: &Path, raw: &Path, all: &[Stream], server: Profile) -> Result<Self> {
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-        }
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::empty_dir(folder)?;
         let bmap = folder.join("image.bmap");
         run_quietly(command("bmaptool", ["create", "--output"]).arg(&bmap).arg(raw))?;
         let disk_size = fs::metadata(raw).with_context(|| format!("reading {}", raw.display()))?.len();

@@ -1,7 +1,7 @@
 //! `bench user-data`: `slipway user-data inject` puts a block into a mebibyte of user-data of several kinds.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
@@ -13,6 +13,7 @@ use slipway_parts::Arch;
 use super::cost::{self, Cost};
 use crate::build::binary;
 use crate::host::command::command;
+use crate::host::files;
 
 const MIB: usize = 1 << 20;
 const INJECT: [&str; 4] = ["user-data", "inject", "--phone-home-url", "https://s.example/v1/phone-home/t"];
@@ -33,7 +34,7 @@ pub fn run(rounds: usize) -> Result<Vec<Row>> {
     let input = scratch.path().join("user-data");
     let mut rows = Vec::new();
     for (sort, text) in inputs() {
-        fs::write(&input, text).with_context(|| format!("writing {}", input.display()))?;
+        files::write(&input, text)?;
         let costs = (0..rounds).map(|_| once(&program, &input)).collect::<Result<Vec<Cost>>>();
         let costs = costs.with_context(|| format!("measuring {sort}"))?;
         rows.push(Row { sort, wall_ms: cost::median(&costs).wall * 1e3 });

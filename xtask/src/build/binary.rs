@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use crate::build::elf;
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run, run_quietly, stdout};
-use crate::host::{packages, python, workspace};
+use crate::host::{files, packages, python, workspace};
 
 use slipway_parts::Arch;
 
@@ -130,7 +130,7 @@ const LINKER_SCRIPT: &str =
 fn linker_script() -> Result<PathBuf> {
     let folder = cache::keyed("linker-script", Key::new("linker-script-1").with("text", LINKER_SCRIPT), |folder| {
         let path = folder.join("slipway.ld");
-        fs::write(&path, LINKER_SCRIPT).with_context(|| format!("writing {}", path.display()))
+        files::write(&path, LINKER_SCRIPT)
     })?;
     Ok(folder.join("slipway.ld"))
 }
@@ -197,7 +197,7 @@ fn path_with(tools: &Path) -> std::ffi::OsString {
 
 /// Checks that the binary runs on any Linux of its architecture and contains nothing about the machine that built it.
 fn check(binary: &Path, arch: Arch) -> Result<()> {
-    let bytes = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
+    let bytes = files::read(binary)?;
     if let Some(reason) = elf::why_not_static(&bytes, arch) {
         bail!("checking that {} is static: {reason}", binary.display());
     }

@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 
 use anyhow::{Context, Result};
 
 use crate::build::kernel::Kernel;
 use crate::build::modules::{self, Selection};
-use crate::host::debian;
+use crate::host::{debian, files};
 
 /// Substrings of the names of network cards, in lower case.
 const NETWORK: &[&str] = &[
@@ -98,9 +97,8 @@ pub type Shares = BTreeMap<(String, Kind), Share>;
 
 /// Counts for a kernel and the vendors in a table. Also returns the vendors' names.
 pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<String, String>)> {
-    let read = |path: &std::path::Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
-    let ids = read(&debian::unpacked(&debian::PCI_IDS)?.join("usr/share/misc/pci.ids"))?;
-    let alias = read(&kernel.modules().join("modules.alias"))?;
+    let ids = files::read(&debian::unpacked(&debian::PCI_IDS)?.join("usr/share/misc/pci.ids"))?;
+    let alias = files::read(&kernel.modules().join("modules.alias"))?;
     let (image, rare) = (modules::select(kernel, modules::DRIVERS)?, modules::select(kernel, modules::RARE_DRIVERS)?);
     let drivers = Drivers::new(&String::from_utf8_lossy(&alias), &image, &rare);
     let vendors: BTreeSet<String> = parse(table)?.into_keys().map(|(vendor, _)| vendor).collect();

@@ -15,7 +15,7 @@ use slipway_parts::{Arch, Component, Parts};
 use crate::build::image::{self, PartsConfig};
 use crate::build::{binary, components, kernel, server};
 use crate::host::command::{command, run_and_tell, run_quietly};
-use crate::host::{cache, workspace};
+use crate::host::{cache, files, workspace};
 use package::Package;
 
 /// The version of all crates.
@@ -62,10 +62,7 @@ pub fn date() -> Result<u64> {
 
 /// Writes the files of a release into a folder, which is emptied first. Returns their paths in the folder.
 pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
-    if out.exists() {
-        fs::remove_dir_all(out).with_context(|| format!("removing {}", out.display()))?;
-    }
-    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
+    files::empty_dir(out)?;
     let server = out.join("slipway-server");
     run_quietly(command("strip", ["--strip-unneeded", "-o"]).arg(&server).arg(&inputs.server))?;
     let folders = copy_parts(&inputs.parts, &out.join("parts"))?;
@@ -85,14 +82,14 @@ pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
     for folder in [Some(manual.path()), inputs.manual.as_deref()].into_iter().flatten() {
         for page in files_of(folder, ".1")? {
             let name = page.file_name().unwrap_or_default();
-            write(&out.join(MAN).join(name), &read(&page)?)?;
+            write(&out.join(MAN).join(name), &files::read(&page)?)?;
         }
     }
     let files = cache::files_below(out)?;
     let mut sums = String::new();
     for file in &files {
         let name = file.strip_prefix(out).unwrap_or(file);
-        sums.push_str(&format!("{}  {}\n", slipway_parts::sha256(&read(file)?), name.display()));
+        sums.push_str(&format!("{}  {}\n", slipway_parts::sha256(&files::read(file)?), name.display()));
     }
     write(&out.join(SUMS), sums.as_bytes())?;
     cache::files_below(out)
@@ -109,7 +106,7 @@ fn build_server() -> Result<PathBuf> {
     cargo.env("CFLAGS", flags("-ffile-prefix-map").join(" ")).current_dir(workspace::root());
     run_and_tell(&mut cargo, "Compiling", "building slipway-server for the release (kept for the next time)")?;
     let program = target.join("release/slipway-server");
-    let bytes = read(&program)?;
+    let bytes = files::read(&program)?;
     for private in [workspace::root(), binary::cargo_home()?, cache::root()?] {
         let needle = private.as_os_str().as_encoded_bytes();
         if bytes.windows(needle.len()).any(|window| window == needle) {
@@ -126,10 +123,7 @@ fn build_manual() -> Result<PathBuf> {
     cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
     run_and_tell(&mut cargo, "Compiling", "building slipway's man pages")?;
     let folder = workspace::root().join("target/slipway/manual-of-slipway");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::empty_dir(&folder)?;
     run_quietly(command(target.join("debug/slipway"), ["manual"]).arg(&folder))?;
     Ok(folder)
 }
@@ -140,7 +134,7 @@ fn copy_parts(configs: &[PartsConfig], to: &Path) -> Result<Vec<PathBuf>> {
     for config in configs {
         let name = format!("{}-{}", config.arch.name(), config.kernel_name);
         for file in cache::files_below(&image::build_parts(config)?.join(&name))? {
-            write(&to.join(&name).join(file.file_name().unwrap_or_default()), &read(&file)?)?;
+            write(&to.join(&name).join(file.file_name().unwrap_or_default()), &files::read(&file)?)?;
         }
         folders.push(to.join(name));
     }
@@ -158,7 +152,7 @@ fn package_server(
     let arch = Arch::ALL.into_iter().find(|arch| arch.is_of_host());
     let arch = arch.context("packaging slipway-server: there are no packages for this architecture")?;
     let package = Package::new("slipway-server", arch.debian(), date)?;
-    package.add_program("usr/bin/slipway-server", &read(program)?)?;
+    package.add_program("usr/bin/slipway-server", &files::read(program)?)?;
     for (name, path) in [
         ("slipway-server.service", "usr/lib/systemd/system/slipway-server.service"),
         ("default", "etc/default/slipway-server"),
@@ -196,7 +190,7 @@ fn package_parts(inputs: &Inputs, folders: &[PathBuf], out: &Path) -> Result<()>
 
 fn package_program(inputs: &Inputs, config: &PartsConfig, out: &Path) -> Result<()> {
     let package = Package::new("slipway", config.arch.debian(), inputs.date)?;
-    package.add_program("usr/bin/slipway", &read(&config.binary)?)?;
+    package.add_program("usr/bin/slipway", &files::read(&config.binary)?)?;
     package.add("usr/share/lintian/overrides/slipway", &packaging("slipway/lintian-overrides")?)?;
     if let Some(manual) = &inputs.manual {
         add_manual(&package, "slipway", manual)?;
@@ -213,14 +207,14 @@ fn add_manual(package: &Package, program: &str, manual: &Path) -> Result<()> {
     ensure!(!pages.is_empty(), "adding man pages: {} has no man page", manual.display());
     for page in pages {
         let name = page.file_name().unwrap_or_default().to_string_lossy();
-        package.add_compressed(&format!("usr/share/man/man1/{name}.gz"), &read(&page)?)?;
+        package.add_compressed(&format!("usr/share/man/man1/{name}.gz"), &files::read(&page)?)?;
     }
     for (name, path) in [
         (format!("{program}.bash"), format!("usr/share/bash-completion/completions/{program}")),
         (format!("_{program}"), format!("usr/share/zsh/vendor-completions/_{program}")),
         (format!("{program}.fish"), format!("usr/share/fish/vendor_completions.d/{program}.fish")),
     ] {
-        package.add(&path, &read(&manual.join(name))?)?;
+        package.add(&path, &files::read(&manual.join(name))?)?;
     }
     Ok(())
 }
@@ -234,7 +228,7 @@ fn add_licences(package: &Package, copyright: &str, components: &[Component], sb
 
 /// Reads a file of the folder `packaging`.
 fn packaging(name: &str) -> Result<Vec<u8>> {
-    read(&workspace::root().join("packaging").join(name))
+    files::read(&workspace::root().join("packaging").join(name))
 }
 
 /// The files in a folder whose names end with `end`, sorted.
@@ -242,10 +236,6 @@ fn files_of(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = cache::files_below(folder)?;
     files.retain(|file| file.to_string_lossy().ends_with(end));
     Ok(files)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Writes a file with mode 644, and creates the folders above it.

@@ -14,7 +14,7 @@ use crate::build::kernel::Kernel;
 use crate::build::modules::Selection;
 use crate::host::command::{command, stdout};
 use crate::host::debian::{self, Package};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 use slipway_parts::cpio::{Archive, Entry, Node};
 
 /// Prefix of the reason why the list leaves a file out.
@@ -72,8 +72,7 @@ pub fn of(kernel: &Kernel, selection: &Selection) -> Result<BTreeMap<String, Pat
 }
 
 fn list() -> Result<String> {
-    let path = workspace::root().join("initramfs/firmware.txt");
-    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    files::read_text(&workspace::root().join("initramfs/firmware.txt"))
 }
 
 fn roots<'a>(needed: &BTreeMap<&str, &'a str>) -> Result<BTreeMap<&'a str, PathBuf>> {
@@ -121,7 +120,7 @@ fn add_licences(archive: &mut Archive, roots: &BTreeMap<&str, PathBuf>) -> Resul
     let mut known = BTreeMap::new();
     for (package, root) in roots {
         let path = root.join("usr/share/doc").join(package).join("copyright");
-        let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = files::read(&path)?;
         let to = format!("{LICENCES}/{package}");
         match known.get(&text) {
             Some(same) => archive.add(&to, Entry { node: Node::Symlink(format!("/{same}")), mode: 0o777 }),

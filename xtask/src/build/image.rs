@@ -12,7 +12,7 @@ use crate::build::modules::{self, Selection};
 use crate::build::{binary, components, firmware_files, kernel, mkfs, rare_drivers};
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
-use crate::host::{debian, workspace};
+use crate::host::{debian, files, workspace};
 
 /// The inputs of the parts.
 #[derive(Clone, Debug)]
@@ -72,22 +72,23 @@ pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
 pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
     let (arch, release) = (config.arch, &config.kernel.release);
     let common = common_archive(config)?;
-    let components = read(&common.join(COMPONENTS))?;
+    let components = files::read(&common.join(COMPONENTS))?;
     let mut components: Vec<Component> = serde_json::from_slice(&components).context("reading components")?;
     components.push(components::stub(arch)?);
     let about = About::new(arch, &config.kernel_name, release, config.date, components);
-    let (vmlinuz, archive) = (read(&config.kernel.vmlinuz())?, read(&common.join(COMMON_ARCHIVE))?);
-    let mut parts = Parts::new(about, vmlinuz, archive, read(&stub(arch)?)?).with_program(read(&config.binary)?);
+    let (vmlinuz, archive) = (files::read(&config.kernel.vmlinuz())?, files::read(&common.join(COMMON_ARCHIVE))?);
+    let mut parts =
+        Parts::new(about, vmlinuz, archive, files::read(&stub(arch)?)?).with_program(files::read(&config.binary)?);
     if let Some(rare) = rare_drivers::build(&config.kernel)? {
         parts = parts.with_rare_drivers(rare);
     }
     let key = Key::new("parts-1").with("parts", &parts.digest);
     cache::keyed("parts", key, |folder| {
         let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));
-        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_dir(&folder)?;
         for (name, content) in parts.files() {
             let path = folder.join(name);
-            fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+            files::write(&path, content)?;
         }
         Ok(())
     })
@@ -117,7 +118,7 @@ fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
         let path = folder.join(COMPONENTS);
         let components =
             serde_json::to_vec(&components::of(&config.kernel, config.arch)?).context("writing components")?;
-        fs::write(&path, components).with_context(|| format!("writing {}", path.display()))
+        files::write(&path, components)
     })
 }
 
@@ -128,7 +129,7 @@ const COMPONENTS: &str = "components.json";
 /// Builds the archive of programs and modules, even if it is in the cache, and returns its path in the folder.
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
-    let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
+    let mut archive = manifest(&files::read_text(&sources.join("manifest.txt"))?, config)?;
     let selection = modules::select(&config.kernel, modules::DRIVERS)?;
     add_modules(&mut archive, &config.kernel, &selection)?;
     firmware_files::add(&mut archive, &config.kernel, &selection)?;
@@ -138,7 +139,7 @@ pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathB
         archive.add_file(slipway_protocol::node::rare_drivers::DIGEST_FILE, 0o644, digest.into_bytes());
     }
     let plain = folder.join("common.cpio");
-    fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
+    files::write(&plain, archive.to_bytes(config.date))?;
     // One thread, because zstd's output may depend on the number of threads.
     let finished = folder.join(COMMON_ARCHIVE);
     run_quietly(command("zstd", ["-19", "--single-thread", "--quiet", "--rm"]).arg(&plain).arg("-o").arg(&finished))?;
@@ -160,12 +161,12 @@ fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
             ["nod", path, mode, "0", "0", "c", major, minor] => {
                 (path, mode, Node::CharDevice(major.parse()?, minor.parse()?))
             }
-            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(read(&config.binary)?)),
+            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(files::read(&config.binary)?)),
             ["file", path, "${MKE2FS}", mode, "0", "0"] => {
-                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKE2FS))?))
+                (path, mode, Node::File(files::read(&config.mkfs.join(mkfs::MKE2FS))?))
             }
             ["file", path, "${MKFS_XFS}", mode, "0", "0"] => {
-                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKFS_XFS))?))
+                (path, mode, Node::File(files::read(&config.mkfs.join(mkfs::MKFS_XFS))?))
             }
             _ => bail!("manifest.txt:{}: {line:?} is not a dir, nod, slink or file entry owned by root", number + 1),
         };
@@ -188,22 +189,14 @@ fn add_modules(archive: &mut Archive, kernel: &Kernel, selection: &Selection) ->
     for file in selection.files.iter().chain(&own) {
         let to = staging.path().join(&below).join(file);
         let folder = to.parent().unwrap_or(staging.path());
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_dir(folder)?;
         fs::copy(modules.join(file), &to).with_context(|| format!("copying {file}"))?;
     }
     run_quietly(command("depmod", ["--basedir"]).arg(staging.path()).arg(&kernel.release))?;
     let indexes = ["modules.dep", "modules.alias", "modules.softdep", "modules.builtin"].map(str::to_owned);
     for file in selection.files.iter().chain(&indexes) {
         let path = below.join(file);
-        archive.add_file(&path.to_string_lossy(), 0o644, read(&staging.path().join(&path))?);
+        archive.add_file(&path.to_string_lossy(), 0o644, files::read(&staging.path().join(&path))?);
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
 }

@@ -8,7 +8,7 @@ use slipway_parts::Arch;
 
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::{debian, packages, workspace};
+use crate::host::{debian, files, packages, workspace};
 
 /// Name in `initramfs/kernels.txt` of the kernel for physical machines.
 pub const GENERIC: &str = "generic";
@@ -39,7 +39,7 @@ impl Kernel {
 /// Fetches a kernel by its name in `initramfs/kernels.txt`, or the first one in that file.
 pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
     let path = workspace::root().join("initramfs/kernels.txt");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = files::read_text(&path)?;
     let kernels: Vec<[&str; 3]> = text
         .lines()
         .filter(|line| !line.starts_with('#'))

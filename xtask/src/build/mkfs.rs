@@ -10,7 +10,7 @@ use slipway_parts::Arch;
 use crate::build::elf;
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::{debian, packages};
+use crate::host::{debian, files, packages};
 
 /// File name of the program that makes ext4, in the folder that [`build`] returns.
 pub const MKE2FS: &str = "mke2fs";
@@ -92,7 +92,7 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
         };
         for (recipe, version) in RECIPES.iter().zip(&versions) {
             let program = compile(recipe, version, cross.as_deref(), work.path())?;
-            let bytes = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
+            let bytes = files::read(&program)?;
             if let Some(reason) = elf::why_not_static(&bytes, arch) {
                 bail!("checking that {} is a static program for {name}: {reason}", recipe.program);
             }

@@ -3,13 +3,11 @@
 //! The index files are depmod's, in their text form (modules.dep(5), modprobe.d(5) for `softdep` and `alias`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::build::kernel::{self, Kernel};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 
 /// The list of modules in the initramfs.
 pub const DRIVERS: &str = "drivers.txt";
@@ -38,11 +36,10 @@ pub struct Selection {
 
 /// The modules of a list in the folder `initramfs`, with all their dependencies.
 pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-    let drivers = read(&workspace::root().join("initramfs").join(list))?;
+    let drivers = files::read_text(&workspace::root().join("initramfs").join(list))?;
     // Debian's name of a kernel for virtual machines has this in the middle.
     let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
-    let index = |name: &str| read(&kernel.modules().join(name));
+    let index = |name: &str| files::read_text(&kernel.modules().join(name));
     let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
     let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
     Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(&drivers, name))

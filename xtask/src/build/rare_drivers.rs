@@ -14,7 +14,7 @@ use crate::build::kernel::Kernel;
 use crate::build::modules::{self, DRIVERS, RARE_DRIVERS, Selection};
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 
 /// The pack of a kernel, built or from the cache. `None` if the kernel has no such drivers. The same kernel and lists
 /// give the same bytes.
@@ -25,13 +25,13 @@ pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
         .with_path(&workspace::root().join("initramfs"))?;
     let folder = cache::keyed("rare-drivers", key, |folder| {
         let (index, pack) = make(kernel, folder)?;
-        write(&folder.join(slipway_parts::RARE_PACK), &pack)?;
+        files::write(&folder.join(slipway_parts::RARE_PACK), pack)?;
         let mut index = serde_json::to_vec(&index).context("writing the index of rare drivers")?;
         index.push(b'\n');
-        write(&folder.join(slipway_parts::RARE_INDEX), &index)
+        files::write(&folder.join(slipway_parts::RARE_INDEX), index)
     })?;
-    let pack = read(&folder.join(slipway_parts::RARE_PACK))?;
-    let index = read(&folder.join(slipway_parts::RARE_INDEX))?;
+    let pack = files::read(&folder.join(slipway_parts::RARE_PACK))?;
+    let index = files::read(&folder.join(slipway_parts::RARE_INDEX))?;
     Ok((!pack.is_empty()).then_some(slipway_parts::RareDrivers { index, pack }))
 }
 
@@ -39,7 +39,7 @@ pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
 /// initramfs are included, because a machine with little memory deletes modules it does not use.
 pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Selection)> {
     let (image, rare) = (modules::select(kernel, DRIVERS)?, modules::select(kernel, RARE_DRIVERS)?);
-    let alias = read_text(&kernel.modules().join("modules.alias"))?;
+    let alias = files::read_text(&kernel.modules().join("modules.alias"))?;
     let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (pattern, module) in alias.lines().filter_map(|line| line.strip_prefix("alias ")?.split_once(' ')) {
         if pattern.starts_with("pci:") {
@@ -56,7 +56,7 @@ pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Sele
 
 /// The files that each module file needs, in load order. modules.dep lists them in the reverse order.
 fn needs(kernel: &Kernel) -> Result<BTreeMap<String, Vec<String>>> {
-    let dep = read_text(&kernel.modules().join("modules.dep"))?;
+    let dep = files::read_text(&kernel.modules().join("modules.dep"))?;
     let lines = dep.lines().filter_map(|line| line.split_once(':'));
     Ok(lines
         .map(|(file, needs)| (file.to_owned(), needs.split_whitespace().rev().map(str::to_owned).collect()))
@@ -68,7 +68,7 @@ fn make(kernel: &Kernel, folder: &Path) -> Result<(RareDrivers, Vec<u8>)> {
     let mut writer = Writer { folder, pack: Vec::new(), known: BTreeMap::new() };
     let mut index = RareDrivers { release: kernel.release.clone(), ..RareDrivers::default() };
     for file in &selection.files {
-        let piece = writer.add(&read(&kernel.modules().join(file))?)?;
+        let piece = writer.add(&files::read(&kernel.modules().join(file))?)?;
         let names = |files: &[String]| files.iter().map(|file| modules::name_of(file)).collect();
         let name = modules::name_of(file);
         let aliases = aliases.get(&name).cloned().unwrap_or_default();
@@ -106,12 +106,12 @@ impl Writer<'_> {
             return Ok(piece.clone());
         }
         let plain = self.folder.join("plain");
-        write(&plain, content)?;
+        files::write(&plain, content)?;
         let packed = self.folder.join("packed");
         // One thread, because zstd's output may depend on the number of threads.
         let options = ["-19", "--single-thread", "--quiet", "--force", "--rm"];
         run_quietly(command("zstd", options).arg(&plain).arg("-o").arg(&packed))?;
-        let packed_bytes = read(&packed)?;
+        let packed_bytes = files::read(&packed)?;
         fs::remove_file(&packed).with_context(|| format!("removing {}", packed.display()))?;
         let piece = Piece {
             offset: self.pack.len() as u64,
@@ -123,16 +123,4 @@ impl Writer<'_> {
         self.known.insert(digest, piece.clone());
         Ok(piece)
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
-}
-
-fn write(path: &Path, content: &[u8]) -> Result<()> {
-    fs::write(path, content).with_context(|| format!("writing {}", path.display()))
 }

@@ -1,11 +1,9 @@
 //! No line of the repository's own texts has more than 120 columns.
 
-use std::fs;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::host::command::{command, stdout};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 
 const MOST: usize = 120;
 /// Endings of the names of texts. Two kinds are left out: SQL, because databases know the digests of the migrations
@@ -27,7 +25,7 @@ pub fn check() -> Result<usize> {
         let path = root.join(name);
         // git lists deleted files until the deletion is committed.
         if path.exists() {
-            let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            let text = files::read_text(&path)?;
             found.extend(
                 too_long(&text, name.ends_with(".md"))
                     .map(|(line, columns)| format!("{name}:{line}: {columns} columns, but at most {MOST}")),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::check::layers::MODULES;
 use crate::check::manual;
-use crate::host::workspace;
+use crate::host::{files, workspace};
 
 /// Most bytes of ARCHITECTURE.md: it is read in one go.
 const MOST_BYTES: usize = 15_000;
@@ -19,10 +19,6 @@ const ACTION: &str = "erase-disk";
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let at_root = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root.join(name));
     Ok(at_root.into_iter().chain(manual::pages(&root.join("docs/internals"))?).collect())
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// The texts between backticks that look like paths of the repository: those of Rust files, and those that begin with
@@ -86,7 +82,7 @@ mod tests {
         let top: BTreeSet<String> = names.filter(|name| !matches!(name.as_str(), "target" | ".git")).collect();
         let (mut missing, mut found) = (Vec::new(), 0);
         for page in pages(&root)? {
-            let text = read(&page)?;
+            let text = files::read_text(&page)?;
             let folder = page.parent().unwrap_or(&root);
             let linked = links(&text).into_iter().map(|link| folder.join(link));
             let named = paths(&text, &top).into_iter().map(|path| root.join(path));
@@ -100,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_list_for_a_new_action_is_that_of_an_action_that_exists() -> Result<()> {
-        let page = read(&workspace::root().join("CONTRIBUTING.md"))?;
+        let page = files::read_text(&workspace::root().join("CONTRIBUTING.md"))?;
         let list = page.split("## Add an action").nth(1).and_then(|rest| rest.split("\n## ").next());
         let list = list.context("CONTRIBUTING.md has no section \"Add an action\"")?;
         let rust = ACTION.replace('-', "_");
@@ -122,7 +118,7 @@ mod tests {
             ("server/openapi.json", "\"erase-disk\""),
         ] {
             assert!(list.contains(&format!("`{file}`")), "{file} is not in the list");
-            assert!(read(&workspace::root().join(file))?.contains(word), "{file} does not name {ACTION}");
+            assert!(files::read_text(&workspace::root().join(file))?.contains(word), "{file} does not name {ACTION}");
         }
         Ok(())
     }
@@ -130,7 +126,7 @@ mod tests {
     #[test]
     fn architecture_md_is_short_and_has_each_crate_and_the_layers() -> Result<()> {
         let root = workspace::root();
-        let page = read(&root.join("ARCHITECTURE.md"))?;
+        let page = files::read_text(&root.join("ARCHITECTURE.md"))?;
         assert!(page.len() <= MOST_BYTES, "ARCHITECTURE.md has {} bytes, more than {MOST_BYTES}", page.len());
         let mut rows = first_cells(&page);
         rows.insert("/".to_owned());
@@ -157,11 +153,11 @@ mod tests {
     #[test]
     fn each_dependency_has_its_reason() -> Result<()> {
         let root = workspace::root();
-        let page = read(&root.join("docs/internals/dependencies.md"))?;
+        let page = files::read_text(&root.join("docs/internals/dependencies.md"))?;
         let explained = first_cells(page.split("\n## ").next().unwrap_or_default());
         let mut used = BTreeSet::new();
         for manifest in manifests(&root)? {
-            used.append(&mut dependencies(&read(&manifest)?));
+            used.append(&mut dependencies(&files::read_text(&manifest)?));
         }
         let without: Vec<_> = used.difference(&explained).collect();
         let unused: Vec<_> = explained.difference(&used).collect();
@@ -174,9 +170,8 @@ mod tests {
     fn manifests(root: &Path) -> Result<Vec<PathBuf>> {
         let mut found = vec![root.join("Cargo.toml")];
         for folder in [root.to_owned(), root.join("crates")] {
-            let entries = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
-            let names = entries.filter_map(|entry| Some(entry.ok()?.path().join("Cargo.toml")));
-            found.extend(names.filter(|path| path.is_file()));
+            let manifests = files::children(&folder)?.into_iter().map(|folder| folder.join("Cargo.toml"));
+            found.extend(manifests.filter(|path| path.is_file()));
         }
         found.retain(|path| !path.starts_with(root.join("fuzz")));
         Ok(found)

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::{debian, packages, workspace};
+use crate::host::{debian, files, packages, workspace};
 
 /// What a new user has in addition to Debian's smallest system and the toolchain. A Rust toolchain needs a C compiler
 /// to link.
@@ -66,11 +66,9 @@ impl Machine {
         if !packages::is_root()? {
             bail!("making a fresh machine: only root can create its devices and mounts; run this as root");
         }
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-        }
+        files::empty_dir(folder)?;
         let root = folder.join("root");
-        fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
+        files::create_dir(&root)?;
         run_quietly(
             command("tar", ["--extract", "--numeric-owner", "--file"]).arg(pristine(PACKAGES)?).arg("-C").arg(&root),
         )?;
@@ -112,7 +110,7 @@ impl Machine {
         for (from, to) in copies.iter().filter(|(from, _)| Path::new(from).exists()) {
             let to = self.root.join(to);
             let folder = to.parent().unwrap_or(&self.root);
-            fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+            files::create_dir(folder)?;
             run_quietly(command("cp", ["--recursive", "--dereference", from]).arg(&to))?;
         }
         let settings = stdout(&mut command("apt-config", ["dump", "Acquire"]))?;
@@ -121,7 +119,7 @@ impl Machine {
         let is_of_mirror = |line: &&str| line.contains("::proxy ") || line.starts_with("Acquire::Check-Valid-Until ");
         let settings: Vec<&str> = settings.lines().filter(is_of_mirror).collect();
         let file = self.root.join("etc/apt/apt.conf.d/90mirror");
-        fs::write(&file, settings.join("\n")).with_context(|| format!("writing {}", file.display()))?;
+        files::write(&file, settings.join("\n"))?;
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 
@@ -205,7 +203,7 @@ pub fn pristine(packages: &[&str]) -> Result<PathBuf> {
     let folder = cache::keyed("fresh-root", key, |folder| {
         eprintln!("building the root of a fresh machine: Debian {} (kept for the next time)", sources.suite);
         let list = folder.join("sources.list");
-        fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
+        files::write(&list, &sources.list)?;
         let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);
         mmdebstrap.arg(format!("--include={}", packages.join(",")));
         run_quietly(mmdebstrap.arg(&sources.suite).arg(folder.join("root.tar")).arg(&list))

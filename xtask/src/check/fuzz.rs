@@ -7,7 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 
 use crate::host::command::{command, run, run_quietly, stdout, tail};
-use crate::host::{cache, packages, workspace};
+use crate::host::{cache, files, packages, workspace};
 
 /// Coverage for libFuzzer, AddressSanitizer's checks, and the cfg that libfuzzer-sys expects.
 const FLAGS: [&str; 8] = [
@@ -153,7 +153,7 @@ impl Programs {
         let (program, seeds) = (self.folder.join(target), workspace::root().join("fuzz/corpus").join(target));
         let (kept, log) = (self.work.join(target), self.work.join(format!("{target}.log")));
         let scratch = tempfile::tempdir().context("creating a temporary folder")?;
-        fs::create_dir_all(&kept).with_context(|| format!("creating {}", kept.display()))?;
+        files::create_dir(&kept)?;
         let out = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let mut fuzz = match extent {
             Extent::Seconds(seconds) => {
@@ -177,7 +177,7 @@ impl Programs {
         fuzz.arg(format!("-artifact_prefix={}/", kept.display()));
         fuzz.env("TMPDIR", scratch.path()).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let status = fuzz.status().with_context(|| format!("starting {}", program.display()))?;
-        let said = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
+        let said = files::read(&log)?;
         let said = String::from_utf8_lossy(&said);
         if status.success() {
             return Ok(Outcome::Sound(summary(&said)));

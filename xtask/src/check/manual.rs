@@ -1,7 +1,6 @@
 //! The manual: a book of Markdown pages in `docs/`, checked and built by Zensical. Option tables come from the types.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +9,7 @@ use serde_json::Value;
 mod foreign;
 
 use crate::host::command::{command, run_quietly};
-use crate::host::{python, workspace};
+use crate::host::{cache, files, python, workspace};
 
 /// Marker in a page: the option table of a type follows, up to [`END`].
 const BEGIN: &str = "<!-- options: ";
@@ -39,7 +38,7 @@ pub fn build() -> Result<PathBuf> {
 /// The pages that mkdocs.yml does not list, by their paths below `docs`.
 fn unlisted(root: &Path) -> Result<Vec<String>> {
     let path = root.join("mkdocs.yml");
-    let book = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let book = files::read_text(&path)?;
     let docs = root.join("docs");
     let names = pages(&docs)?.into_iter().filter_map(|page| Some(page.strip_prefix(&docs).ok()?.display().to_string()));
     Ok(names.filter(|name| !book.lines().any(|line| line.ends_with(&format!(": {name}")))).collect())
@@ -49,7 +48,7 @@ fn unlisted(root: &Path) -> Result<Vec<String>> {
 pub fn fill_in_options() -> Result<Vec<PathBuf>> {
     let outdated = outdated_pages()?;
     for (page, filled) in &outdated {
-        fs::write(page, filled).with_context(|| format!("writing {}", page.display()))?;
+        files::write(page, filled)?;
     }
     Ok(outdated.into_iter().map(|(page, _)| page).collect())
 }
@@ -57,11 +56,10 @@ pub fn fill_in_options() -> Result<Vec<PathBuf>> {
 /// The pages whose option tables do not match the types, with the text they should have.
 fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace::root();
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-    let openapi: Value = serde_json::from_str(&read(&root.join("server/openapi.json"))?)?;
+    let openapi: Value = serde_json::from_str(&files::read_text(&root.join("server/openapi.json"))?)?;
     let mut outdated = Vec::new();
     for page in pages(&root.join("docs"))? {
-        let text = read(&page)?;
+        let text = files::read_text(&page)?;
         let filled = filled(&text, &openapi).with_context(|| format!("filling in {}", page.display()))?;
         if filled != text {
             outdated.push((page, filled));
@@ -72,7 +70,7 @@ fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
 
 /// The Markdown pages below a folder.
 pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
-    let files = foreign::files(folder)?.into_iter();
+    let files = cache::files_below(folder)?.into_iter();
     Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect())
 }
 
@@ -209,6 +207,8 @@ fn kind(property: &Value, openapi: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

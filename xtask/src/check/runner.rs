@@ -1,7 +1,7 @@
 //! Finds and runs test programs, and evaluates their output.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::host::command::{command, run_quietly, stdout, tail};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 use crate::lab::target_image::System;
 
 /// Maximum number of test programs at the same time, if there are as many processors. Each program runs one test at a
@@ -133,7 +133,7 @@ struct Profile {
 /// Runs the programs, prints each one's output when it ends, and adds up their summaries. While a program runs, its
 /// output is in a file of that name in the folder.
 pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
-    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_dir(folder)?;
     let tally = Mutex::new(Tally::default());
     let waiting = Mutex::new(programs.into_iter());
     let next = || waiting.lock().ok()?.next();
@@ -174,7 +174,6 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     let name = program.name.replace('/', "-");
     let [out, errors] = ["out", "errors"].map(|end| folder.join(format!("{name}.{end}")));
     let create = |path: &Path| File::create(path).with_context(|| format!("creating {}", path.display()));
-    let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
     let mut test = command(starter[0], &starter[1..]);
     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
     // With these variables, output would be mixed with test names, and log lines would differ from what tests expect.
@@ -193,13 +192,13 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
         }
         if Instant::now() > deadline {
             child.kill().and_then(|()| child.wait()).context("killing it")?;
-            let said = [read(&out)?, read(&errors)?].concat();
+            let said = [files::read(&out)?, files::read(&errors)?].concat();
             let last = tail(&String::from_utf8_lossy(&said), 30);
             bail!("it hangs: killed after {} minutes; the end of its output:\n{last}", LIMIT.as_secs() / 60);
         }
         thread::sleep(POLL);
     };
-    let text = |path: &Path| Ok::<_, anyhow::Error>(String::from_utf8_lossy(&read(path)?).into_owned());
+    let text = |path: &Path| Ok::<_, anyhow::Error>(String::from_utf8_lossy(&files::read(path)?).into_owned());
     Ok(Said { out: text(&out)?, errors: text(&errors)?, status })
 }
 

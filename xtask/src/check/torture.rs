@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::host::packages;
+use crate::host::{files, packages};
 use crate::lab::power_cut::{self, Dice};
 use crate::lab::tables::{self, Place, Table};
 use crate::lab::write_log::{self, Request};
@@ -80,7 +80,7 @@ impl Recording {
     /// Reads the files of [`record()`] in a folder, and checks that they describe everything that happened to the disk.
     pub fn load(folder: &Path) -> Result<Self> {
         packages::ensure(packages::TORTURE)?;
-        let read = |name: &str| record::read(&folder.join(name));
+        let read = |name: &str| files::read(&folder.join(name));
         let requests = write_log::read(&mut record::open(&folder.join(record::LOG))?)?;
         let runs = serde_json::from_slice(&read(record::RUNS)?).context("reading the list of runs")?;
         let mut recording = Self { before: read(record::BEFORE)?, requests, runs, growing: Vec::new() };

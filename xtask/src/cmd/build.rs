@@ -8,7 +8,7 @@ use clap::Args;
 use slipway_parts::Arch;
 use xtask::build::binary::{self, Toolchain};
 use xtask::build::prepare;
-use xtask::host::workspace;
+use xtask::host::{files, workspace};
 
 /// Build the static musl binary.
 #[derive(Args)]
@@ -26,7 +26,7 @@ impl Build {
         prepare::prepare("cargo xtask build", &[prepare::BINARY], Duration::from_secs(1))?;
         let built = binary::build(self.arch, self.toolchain)?;
         let folder = workspace::root().join("target/slipway").join(self.arch.name());
-        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_dir(&folder)?;
         let binary = folder.join("slipway");
         // Renamed over the old file instead of overwriting it, because the old one may be running.
         let fresh = folder.join(format!("slipway.{}", std::process::id()));

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use xtask::build::prepare;
 use xtask::check::fresh;
-use xtask::host::workspace;
+use xtask::host::{files, workspace};
 
 /// Run the README's commands on a machine that has never seen the project.
 ///
@@ -27,7 +27,7 @@ pub struct Fresh {
 impl Fresh {
     pub fn run(self) -> Result<()> {
         let readme = workspace::root().join("README.md");
-        let text = std::fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
+        let text = files::read_text(&readme)?;
         let mut commands = fresh::commands(&text);
         commands.retain(|command| self.word.as_ref().is_none_or(|word| command.split(' ').any(|part| part == word)));
         if commands.is_empty() {

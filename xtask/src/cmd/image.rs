@@ -1,16 +1,16 @@
 //! `cargo xtask image`
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use slipway_parts::Arch;
 use slipway_protocol::node::boot_settings;
 use xtask::build::server::{self, Profile};
 use xtask::build::{image, kernel, prepare};
 use xtask::host::command::{command, run};
+use xtask::host::files;
 
 /// Build kernel, initramfs, unified kernel image, and images for a USB stick and an optical disc, for one server.
 ///
@@ -45,7 +45,7 @@ impl Image {
         // Checked before the build, because a machine could not correct a wrong URL or CA.
         let wrong = |what: &str, wrong: String| anyhow!("checking the configuration of the boot image: {what} {wrong}");
         boot_settings::check_server(&self.server_url).map_err(|why| wrong(&format!("{:?}", self.server_url), why))?;
-        let ca = fs::read_to_string(&self.ca).with_context(|| format!("reading {}", self.ca.display()))?;
+        let ca = files::read_text(&self.ca)?;
         boot_settings::check_ca(&ca).map_err(|why| wrong(&self.ca.display().to_string(), why))?;
         let boot_image = match self.arch {
             Arch::X86_64 => prepare::BOOT_IMAGE,

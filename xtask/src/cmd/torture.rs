@@ -1,13 +1,12 @@
 //! `cargo xtask torture`: power cut tests.
 
-use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::build::prepare;
 use xtask::check::torture::{self, Recording};
-use xtask::host::workspace;
+use xtask::host::{files, workspace};
 
 /// Number of cuts between two lines of progress.
 const LINE_EVERY: u64 = 100;
@@ -57,7 +56,7 @@ impl Torture {
         tally.lines(recording.runs()).iter().for_each(|line| println!("{line}"));
         if let Some(cut) = tally.unverified().first() {
             let (count, disk) = (tally.unverified().len(), folder.join("unverified-disk"));
-            fs::write(&disk, recording.disk_after(cut)).with_context(|| format!("writing {}", disk.display()))?;
+            files::write(&disk, recording.disk_after(cut))?;
             bail!(
                 "cutting the power {} times, --seed {seed}: {count} disks are unverified; the first is {}, \
                  after cut {}",

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
 
 use crate::host::command::{command, run_quietly};
-use crate::host::workspace;
+use crate::host::{files, workspace};
 
 /// The root of all caches: `$XDG_CACHE_HOME/slipway`, or `~/.cache/slipway`.
 pub fn root() -> Result<PathBuf> {
@@ -21,14 +21,14 @@ pub fn root() -> Result<PathBuf> {
         }
     };
     let root = base.join("slipway");
-    fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
+    files::create_dir(&root)?;
     Ok(root)
 }
 
 /// A cache folder without a key, such as a cargo target directory.
 pub fn folder(name: &str) -> Result<PathBuf> {
     let folder = root()?.join(name);
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_dir(&folder)?;
     Ok(folder)
 }
 
@@ -47,7 +47,7 @@ pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
         let mut clean = command(workspace::cargo(), ["clean", "--quiet", "--workspace", "--target-dir"]);
         run_quietly(clean.arg(&target).args(*profile).current_dir(workspace::root()))?;
     }
-    fs::write(&owner, &clone).with_context(|| format!("writing {}", owner.display()))?;
+    files::write(&owner, &clone)?;
     Ok(target)
 }
 
@@ -58,9 +58,9 @@ fn clone_id() -> Result<String> {
     if !path.exists() {
         let nonce = format!("{:?} {}", std::time::SystemTime::now(), std::process::id());
         fs::create_dir_all(root.join("target/slipway")).with_context(|| format!("creating {}", path.display()))?;
-        fs::write(&path, nonce).with_context(|| format!("writing {}", path.display()))?;
+        files::write(&path, nonce)?;
     }
-    let nonce = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let nonce = files::read_text(&path)?;
     Ok(format!("{} {nonce}", root.display()))
 }
 
@@ -86,7 +86,7 @@ impl Key {
     pub fn with_path(mut self, path: &Path) -> Result<Self> {
         for file in files_below(path)? {
             let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
-            let bytes = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+            let bytes = files::read(&file)?;
             self = self.with(&name, bytes);
         }
         Ok(self)
@@ -100,18 +100,14 @@ impl Key {
 
 /// All files below a path, sorted; the path itself if it is a file.
 pub fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
-    if !path.is_dir() {
+    if !path.is_dir() && path.symlink_metadata().is_ok() {
         return Ok(vec![path.to_owned()]);
     }
-    let entries = fs::read_dir(path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let mut entries: Vec<PathBuf> =
-        entries.with_context(|| format!("reading {}", path.display()))?.iter().map(fs::DirEntry::path).collect();
-    entries.sort();
-    let mut files = Vec::new();
-    for entry in entries {
-        files.extend(files_below(&entry)?);
+    let mut found = Vec::new();
+    for child in files::children(path)? {
+        found.extend(files_below(&child)?);
     }
-    Ok(files)
+    Ok(found)
 }
 
 /// Returns the folder `name/key` of the cache. If it is missing, `build` fills a new folder, which is renamed only on
@@ -127,10 +123,7 @@ pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> R
     let _lock = lock(&finished)?;
     if !finished.exists() {
         let unfinished = parent.join(format!("{key}.unfinished"));
-        if unfinished.exists() {
-            fs::remove_dir_all(&unfinished).with_context(|| format!("removing {}", unfinished.display()))?;
-        }
-        fs::create_dir(&unfinished).with_context(|| format!("creating {}", unfinished.display()))?;
+        files::empty_dir(&unfinished)?;
         build(&unfinished)?;
         fs::rename(&unfinished, &finished).with_context(|| format!("creating {}", finished.display()))?;
     }
@@ -192,10 +185,9 @@ fn is_key(path: &Path) -> bool {
 }
 
 fn children(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let entries = entries.with_context(|| format!("reading {}", folder.display()))?;
-    let paths = entries.iter().map(fs::DirEntry::path);
-    Ok(paths.filter(|path| path.extension().is_none_or(|end| end != "lock")).collect())
+    let mut paths = files::children(folder)?;
+    paths.retain(|path| path.extension().is_none_or(|end| end != "lock"));
+    Ok(paths)
 }
 
 /// The size that du(1) shows: a sparse file uses less than its length.
@@ -203,8 +195,8 @@ fn size_on_disk(path: &Path) -> Result<u64> {
     let metadata = path.symlink_metadata().with_context(|| format!("reading {}", path.display()))?;
     let mut size = metadata.blocks() * 512;
     if metadata.is_dir() {
-        for child in fs::read_dir(path).with_context(|| format!("reading {}", path.display()))? {
-            size += size_on_disk(&child.with_context(|| format!("reading {}", path.display()))?.path())?;
+        for child in files::children(path)? {
+            size += size_on_disk(&child)?;
         }
     }
     Ok(size)

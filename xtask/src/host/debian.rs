@@ -10,7 +10,7 @@ use slipway_parts::Arch;
 
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::packages;
+use crate::host::{files, packages};
 
 /// A Debian release and its package sources.
 pub struct Sources {
@@ -113,11 +113,11 @@ impl Archive {
     pub(crate) fn open(folder: &Path, sources: &str, arch: Arch) -> Result<Self> {
         packages::ensure(&["debian-archive-keyring"])?;
         for needed in ["lists/partial", "cache/archives/partial"].map(|needed| folder.join(needed)) {
-            fs::create_dir_all(&needed).with_context(|| format!("creating {}", needed.display()))?;
+            files::create_dir(&needed)?;
         }
         let archive = Self { folder: folder.to_owned(), arch };
         let list = archive.list();
-        fs::write(&list, sources).with_context(|| format!("writing {}", list.display()))?;
+        files::write(&list, sources)?;
         run_quietly(archive.apt("apt-get").arg("update"))?;
         Ok(archive)
     }
@@ -164,9 +164,7 @@ impl Archive {
 
 /// Unpacks the package files in a folder below a root folder, and removes them.
 pub(crate) fn unpack_files(folder: &Path, root: &Path) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    for entry in entries {
-        let file = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+    for file in files::children(folder)? {
         if file.extension().is_some_and(|end| end == "deb") {
             run_quietly(command("dpkg-deb", ["--extract"]).arg(&file).arg(root))?;
             fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;

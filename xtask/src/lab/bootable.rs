@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use slipway_parts::Arch;
 
 use crate::host::command::{command, run_quietly};
-use crate::host::packages;
+use crate::host::{files, packages};
 use crate::lab::qemu::create_disk;
 
 /// Offset of the EFI system partition in bytes.
@@ -36,7 +36,7 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
     run_quietly(command("mcopy", ["-i", &partition]).arg(program).arg(removable))?;
     if !filler.is_empty() {
         let file = image.with_extension("filler");
-        fs::write(&file, filler).with_context(|| format!("writing {}", file.display()))?;
+        files::write(&file, filler)?;
         run_quietly(command("mcopy", ["-i", &partition]).arg(&file).arg("::FILLER"))?;
         fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
     }
@@ -46,7 +46,7 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
 /// The architecture in an EFI program's machine type ("PE Format", "Machine Types"), in the spelling of the firmware's
 /// file names.
 fn architecture(program: &Path) -> Result<&'static str> {
-    let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+    let bytes = files::read(program)?;
     let field = |at: usize, length: usize| {
         let field = bytes.get(at..at + length)?;
         Some(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))

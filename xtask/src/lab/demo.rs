@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use slipway_parts::Arch;
 use slipway_protocol::{NodeState, NodeStatus};
 
+use crate::host::files;
 use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use crate::lab::server::Lab;
 use crate::lab::target_image::{self, System, TargetImage};
@@ -56,9 +57,7 @@ impl Demo {
         say: &dyn Fn(&str),
         start_run: &dyn Fn(&Lab, &TargetImage, &str) -> Result<()>,
     ) -> Result<Self> {
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-        }
+        files::empty_dir(folder)?;
         let image = target_image::build(system)?;
         let mut lab = Lab::new(folder)?;
         lab.detached = keep;

@@ -13,7 +13,7 @@ use slipway_parts::Arch;
 use tempfile::TempDir;
 
 use crate::host::command::{command, tail};
-use crate::host::packages;
+use crate::host::{files, packages};
 
 pub mod accel;
 mod arguments;
@@ -120,7 +120,7 @@ impl Machine {
     /// Starts a machine. Its folder keeps the firmware's variables and `console.log`, to which restarts append.
     pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
         packages::ensure(arguments::packages(config.arch))?;
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_dir(folder)?;
         let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
         let variables = folder.join("vars.fd");
         match &config.boot {

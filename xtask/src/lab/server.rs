@@ -18,6 +18,7 @@ use crate::build::image::{self, ImagePaths};
 use crate::build::kernel;
 use crate::build::server::{self, Profile};
 use crate::host::command::{command, run_quietly, stdout, tail};
+use crate::host::files;
 use crate::lab::qemu::firmware;
 
 /// Where the server listens, and its address as machines see it.
@@ -158,7 +159,7 @@ impl Lab {
         let (boot, ca_file) = (self.boot_folder(), self.folder.join("ca.pem"));
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
-        fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
+        files::write(&ca_file, ca)?;
         // With the data folder, so that its Secure Boot keys sign the files, if it has any.
         let mut media = self.command();
         media.args(["media", "build", "--kind", "network", "--kernel", kernel]);

@@ -16,7 +16,7 @@ use slipway_parts::Arch;
 use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::host::debian::{self, Sources};
-use crate::host::{packages, translation, workspace};
+use crate::host::{files, packages, translation, workspace};
 
 mod system;
 
@@ -75,7 +75,7 @@ pub fn build(system: System) -> Result<TargetImage> {
         fs::write(folder.join("image.json"), text).context("writing image.json")
     })?;
     let path = folder.join("image.json");
-    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = files::read(&path)?;
     let image: TargetImage = serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
     Ok(TargetImage { path: folder.join(&image.path), ..image })
 }
@@ -124,12 +124,12 @@ fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: 
 /// The root file system as a tar file.
 fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
-    fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
+    files::write(&list, &sources.list)?;
     let recipes = system.recipes().map(recipe);
     let mut packages: Vec<String> = more.iter().map(|package| (*package).to_owned()).collect();
     for recipe in &recipes {
         let file = recipe.join("packages.txt");
-        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let text = files::read_text(&file)?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let is_replaced = |package: &str| package == USUAL_INITRAMFS && system.has_dracut();
         // The kernel package has the architecture in its name.

@@ -1,17 +1,15 @@
 //! Collects the licence texts of everything in a release.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use slipway_parts::Component;
 
-use super::read;
 use crate::host::command::{command, stdout};
 use crate::host::debian::{self, Package};
-use crate::host::{packages, workspace};
+use crate::host::{files, packages, workspace};
 
 /// Lower-case prefixes of the names of licence files.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
@@ -39,7 +37,7 @@ pub fn of_crates(components: &[Component]) -> Result<String> {
             continue;
         }
         for path in texts_in(manifest_path.parent().unwrap_or(Path::new("/")))? {
-            let text = String::from_utf8_lossy(&read(&path)?).trim().replace('\r', "");
+            let text = String::from_utf8_lossy(&files::read(&path)?).trim().replace('\r', "");
             texts.entry(text).or_default().insert(format!("{name} {version}"));
         }
     }
@@ -51,14 +49,11 @@ pub fn of_crates(components: &[Component]) -> Result<String> {
 }
 
 fn texts_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let mut paths: Vec<PathBuf> =
-        entries.with_context(|| format!("reading {}", folder.display()))?.iter().map(fs::DirEntry::path).collect();
+    let mut paths = files::children(folder)?;
     paths.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         path.is_file() && NAMES.iter().any(|start| name.starts_with(start))
     });
-    paths.sort();
     Ok(paths)
 }
 
@@ -83,14 +78,14 @@ pub fn of_debian(components: &[Component], kernels: &[PathBuf]) -> Result<BTreeM
                 Path::new("/").join(&below)
             }
         };
-        texts.insert(name.to_owned(), read(&path)?);
+        texts.insert(name.to_owned(), files::read(&path)?);
     }
     Ok(texts)
 }
 
 /// The packages that `initramfs/firmware.txt` takes files from.
 fn firmware_packages() -> Result<BTreeSet<String>> {
-    let list = read(&workspace::root().join("initramfs/firmware.txt"))?;
+    let list = files::read(&workspace::root().join("initramfs/firmware.txt"))?;
     let list = String::from_utf8(list).context("reading firmware.txt")?;
     let lines = list.lines().filter(|line| !line.trim_start().starts_with('#'));
     let sources = lines.filter_map(|line| line.split_whitespace().nth(1));

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::{VERSION, read};
+use super::VERSION;
 use crate::host::command::{command, run_quietly, stdout};
-use crate::host::{cache, workspace};
+use crate::host::{cache, files, workspace};
 
 /// dpkg's control files, by their names in `packaging/NAME`. Only `control` is required.
 const CONTROL: [&str; 5] = ["control", "conffiles", "postinst", "prerm", "postrm"];
@@ -43,8 +43,8 @@ impl Package {
     pub fn add(&self, path: &str, content: &[u8]) -> Result<()> {
         let path = self.root().join(path);
         let folder = path.parent().unwrap_or(self.folder.path());
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-        fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
+        files::create_dir(folder)?;
+        files::write(&path, content)
     }
 
     /// Adds a program with mode 755.
@@ -97,7 +97,8 @@ impl Package {
         ];
         let from = workspace::root().join("packaging").join(self.name);
         for name in CONTROL.into_iter().filter(|name| from.join(name).exists()) {
-            let mut text = String::from_utf8(read(&from.join(name))?).with_context(|| format!("reading {name}"))?;
+            let mut text =
+                String::from_utf8(files::read(&from.join(name))?).with_context(|| format!("reading {name}"))?;
             if name == "control" {
                 values.iter().for_each(|(key, value)| text = text.replace(key, value));
             }

@@ -1,10 +1,11 @@
 //! What the files of a crate import from each other, read from their text.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+
+use crate::host::files;
 
 /// The path of a module from the root of its crate. The root's own path is empty.
 pub type Module = Vec<String>;
@@ -93,10 +94,7 @@ fn resolve(mut path: Module, modules: &BTreeSet<&Module>, names: &Names<'_>) -> 
 
 /// Adds the files below a folder. `tests.rs` and the folder `tests` are left out.
 fn read_files(root: &Path, folder: &Path, module: &[String], files: &mut Vec<File>) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    for path in paths {
+    for path in files::children(folder)? {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let is_root = module.is_empty() && (name == "lib" || name == "main");
         let module = [module, &(if is_root { vec![] } else { vec![name.clone()] })].concat();
@@ -105,7 +103,7 @@ fn read_files(root: &Path, folder: &Path, module: &[String], files: &mut Vec<Fil
         } else if path.is_dir() {
             read_files(root, &path, &module, files)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            let text = files::read_text(&path)?;
             let path = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             files.push(File { path, module, code: code_of(&text) });
         }

@@ -1,9 +1,10 @@
 //! Finds what a web page loads from other hosts: readers of the manual are nobody's business, and may be offline.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+
+use crate::host::{cache, files};
 
 /// Attributes by which a page loads something, and what loads something in a style sheet.
 const ATTRIBUTES: [&str; 5] = ["src=", "href=", "srcset=", "data=", "poster="];
@@ -13,10 +14,10 @@ const STYLES: [&str; 2] = ["url(", "@import "];
 /// Scripts are not judged.
 pub fn check(folder: &Path) -> Result<()> {
     let mut found = Vec::new();
-    for path in files(folder)? {
+    for path in cache::files_below(folder)? {
         let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "svg");
         if is_page || path.extension().is_some_and(|extension| extension == "css") {
-            let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            let text = files::read_text(&path)?;
             found.extend(loads(&text, is_page).map(|address| format!("{} loads {address}", path.display())));
         }
     }
@@ -46,22 +47,10 @@ fn values<'a>(text: &'a str, words: &'static [&'static str]) -> impl Iterator<It
     })
 }
 
-/// The files below a folder.
-pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => found.extend(files(&path)?),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

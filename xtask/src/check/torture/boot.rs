@@ -1,12 +1,12 @@
 //! Boots a disk in real firmware.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use slipway_parts::Arch;
 
+use crate::host::files;
 use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig};
 use crate::lab::tables::{self, Place};
 
@@ -19,12 +19,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Boots a disk in UEFI firmware. Returns whether something on the disk was started. Fails if that contradicts the
 /// disk's tables.
 pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::empty_dir(folder)?;
     let path = folder.join("disk");
-    fs::write(&path, disk).with_context(|| format!("writing {}", path.display()))?;
+    files::write(&path, disk)?;
     let config = MachineConfig {
         arch: Arch::X86_64,
         boot: Boot::Uefi { uri: None },

@@ -1,7 +1,6 @@
 //! A file system that the kernel grows after a verified image was written. The kernel's writes are not part of the
 //! image, so they are checked with file system tools.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Output;
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::record::{BLOCK, FILE};
 use crate::host::command::command;
+use crate::host::files;
 use crate::lab::write_log::Request;
 use crate::lab::{power_cut, tables};
 
@@ -101,7 +101,7 @@ fn blocks(file_system: &[u8]) -> u32 {
 fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file-system");
-    fs::write(&path, file_system).with_context(|| format!("writing {}", path.display()))?;
+    files::write(&path, file_system)?;
     let checked = output("e2fsck", &["-f", "-p"], &path)?;
     // 0: no errors; 1: errors were repaired.
     if !matches!(checked.status.code(), Some(0 | 1)) {

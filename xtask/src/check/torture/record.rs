@@ -14,7 +14,7 @@ use slipway_protocol::{Action, Digest, EraseDisk, RunState, Step, StreamImage, V
 
 use crate::build::image::ImagePaths;
 use crate::host::command::{command, run_quietly};
-use crate::host::packages;
+use crate::host::{files, packages};
 use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, drive, firmware};
 use crate::lab::server::Lab;
 use crate::lab::{bootable, tables, write_log};
@@ -82,16 +82,13 @@ enum But {
 /// requests, and the list of runs in the folder, which is emptied first.
 pub fn record(folder: &Path) -> Result<()> {
     packages::ensure(packages::TORTURE)?;
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::empty_dir(folder)?;
     let paths = [BEFORE, DISK, "image", "other", "mbr", "growing"].map(|name| folder.join(name));
     let [before, disk, image, other, mbr, growing] = paths;
     system(&before, DISK_SIZE, 1)?;
     system(&image, IMAGE_SIZE, 2)?;
     system(&other, DISK_SIZE, 3)?;
-    write(&mbr, &mbr_image())?;
+    files::write(&mbr, mbr_image())?;
     growing_image(&growing)?;
     fs::copy(&before, &disk).with_context(|| format!("copying {}", before.display()))?;
     let log = folder.join(LOG);
@@ -116,7 +113,7 @@ pub fn record(folder: &Path) -> Result<()> {
         runs.push(Run { name: plan.name.to_owned(), end, installs: plan.leaves.is_some(), grows });
     }
     drop(machine);
-    write(&folder.join(RUNS), &serde_json::to_vec(&runs)?)
+    files::write(&folder.join(RUNS), serde_json::to_vec(&runs)?)
 }
 
 fn machine(boot: ImagePaths, disk: &Path, log: &Path) -> MachineConfig {
@@ -171,7 +168,7 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
 /// Whether a disk contains everything that the image's tables refer to, except for permitted differences.
 fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     const PIECE: usize = 4096;
-    let (disk, image) = (read(disk)?, read(image)?);
+    let (disk, image) = (files::read(disk)?, files::read(image)?);
     let mut reached: Vec<_> = tables::find(&image).into_iter().flat_map(|table| table.reaches).collect();
     if but == But::LastPartition {
         let last = reached.iter().map(|bytes| bytes.start).max();
@@ -207,7 +204,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
         (tempfile::tempdir()?, matches!(plan.action, Action::StreamImage(_)) && plan.leaves.is_none());
     let file = folder.path().join("workflow");
     let step = Step { name: "step".to_owned(), action: plan.action.clone(), retries: 0, timeout: None };
-    write(&file, &serde_json::to_vec(&json!({ "steps": [step] }))?)?;
+    files::write(&file, serde_json::to_vec(&json!({ "steps": [step] }))?)?;
     lab.operator(&["run", "start", NODE, "--workflow", text(&file)?])?;
     let changes = lab.watch(NODE)?;
     let deadline = Instant::now() + LIMIT;
@@ -228,13 +225,13 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
 /// Writes a disk with a bootable system whose partition is filled to its end, so that any damage shows.
 fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     bootable::make(path, size, Path::new(firmware::IPXE), &noise(seed, (size * FILLER / 100) as usize))?;
-    let mut disk = read(path)?;
+    let mut disk = files::read(path)?;
     let tables = tables::find(&disk);
     let partition = tables.iter().flat_map(|table| &table.reaches).map(|bytes| bytes.end).max();
     let end = partition.with_context(|| format!("finding the partition of {}", path.display()))?;
     let tail = end - bootable::SLACK as usize..end;
     disk[tail.clone()].copy_from_slice(&noise(seed + 1000, tail.len()));
-    write(path, &disk)
+    files::write(path, disk)
 }
 
 /// Writes a disk with a bootable system, followed by a partition with a file system and a file.
@@ -242,7 +239,7 @@ fn growing_image(path: &Path) -> Result<()> {
     bootable::make(path, GROWING_PARTITION, Path::new(firmware::IPXE), &noise(5, 1 << 20))?;
     let (folder, file_system) = (path.with_extension("folder"), path.with_extension("ext4"));
     fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    write(&folder.join(FILE), &noise(6, FILE_SIZE))?;
+    files::write(&folder.join(FILE), noise(6, FILE_SIZE))?;
     let size = format!("{}K", GROWING_SIZE >> 10);
     let block = BLOCK.to_string();
     run_quietly(command("mkfs.ext4", ["-q", "-b", &block, "-d"]).arg(&folder).arg(&file_system).arg(size))?;
@@ -251,7 +248,9 @@ fn growing_image(path: &Path) -> Result<()> {
     let [first, sectors] = [GROWING_PARTITION, GROWING_SIZE].map(|bytes| bytes / tables::BLOCK as u64);
     let second = format!("--new=2:{first}:+{}", sectors - 1);
     run_quietly(command("sgdisk", ["--move-second-header", &second]).arg(path))?;
-    image.write_all_at(&read(&file_system)?, GROWING_PARTITION).with_context(|| format!("writing {}", path.display()))
+    image
+        .write_all_at(&files::read(&file_system)?, GROWING_PARTITION)
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 /// A disk with an MBR, boot code in and after it, and one partition.
@@ -284,12 +283,4 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 pub(super) fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::new(File::open(path).with_context(|| format!("opening {}", path.display()))?))
-}
-
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use slipway_parts::Arch;
 
 use crate::host::command::{command, run_quietly};
-use crate::host::{debian, python};
+use crate::host::{debian, files, python};
 
 use super::escape_commas;
 
@@ -114,7 +114,7 @@ pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
         let lists = folder.join(name).with_extension("esl");
         // If nothing was retired, there is no dbx.
         if lists.exists() {
-            let content = fs::read(&lists).with_context(|| format!("reading {}", lists.display()))?;
+            let content = files::read(&lists)?;
             variables.push(Variable { name, vendor, attributes: AUTHENTICATED, content });
         }
     }
@@ -129,7 +129,7 @@ pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
     };
     let text = json!({ "version": 2, "variables": variables.iter().map(json).collect::<Vec<_>>() }).to_string();
     let file = path.with_extension("json");
-    fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    files::write(&file, text)?;
     let tools = python::environment(python::FIRMWARE)?;
     run_quietly(command(tools.join("virt-fw-vars"), ["--sb", "--inplace"]).arg(path).arg("--set-json").arg(&file))
 }
