@@ -281,7 +281,7 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
         (good.replacen("0-1", "0-2", 1), looking.clone() + "checking the digest of the block map: expected "),
         ("<html>404</html>".to_owned(), looking.clone() + "reading the block map: line 1: this is not a block map"),
         (good[..good.len() - 9].to_owned(), looking + "reading the block map: "),
-        (good + &" ".repeat(16 * MIB), "it has more than the allowed 16777216 bytes".to_owned()),
+        (good + &" ".repeat(16 * MIB), "the file has more than the allowed 16777216 bytes".to_owned()),
     ] {
         fs::write(source.map(), map).unwrap();
         fails_for(&bench, source.stream(&source.raw), &expect);
@@ -354,7 +354,7 @@ fn a_qcow2_image_is_written_by_its_map_too() {
         let bench = Bench::new(DISK);
         let (_, notes) = succeeds(&bench, source.stream(&image));
         source.check_written(&bench);
-        let told = notes.iter().any(|note| note.starts_with("reading by ranges: "));
+        let told = notes.iter().any(|note| note.starts_with("reading the qcow2 image out of order: "));
         assert_eq!(told, by_ranges, "{notes:?}");
     }
 }

@@ -198,7 +198,7 @@ fn a_system_of_ostree_has_the_reporter_in_the_tree_that_starts_and_in_its_var() 
         }
     }
     let unknown = outcome(&ostree(&["aa.0", "bb.0"], "gone.0"));
-    assert!(unknown.contains("no boot entry says by ostree= which of these is started: Fedora IoT in /"), "{unknown}");
+    assert!(unknown.contains("says with ostree= which of these deployments is started: Fedora IoT in /"), "{unknown}");
 }
 
 #[test]
@@ -316,7 +316,8 @@ fn a_system_of_coreos_has_the_reporter_in_its_ignition_config() {
         let done = new.succeeds(&Action::BootReporter(reporter())).0;
         let expect = "added the boot reporter to the Ignition config /ignition/config.ign in partition 1";
         assert!(done.outcome.summary.starts_with(expect), "{done:?}");
-        let warning = "the system must fetch the reporter from the server, but it is unknown whether it is there: ";
+        let warning =
+            "the system must fetch the reporter from the server, but it is unknown whether the server has it: ";
         assert!(done.outcome.warnings[0].starts_with(warning), "nobody answers: {done:?}");
     }
     let found = config(&new, 1, "/ignition/config.ign");

@@ -162,7 +162,7 @@ fn a_first_block_that_comes_late_is_judged_before_the_disk_is_touched() {
             assert_error!(fails(&bench, image.clone()), Error::Image(ImageError::TableDamaged { .. }));
             check_untouched(&bench);
         } else {
-            bench.streams(image).1.tell("reading by ranges: ");
+            bench.streams(image).1.tell("reading the qcow2 image out of order: ");
             verify(bench.path("disk"));
         }
     }
@@ -194,7 +194,7 @@ fn what_sgdisk_finds_odd_in_a_gpt_is_told() {
                 "--partition-guid=2:C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
                 "--partition-guid=1:C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
             ],
-            "partitions 1 and 2 have the same GUID, so PARTUUID stands for either",
+            "partitions 1 and 2 have the same GUID, so PARTUUID= may find either",
         ),
         (&["--delete=1", "--delete=2"], "it has no partitions"),
     ] {

@@ -121,7 +121,7 @@ fn a_root_that_is_not_made_larger_says_why() {
     make(&bench.path("disk"), 40, &parts);
     let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
     disk.set_len(80 * MIB as u64).unwrap();
-    refused(&bench, EncryptRoot::default(), "was not grown: another partition is its twin");
+    refused(&bench, EncryptRoot::default(), "was not grown: it is one of a pair of partitions");
 }
 
 #[test]
@@ -284,13 +284,15 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
         refused(&bench, EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() }, expect);
     };
     let shim = [("EFI/debian/SHIMX64.EFI", ""), ("EFI/debian/grubx64.efi", "")];
-    check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, but slipway was not");
-    check(&[], &variables(true), &[7], "slipway was started by shim, which measures into PCR 7, but it is not");
+    let slipway_was_not = "the installed system is started by shim, which measures into PCR 7, but slipway was not";
+    let slipway_was = "slipway was started by shim, which measures into PCR 7, but the installed system is not";
+    check(&shim, &variables(false), &[0, 7], slipway_was_not);
+    check(&[], &variables(true), &[7], slipway_was);
     check(&shim, &variables(true), &[7], NO_OBSTACLE);
     check(&shim, &variables(false), &[0], NO_OBSTACLE);
     check(&shim[..1], &variables(false), &[7], NO_OBSTACLE);
     let removable = [("EFI/BOOT/BOOTX64.EFI", ""), ("EFI/BOOT/grubx64.efi", ""), ("EFI/BOOT/mmx64.efi", "")];
-    check(&removable, &variables(false), &[7], "it is started by shim, which measures into PCR 7, but slipway was not");
+    check(&removable, &variables(false), &[7], slipway_was_not);
     check(&removable[..2], &variables(false), &[7], NO_OBSTACLE);
     // Booted without UEFI.
     check(&shim, &[], &[7], NO_OBSTACLE);

@@ -279,7 +279,7 @@ fn coded(coding: &str, body: &[u8]) -> Server {
 fn a_source_that_the_server_compressed_on_the_way_is_told_as_that() {
     let raw = image(MIB);
     let (packed, twice) = (zstd(&raw), gzip(&zstd(&raw)));
-    let told = |coding: &str| format!("the server sent it with Content-Encoding: {coding}, although slipway asks");
+    let told = |coding: &str| format!("the server sent the file with Content-Encoding: {coding}, although slipway");
     let of = |body: &[u8]| StreamImage { digest: Some(sha256(body)), ..StreamImage::default() };
     let of_raw = StreamImage { raw_digest: Some(sha256(&raw)), ..StreamImage::default() };
     for (header, body, image, coding) in [

@@ -50,7 +50,7 @@ fn a_qcow2_image_arrives_as_the_raw_image_it_stands_for() {
             let (result, reports) = bench.run(&Action::StreamImage(image.clone()));
             result.unwrap_or_else(|error| panic!("{options:?}: {}", chain(&error)));
             assert!(bench.disk().starts_with(&raw), "{options:?}");
-            let by_ranges = reports.notes.iter().any(|note| note.starts_with("reading by ranges: "));
+            let by_ranges = reports.notes.iter().any(|note| note.starts_with("reading the qcow2 image out of order: "));
             assert_eq!(by_ranges, image.raw_digest.is_some(), "{:?}", reports.notes);
         }
     }
@@ -82,7 +82,7 @@ fn a_qcow2_image_that_cannot_be_read_once_needs_ranges() {
     let bench = Bench::new(DISK);
     // The data at the end of the file comes before its tables.
     let image = qcow2(&bench, &raw, &["-o", "preallocation=full"]);
-    bench.streams(image.clone()).1.tell("reading by ranges: ");
+    bench.streams(image.clone()).1.tell("reading the qcow2 image out of order: ");
     assert!(bench.disk().starts_with(&raw));
     // To check the digest of the file, all of it must be read in order.
     let source = bench;

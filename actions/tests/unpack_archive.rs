@@ -500,7 +500,7 @@ fn a_bound_folder_is_where_the_running_system_sees_it() {
     for (place, source) in [("var", "/srv/v"), ("usr/local", "/data/l")] {
         let refused = refusal(&bench, archive(&bench, &ended(&[file("etc/new"), file(&format!("{place}/x"))])));
         let expect =
-            format!("its fstab mounts {source} on /{place}, which would hide it; unpack what belongs there by");
+            format!("its fstab mounts {source} on /{place}, which would hide it; unpack what belongs there with");
         assert!(refused.contains(&expect), "{refused}");
         assert!(!found(ROOT_AT, "/etc/new") && !names(&bench).contains(".slipway"), "nothing is done");
         unpack(&bench, UnpackArchive { directory: format!("/{place}"), ..archive(&bench, &ended(&[file("x")])) });

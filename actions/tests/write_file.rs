@@ -127,11 +127,12 @@ fn a_partition_is_found_by_number_name_and_label() {
     );
     assert_eq!(refusal(&bench, on("3")), expect);
     let owned = WriteFile { owner: Some(NumberOrName::from("web")), ..on("data") };
-    let expect = "looking up \"web\" in /etc/passwd of the installed system: there is no such file; give the number";
+    let expect =
+        "looking up \"web\" in /etc/passwd of the installed system: there is no such file; give the numeric id";
     assert_eq!(refusal(&bench, owned), expect);
     for unknown in ["we", "bad", "short"] {
         let owned = WriteFile { owner: Some(NumberOrName::from(unknown)), ..text("/x", "") };
-        assert!(refusal(&bench, owned).contains("there is no such name; give the number"), "{unknown}");
+        assert!(refusal(&bench, owned).contains("there is no such name; give the numeric id"), "{unknown}");
     }
 }
 

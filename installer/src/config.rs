@@ -216,10 +216,10 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             // The loader's server is useless without a signed CA, and nobody may ask for less proof.
             let why_ignored = match (is_locked_down, is_attested) {
                 _ if is_signed || of_machine.contains(key) => None,
-                (true, _) => Some("Secure Boot is on, so only what is signed says it"),
-                // A TPM confirms what is in the boot image. Of most other sources it knows nothing.
-                (_, true) => Some("the boot image requires a TPM, so only the image says it"),
-                _ if source.place == OF_MACHINE => Some("it is not a setting of one machine"),
+                (true, _) => Some("Secure Boot is on, so only signed configuration may set it"),
+                // The TPM's measurements confirm the content of the boot image, but nothing about most other sources.
+                (_, true) => Some("the boot image requires a TPM, so only the image may set it"),
+                _ if source.place == OF_MACHINE => Some("the settings of one machine may not set it"),
                 _ => None,
             };
             if let Some(why) = why_ignored {

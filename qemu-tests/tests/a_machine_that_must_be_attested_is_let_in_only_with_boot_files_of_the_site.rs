@@ -47,7 +47,7 @@ fn a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site() 
         let held = bench.wait_for(&machine, "held", |node| node.claims.iter().any(|claim| claim.reason == reason))?;
         let claim = held.claims.iter().find(|claim| claim.reason == reason).context("it was waited for")?;
         let problem = claim.tpm.as_ref().and_then(|tpm| tpm.problem.as_deref()).unwrap_or_default();
-        ensure!(problem.contains("the command line of its unified image"), "{problem}\n{}", machine.console()?);
+        ensure!(problem.contains("the command line of its unified kernel image"), "{problem}\n{}", machine.console()?);
         assert_eq!(held.key.context("the node keeps its key")?.fingerprint, first.fingerprint);
         Ok(())
     })

@@ -265,7 +265,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
 /// Empties the database's write-ahead log, which may still contain deleted secrets.
 async fn erase(store: &Store) -> anyhow::Result<()> {
     if !store.empty_log().await? {
-        tell("the server is using the database; it erases the rest from the database's log within two minutes\n");
+        tell("the server is running; its write-ahead log may contain what was removed for another two minutes\n");
     }
     Ok(())
 }

@@ -166,7 +166,7 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
             let message = format!(
                 "the digest {said} of the raw image of {file:?} cannot be checked: `image add` computes no digest of \
                  the raw image of a qcow2 image; leave out --raw-digest, or convert the image with \
-                 `qemu-img convert -O raw` and add that"
+                 `qemu-img convert -O raw` and add the result"
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }

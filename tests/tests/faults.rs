@@ -240,10 +240,10 @@ async fn an_image_with_something_behind_it() {
     let (raw, more) = (raw(), &b"and something else behind it"[..]);
     let mut faults = Vec::new();
     let causes = [
-        "the data after the last member is not a member",
+        "the last member is followed by other data",
         "bz2 header missing",
-        "the data after the last frame is not a frame",
-        "the data after the last stream is not a stream",
+        "the last frame is followed by other data",
+        "the last stream is followed by other data",
     ];
     for ((name, stream), cause) in compressed(&raw).into_iter().zip(causes) {
         let image = served(&lab, &[&stream[..], more].concat()).await;

@@ -65,10 +65,13 @@ fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: Tell) -> Result<
     let removable = loader::removable_path(architecture);
     match fallback::install(&found.esp, &found.path, architecture).and_then(|new| found.esp.sync().map(|()| new)) {
         Ok(Some(new)) => {
-            report(Report::Note(format!("also wrote it to /{new}, for firmware that forgets its entries")))
+            report(Report::Note(format!("also wrote the boot loader to /{new} for firmware that forgets boot entries")))
         }
         Ok(None) => {}
-        Err(error) => warnings.push(format!("there is no /{removable} to fall back to: {}", text::chain(&error))),
+        Err(error) => warnings.push(format!(
+            "could not write the boot loader to /{removable} too, for firmware that forgets boot entries: {}",
+            text::chain(&error)
+        )),
     }
     let has_fallback = found.esp.has(&removable);
     let changed = Variables::open(&efi.join("efivars")).and_then(|variables| {
@@ -123,8 +126,9 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
             None => {
                 let programs = programs(&esp)?;
                 let chosen = loader::choose(&programs, architecture, system);
-                let ambiguous =
-                    |several: Vec<&str>| refused(format!("{name} has {}; name one in loader", several.join(" and ")));
+                let ambiguous = |several: Vec<&str>| {
+                    refused(format!("{name} has several boot loaders, {}; name one in loader", several.join(" and ")))
+                };
                 chosen.map_err(ambiguous)?.map(str::to_owned)
             }
         };

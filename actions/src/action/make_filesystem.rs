@@ -87,7 +87,7 @@ fn instead(choice: Option<&PartitionChoice>, found: usize, all: &[Partition], di
     match (choice, found) {
         (_, _) if all().next().is_none() => "it has no partitions; make them first".to_owned(),
         (None, _) => format!("it has partitions, so name one of them: {there}"),
-        (Some(_), 0) => format!("there is none; there are: {there}"),
+        (Some(_), 0) => format!("there is none; the partitions are: {there}"),
         (Some(_), several) => format!("there are {several}, so give the number of one: {there}"),
     }
 }

@@ -105,7 +105,7 @@ fn write_once(
     retry::starting_over(report, |report| match stream::run(inputs, source, raw, reading, disk, machine, report) {
         Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {
             let reason = "its blocks are needed in another order than they have in the file";
-            report(Report::Note(format!("reading by ranges: the image is qcow2, and {reason}")));
+            report(Report::Note(format!("reading the qcow2 image out of order: {reason}")));
             reading = Reading::Ranges;
             stream::run(inputs, source, raw, reading, disk, machine, report)
         }

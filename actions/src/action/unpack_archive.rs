@@ -199,7 +199,7 @@ fn check_hidden(
             Some(_) if is_directory && is_empty() => {}
             Some(Hidden { reason, is_on_disk }) => {
                 let advice = match is_on_disk {
-                    true => "unpack what belongs there by a step of its own, with that directory",
+                    true => "unpack what belongs there with a step of its own that names this directory",
                     false => "leave it out of the archive, or give partition to unpack it nevertheless",
                 };
                 return Err(failed(&path, io::Error::other(format!("{reason}, which would hide it; {advice}"))));

@@ -107,7 +107,7 @@ fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&
     } else if seals && !is_unsealed {
         Some("it may be sealed by dm-verity")
     } else if last.type_guid.is_some() && partitions.iter().any(|other| is_twin(&other)) {
-        Some("another partition is its twin, and the two are updated in turn")
+        Some("it is one of a pair of partitions that are updated in turn")
     } else {
         None
     }
@@ -133,7 +133,7 @@ mod tests {
         check(last.clone(), std::slice::from_ref(&last), false, None);
         check(last.clone(), &[partition(1, ROOT, 10..19)], false, None);
         check(last.clone(), &[partition(1, UNSEALED_TYPES[0], 10..20)], false, None);
-        let in_turn = "another partition is its twin, and the two are updated in turn";
+        let in_turn = "it is one of a pair of partitions that are updated in turn";
         check(last.clone(), std::slice::from_ref(&twin), false, Some(in_turn));
         check(last.clone(), &[partition(1, ROOT, 10..21)], false, Some("another partition overlaps it"));
         check(last.clone(), &[], true, Some("it may be sealed by dm-verity"));

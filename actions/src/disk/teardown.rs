@@ -114,7 +114,7 @@ fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: Tell) -
     }
     Err(Error::Held {
         disk: disk.path.clone(),
-        holder: "something that comes back whenever it is taken down".to_owned(),
+        holder: "something that is started again each time it is stopped".to_owned(),
     })
 }
 

@@ -32,8 +32,8 @@ pub enum FetchError {
     OpenFile { source: io::Error },
     /// A pipe, such as standard input, was needed again or from another place than its start.
     #[error(
-        "it can only be read once and from its start, but this kind of image or step needs other reads too: save it to \
-         a file, and give the file"
+        "a pipe can only be read once and from its start, but this kind of image or step needs other reads too: save \
+         the data to a file, and give the file"
     )]
     ReadOnce,
     /// The client could not be created, or no response arrived.
@@ -44,8 +44,8 @@ pub enum FetchError {
     HungUp,
     /// The server compressed the source on the way, though that was declined.
     #[error(
-        "the server sent it with Content-Encoding: {coding}, although slipway asks for unencoded files; turn \
-         compression off for it at the server, or at the proxy in front of it"
+        "the server sent the file with Content-Encoding: {coding}, although slipway asks for unencoded files; turn \
+         compression off for this file at the server, or at the proxy in front of the server"
     )]
     Coded {
         /// The codings as the server names them.
@@ -76,7 +76,7 @@ pub enum FetchError {
     #[error("the source ended at byte {offset} of {total}")]
     Short { offset: u64, total: u64 },
     /// A file that should be small is too large.
-    #[error("it has more than the allowed {limit} bytes; check its URL")]
+    #[error("the file has more than the allowed {limit} bytes; check its URL")]
     TooLarge {
         /// Maximum number of bytes to read.
         limit: usize,

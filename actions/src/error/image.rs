@@ -68,15 +68,16 @@ pub enum ImageError {
     /// A qcow2 image has its blocks in another order than the raw image, so the digest of the raw image cannot be
     /// computed in one pass.
     #[error(
-        "checking the digest of the raw image in one pass: the blocks of a qcow2 image are in another order; leave out \
-         `digest`, so that the image is read by ranges, or leave out `raw_digest` and `bmap`"
+        "checking the raw image in one pass: the blocks of a qcow2 image are in another order; leave out `digest`, so \
+         that slipway can read the file in any order, or leave out `raw_digest` and `bmap`"
     )]
     Qcow2Order,
     /// The beginning of a qcow2 image, by which it is judged before anything is erased, is far behind other blocks in
     /// the file.
     #[error(
-        "checking the first block of the raw image: it comes after other blocks in the file; leave out `digest`, \
-         `sums` and `signature`, so that the image is read by ranges, or write the image again with `qemu-img convert`"
+        "checking the first block of the raw image: it comes after other blocks in the qcow2 file; leave out `digest`, \
+         `sums` and `signature`, so that slipway can read the file in any order, or write the image again with \
+         `qemu-img convert`"
     )]
     FirstBlockLate,
     /// The source is damaged or ends too early.

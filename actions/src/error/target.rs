@@ -57,7 +57,7 @@ pub enum TargetError {
         reason: String,
     },
     /// The installed system has no such user or group.
-    #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the number")]
+    #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the numeric id")]
     Owner { name: String, file: &'static str, reason: &'static str },
     /// An archive is damaged, or has an entry of a kind that is not unpacked.
     #[error("unpacking {place} of the archive: {reason}")]

@@ -35,7 +35,7 @@ impl Header {
         let mut read = Vec::with_capacity(HEADER);
         input.take(HEADER as u64).read_to_end(&mut read)?;
         if !read.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic) {
-            return Err(invalid("the data after the last stream is not a stream"));
+            return Err(invalid("the last stream is followed by other data"));
         }
         let bytes: [u8; HEADER] = read.try_into().map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         if crc32(&bytes[6..8]).to_le_bytes() != bytes[8..] || bytes[6] != 0 || bytes[7] > 0x0F {
@@ -198,7 +198,7 @@ pub(super) fn skip_padding(input: &mut impl BufRead) -> io::Result<()> {
         input.consume(1);
         skipped += 1;
     }
-    if skipped % 4 == 0 { Ok(()) } else { Err(invalid("the data after the last stream is not a stream")) }
+    if skipped % 4 == 0 { Ok(()) } else { Err(invalid("the last stream is followed by other data")) }
 }
 
 /// The size of the dictionary in a block header (3.1, 5.3.1).

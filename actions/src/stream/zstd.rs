@@ -35,7 +35,7 @@ impl Walk for Frame {
             At::Start => (At::Magic, Next::Header(4)),
             At::Magic if header == MAGIC => (At::Descriptor, Next::Header(1)),
             At::Magic if is_skippable(header) => (At::SkippableSize, Next::Header(4)),
-            At::Magic => return Err(invalid("the data after the last frame is not a frame")),
+            At::Magic => return Err(invalid("the last frame is followed by other data")),
             At::SkippableSize => {
                 self.header.content = Some(0);
                 (At::End, Next::Body(little_endian(header)))

@@ -55,7 +55,7 @@ fn goes_on(input: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let (len, is_zero) = next(input, |rest| (rest.len(), rest.iter().all(|byte| *byte == 0)))?;
         if !is_zero {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the data after the last member is not a member"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the last member is followed by other data"));
         }
         if len == 0 {
             return Ok(false);
@@ -119,7 +119,7 @@ mod tests {
             }
         }
         let error = decoded(&[&one[..], b"garbage"].concat(), 8192).unwrap_err();
-        assert_eq!(error, "the data after the last member is not a member");
+        assert_eq!(error, "the last member is followed by other data");
     }
 
     /// Gives a byte at a time, and fails once before this byte.

@@ -92,9 +92,9 @@ pub enum Error {
     },
     /// More clusters are pending than can be remembered.
     #[error(
-        "reading the qcow2 image in one pass: more than {limit} known clusters still have to be read; use a server \
-         that supports range requests (RFC 9110, section 14), or convert the image again with qemu-img convert -O \
-         qcow2"
+        "reading the qcow2 image in one pass: it refers to more than {limit} clusters long before they come in the \
+         file; use a server that supports range requests (RFC 9110, section 14), or convert the image again with \
+         qemu-img convert -O qcow2"
     )]
     TooManyPending { limit: usize },
 }

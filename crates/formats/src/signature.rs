@@ -42,7 +42,10 @@ pub enum Error {
         found: String,
     },
     /// The signature does not match the data and the key.
-    #[error("checking the signature of {what}: it does not match these bytes and this key")]
+    #[error(
+        "checking the signature of {what}: it was made over other data or with another key; check the URL, the URL of \
+         the signature and the public key"
+    )]
     Wrong {
         /// The signed data: the content, or the trusted comment of a minisign signature.
         what: &'static str,

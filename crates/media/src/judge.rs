@@ -36,29 +36,31 @@ pub enum Mismatch {
     #[error("it was started by a boot loader that is not allowed (Authenticode digest {digest})")]
     Loader { digest: String },
     /// The kernel was started without the unified image.
-    #[error("its kernel was started without the unified image, so its command line is not measured; boot slipway.efi")]
+    #[error(
+        "its kernel was started without the unified kernel image, so its command line is not measured; boot slipway.efi"
+    )]
     KernelAlone,
     /// Some sections of the image differ.
     #[error(
-        "{} of its unified image {} no recorded build", parts.join(" and "),
+        "{} of its unified kernel image {} no recorded build", parts.join(" and "),
         if parts.len() == 1 { "matches" } else { "match" }
     )]
     Parts { parts: Vec<&'static str> },
     /// All sections match a build, but the program does not.
-    #[error("the stub of its unified image matches no recorded build (Authenticode digest {digest})")]
+    #[error("the stub of its unified kernel image matches no recorded build (Authenticode digest {digest})")]
     Stub { digest: String },
     /// Unknown program.
     #[error("it started an unknown program (Authenticode digest {digest})")]
     Program { digest: String },
     /// Something ran after the image.
-    #[error("it started another program after the unified image (Authenticode digest {digest})")]
+    #[error("it started another program after the unified kernel image (Authenticode digest {digest})")]
     Later { digest: String },
     /// The image is known, but the measured sections differ from it.
-    #[error("register 11 does not match the sections of the unified image that it started")]
+    #[error("register 11 does not match the sections of the unified kernel image that it started")]
     Sections,
     /// A command line or a file from outside the image.
     #[error(
-        "something outside the unified image was added, such as a command line or another machine's settings \
+        "something outside the unified kernel image was added, such as a command line or another machine's settings \
          (register {register}, digest {digest})"
     )]
     Outside { register: u8, digest: String },

@@ -98,7 +98,7 @@ fn each_part_that_was_modified_is_named() {
     let ours = known(&[Image { initrd: vec![8; 99], ..Image::new() }.predict(), Image::new().predict()]);
     let mut stub = program(0)[..1024].to_vec();
     stub[0x3F0] ^= 1;
-    let parts = |what| format!("{what} of its unified image matches no recorded build");
+    let parts = |what| format!("{what} of its unified kernel image matches no recorded build");
     let new = Image::new;
     let table = [
         (Image { linux: program(9), ..new() }, parts("the kernel")),
@@ -107,12 +107,12 @@ fn each_part_that_was_modified_is_named() {
         (Image { uname: "6.2.0", ..new() }, parts("the release of the kernel")),
         (
             Image { linux: program(9), initrd: vec![9; 3000], ..new() },
-            "the kernel and the initramfs of its unified image match no recorded build".to_owned(),
+            "the kernel and the initramfs of its unified kernel image match no recorded build".to_owned(),
         ),
         (
             Image { stub: stub.clone(), ..new() },
             format!(
-                "the stub of its unified image matches no recorded build (Authenticode digest {})",
+                "the stub of its unified kernel image matches no recorded build (Authenticode digest {})",
                 Image { stub, ..new() }.predict().program
             ),
         ),
@@ -140,20 +140,20 @@ fn a_known_image_does_not_count_if_something_else_was_measured() {
     let named = format!("(Authenticode digest {})", hex(&other));
     let outside = |register| {
         format!(
-            "something outside the unified image was added, such as a command line or another machine's settings \
-             (register {register}, digest {})",
+            "something outside the unified kernel image was added, such as a command line or another machine's \
+             settings (register {register}, digest {})",
             hex(&other)
         )
     };
     let loader = format!("it was started by a boot loader that is not allowed {named}");
     let kernel = unhex(&told.kernel.clone().unwrap());
-    let sections = "register 11 does not match the sections of the unified image that it started";
+    let sections = "register 11 does not match the sections of the unified kernel image that it started";
     let table = [
         (at(2, (4, other)), loader.clone()),
-        (at(end, (4, other)), format!("it started another program after the unified image {named}")),
+        (at(end, (4, other)), format!("it started another program after the unified kernel image {named}")),
         (at(end, (4, kernel)), {
             let kernel = hex(&kernel);
-            format!("it started another program after the unified image (Authenticode digest {kernel})")
+            format!("it started another program after the unified kernel image (Authenticode digest {kernel})")
         }),
         (at(end, (11, other)), sections.to_owned()),
         (without(11), sections.to_owned()),
@@ -163,7 +163,8 @@ fn a_known_image_does_not_count_if_something_else_was_measured() {
         (vec![(4, other), (4, kernel)], loader),
         (
             vec![(4, kernel), (9, other)],
-            "its kernel was started without the unified image, so its command line is not measured; boot slipway.efi"
+            "its kernel was started without the unified kernel image, so its command line is not measured; boot \
+             slipway.efi"
                 .to_owned(),
         ),
         (vec![(4, other)], format!("it started an unknown program {named}")),

@@ -449,9 +449,7 @@ fn parts_that_are_damaged_or_of_another_version_are_refused() {
     };
     refused("parts.json", &earlier, "has format 1, but this version reads format 2");
     fs::remove_file(folder.path().join("vmlinuz")).unwrap();
-    assert!(
-        Parts::open(folder.path()).unwrap_err().to_string().contains("reading the parts of the boot image: reading ")
-    );
+    assert!(Parts::open(folder.path()).unwrap_err().to_string().ends_with(" of the parts of the boot image"));
 }
 
 #[test]

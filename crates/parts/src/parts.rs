@@ -97,7 +97,7 @@ pub struct Component {
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PartsError {
     /// A file cannot be read.
-    #[error("reading the parts of the boot image: reading {}", path.display())]
+    #[error("reading {} of the parts of the boot image", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// The description is not JSON, or of another version.
     #[error("reading the parts of the boot image: {} is not a description of parts that this version \

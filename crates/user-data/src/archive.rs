@@ -34,7 +34,7 @@ pub(crate) fn judged(source: &str) -> Result<Document, Refusal> {
     for entry in &document.entries {
         let Some((content, kind)) = part(entry) else { continue };
         content::judge(content, kind).map_err(|Refusal { line, column, reason }| {
-            let reason = format!("cloud-init drops this part, because of line {line}, column {column} of it: {reason}");
+            let reason = format!("cloud-init drops this part, because of its line {line}, column {column}: {reason}");
             at(source, entry, &reason)
         })?;
     }

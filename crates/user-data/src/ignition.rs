@@ -182,7 +182,7 @@ fn add_phone_home(
     additions: &Additions,
 ) -> Result<(), Refusal> {
     if let Some(problem) = url_problem(&phone_home.url) {
-        return Err(refusal(format!("the system cannot report to that URL: {problem}")));
+        return Err(refusal(format!("the system cannot report to the URL of phone_home: {problem}")));
     }
     let retries = phone_home.tries.unwrap_or(TRIES).saturating_sub(1);
     let mut config = format!("url = {}\n", curl_quoted(&phone_home.url));

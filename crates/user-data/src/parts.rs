@@ -74,7 +74,7 @@ impl Leaf<'_> {
             return Refusal { line: first + refusal.line - 1, ..refusal };
         }
         let Refusal { line, column, reason } = refusal;
-        let reason = format!("cloud-init drops this part, because of line {line}, column {column} of it: {reason}");
+        let reason = format!("cloud-init drops this part, because of its line {line}, column {column}: {reason}");
         Refusal { line: first, column: 1, reason }
     }
 }
@@ -127,7 +127,7 @@ fn as_read(body: &str) -> Result<Cow<'_, str>, String> {
 
 /// The text that a body in base64 encodes, or why there is none. cloud-init fails to write what is not UTF-8.
 fn decoded(body: &str, content_type: &str) -> Result<String, String> {
-    let bytes = bytes(body).ok_or("it is not in base64, as its header says; encode it again")?;
+    let bytes = bytes(body).ok_or("it is not in base64, although its header says so; encode it again")?;
     let bytes = if COMPRESSED.contains(&content_type) { gzip::unpack(&bytes)? } else { bytes };
     String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8; convert it to that, and encode it again".to_owned())
 }

@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
             }
             Event::Alias(id) => {
                 let Some(node) = self.anchored.get(id).cloned() else {
-                    return Err(refuse(self.source, span, "this alias refers to what it is in"));
+                    return Err(refuse(self.source, span, "this alias refers to the list or mapping that contains it"));
                 };
                 self.repeat(node.size, at)?;
                 self.add(node, None, span, false)?;
@@ -209,7 +209,7 @@ impl<'a> Builder<'a> {
     fn repeat(&mut self, nodes: usize, at: usize) -> Result<(), Refusal> {
         self.repeated = self.repeated.saturating_add(nodes);
         if self.repeated > REPEATED {
-            return Err(Refusal::at_byte(self.source, at, "aliases and merge keys repeat too much; write it out"));
+            return Err(Refusal::at_byte(self.source, at, "aliases and merge keys repeat too much; use fewer"));
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ mod tests {
             "a: {b: 1,\n  b: 2}\n",
             "line 2, column 3: the key \"b\" is already in this mapping; cloud-init would use only one",
         );
-        check("a: &a [*a]\n", "line 1, column 8: this alias refers to what it is in");
+        check("a: &a [*a]\n", "line 1, column 8: this alias refers to the list or mapping that contains it");
         check("a: {<<: 1}\n", "line 1, column 5: << needs a mapping or a list of mappings to merge");
     }
 

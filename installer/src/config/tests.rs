@@ -70,8 +70,9 @@ fn a_locked_down_machine_takes_its_server_and_ca_from_what_is_signed() {
         let (config, warnings) = merge(&[baked.clone(), other(place)], true).unwrap();
         assert_eq!((config.server.as_str(), config.ca.as_str()), ("https://a.example/", CA));
         assert!(config.machine.token.is_some());
-        let ignored =
-            format!("{place} sets \"server\", which is ignored: Secure Boot is on, so only what is signed says it");
+        let ignored = format!(
+            "{place} sets \"server\", which is ignored: Secure Boot is on, so only signed configuration may set it"
+        );
         assert!(warnings.contains(&ignored), "{warnings:?}");
     }
     let error = merge(&[other(OF_MACHINE)], true).unwrap_err();
@@ -104,7 +105,7 @@ fn a_machine_without_the_required_token_has_no_configuration() {
     let of_machine = source(OF_MACHINE, &[("server", "https://evil.example")]);
     let (config, warnings) = merge(&[baked("registered"), of_machine], false).unwrap();
     assert_eq!(config.server.as_str(), "https://a.example/");
-    assert!(warnings[0].ends_with("which is ignored: it is not a setting of one machine"), "{warnings:?}");
+    assert!(warnings[0].ends_with("which is ignored: the settings of one machine may not set it"), "{warnings:?}");
 }
 
 #[test]

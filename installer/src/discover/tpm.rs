@@ -74,7 +74,9 @@ impl MachineTpm {
             let is_last = all_drivers_loaded() || began.elapsed() > DRIVER;
             match self.claim().await {
                 Tpm::Present { .. } => return Ok(()),
-                Tpm::Broken { reason } => return Err(NoTpm { reason: format!("its TPM cannot be used: {reason}") }),
+                Tpm::Broken { reason } => {
+                    return Err(NoTpm { reason: format!("this machine's TPM cannot be used: {reason}") });
+                }
                 Tpm::Absent if is_last => return Err(NoTpm { reason: "this machine has none".to_owned() }),
                 Tpm::Absent => tokio::time::sleep(Duration::from_millis(100)).await,
             }
@@ -91,7 +93,7 @@ impl MachineTpm {
         self.ask(move |attester, place| {
             let event_log = place.event_log.as_deref().and_then(|path| {
                 slipway_tpm::device::read_event_log(path)
-                    .inspect_err(|error| warn!("reading the event log {path:?}: {error}; the TPM is proved without it"))
+                    .inspect_err(|error| warn!("reading the event log {path:?}: {error}; the TPM proof lacks the log"))
                     .ok()?
             });
             let proof = attester.prove(&challenge, event_log)?;
@@ -143,6 +145,6 @@ mod tests {
         check(folder.path().join("none"), "(require: attested), but this machine has none;").await;
         let file = folder.path().join("file");
         std::fs::write(&file, "this is no TPM").unwrap();
-        check(file, "its TPM cannot be used: ").await;
+        check(file, "this machine's TPM cannot be used: ").await;
     }
 }

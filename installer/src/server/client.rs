@@ -48,7 +48,7 @@ pub enum ClientError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server repeatedly rejects the proof of the TPM.
-    #[error("enrolling: the server does not accept this machine's TPM proof; its log says why")]
+    #[error("enrolling: the server does not accept this machine's TPM proof; the server's log says why")]
     Unproved,
     /// The TLS client could not be set up.
     #[error("setting up TLS")]

@@ -147,7 +147,7 @@ pub fn raise_open_files() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     if let Err(error) = raised {
-        tracing::warn!(%error, "raising the number of open files");
+        tracing::warn!(%error, "could not raise the limit of open files");
     }
     let files = if raised.is_ok() { maximum } else { current };
     files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))

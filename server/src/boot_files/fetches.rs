@@ -76,7 +76,7 @@ impl BootFetches {
         loop {
             self.noted.notified().await;
             if let Err(error) = self.write(store).await {
-                tracing::warn!(error = chain(&error), "storing which boot files were fetched");
+                tracing::warn!(error = chain(&error), "could not store which boot files were fetched");
             }
             tokio::time::sleep(PAUSE).await;
         }

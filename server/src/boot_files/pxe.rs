@@ -120,7 +120,7 @@ impl Audience {
     /// Whether to answer the machine. Also records its address.
     async fn admit(&self, machine: &Machine, address: Option<Ipv4Addr>) -> Result<(), Dropped> {
         let (known, node) = known(&self.store, machine).await.map_err(|error| {
-            tracing::warn!(error = chain(&error), "looking up a machine that boots over the network");
+            tracing::warn!(error = chain(&error), "could not look up a machine that boots over the network");
             Dropped::NotSent
         })?;
         if let Some((node, address)) = node.zip(address) {

@@ -86,7 +86,7 @@ fn identities(file: &Path) -> anyhow::Result<Vec<Identity>> {
     let read = |(number, line)| Identity::from_str(line).map_err(|reason| anyhow::anyhow!("key {number}: {reason}"));
     let found = (1..).zip(lines).map(read).collect::<Result<Vec<_>, _>>();
     match found.with_context(|| format!("reading the private keys in {file:?}"))? {
-        found if found.is_empty() => bail!("{file:?} has no age private key"),
+        found if found.is_empty() => bail!("reading the age private keys in {file:?}: the file contains none"),
         found => Ok(found),
     }
 }

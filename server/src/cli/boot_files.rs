@@ -165,8 +165,8 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
             let has: Vec<&str> = values.map(|(key, _)| key.as_str()).collect();
             let medium = medium.display();
             match has.as_slice() {
-                [] => print_line(&format!("{medium} has no settings of a machine any more")),
-                has => print_line(&format!("{medium} has the settings of a machine: {}", has.join(", "))),
+                [] => print_line(&format!("removed the machine's settings from {medium}")),
+                has => print_line(&format!("wrote the machine's settings to {medium}: {}", has.join(", "))),
             }
         }
         MediaCommand::Write(options) => write::run(&options),

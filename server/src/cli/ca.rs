@@ -60,7 +60,7 @@ Examples:
     },
 }
 
-const RESTART: &str = "restart the server for it to take effect: systemctl restart slipway-server\n";
+const RESTART: &str = "restart the server for this to take effect: systemctl restart slipway-server\n";
 
 pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
     match options.command {

@@ -173,7 +173,7 @@ fn key_origin(origin: KeyOrigin) -> &'static str {
 
 fn proved(proof: Proof) -> &'static str {
     match proof {
-        Proof::Registered => "its machine showed the registered identifiers",
+        Proof::Registered => "its machine sent the registered identifiers",
         Proof::Token => "its machine proved a bootstrap token",
         Proof::Attested => "its machine proved its TPM",
     }

@@ -23,7 +23,7 @@ pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
             let who = if owner == "root" {
                 owner
             } else {
-                format!("{owner} (root's `runuser -u {owner} -- slipway-server ...`) or as root")
+                format!("{owner} (`runuser -u {owner} -- slipway-server ...`) or as root")
             };
             error.context(format!(
                 "only its owner may use {data:?}: run this as {who}, or give another folder with --data"

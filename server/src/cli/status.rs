@@ -218,7 +218,7 @@ fn in_emulation(node: &NodeStatus) -> &'static str {
     let vendor = node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
     match vendor {
         Some("QEMU") => {
-            " (QEMU: give the disk the first `bootindex`, or none to any device: with it, OVMF drops BootNext)"
+            " (QEMU: give the disk the first `bootindex`, or none to any device: with one, OVMF drops BootNext)"
         }
         _ => "",
     }

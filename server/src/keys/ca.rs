@@ -150,7 +150,11 @@ impl Authority {
             None => check_permitted(data, &self.current.intermediate, &later)?,
         }
         for name in later {
-            tracing::warn!(name, "a certificate for this name needs `slipway-server ca rotate --finish` first");
+            tracing::warn!(
+                name,
+                "the server's certificate lacks this name until `slipway-server ca rotate --finish`, because only the \
+                 new certificate authority permits it"
+            );
         }
         Ok(now)
     }

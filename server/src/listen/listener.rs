@@ -106,7 +106,7 @@ pub async fn run(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection");
+                tracing::warn!(%error, "could not accept a connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -34,7 +34,7 @@ impl LiveKeys {
     pub async fn follow(&self) {
         loop {
             if let Err(error) = self.look().await {
-                tracing::error!(error = chain(&error), "reading the keys of nodes");
+                tracing::error!(error = chain(&error), "could not read the keys of the nodes");
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -61,7 +61,9 @@ impl LiveKeys {
                     Ok(true) => was_live = true,
                     Ok(false) if was_live => return tokio::time::sleep(GRACE).await,
                     Ok(false) => return std::future::pending().await,
-                    Err(error) => tracing::warn!(error = chain(&error), "checking the key of an open connection"),
+                    Err(error) => {
+                        tracing::warn!(error = chain(&error), "could not check the key of an open connection")
+                    }
                 }
             } else {
                 was_live = true;

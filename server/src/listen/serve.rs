@@ -270,7 +270,7 @@ impl Server {
             () = signs_of_life => {}
         }
         if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
-            tracing::warn!(error = chain(&error), "storing which boot files were fetched last");
+            tracing::warn!(error = chain(&error), "could not store which boot files were fetched");
         }
         self.app.store.close().await;
     }
@@ -284,7 +284,7 @@ async fn keep_erased(app: &App) {
         if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0)
             && let Err(error) = app.store.empty_log().await
         {
-            tracing::warn!(error = chain(&error), "emptying the log of the database");
+            tracing::warn!(error = chain(&error), "could not empty the write-ahead log of the database");
         }
     }
 }

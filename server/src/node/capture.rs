@@ -154,7 +154,7 @@ impl Captures {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(Error::File { doing: "removing", path, source: error });
                 }
-                _ => tracing::info!(run, "removed the leftovers of captured disks"),
+                _ => tracing::info!(run, "removed unfinished disk captures of a run that has ended"),
             }
         }
         Ok(open)
@@ -167,7 +167,10 @@ impl Captures {
             match self.sweep().await {
                 Ok(open) => self.verifications().retain(|(capture, _), _| open.contains(&capture.run)),
                 Err(error) => {
-                    tracing::warn!(error = crate::base::error::chain(&error), "removing the leftovers of runs")
+                    tracing::warn!(
+                        error = crate::base::error::chain(&error),
+                        "could not remove unfinished disk captures of ended runs"
+                    )
                 }
             }
         }

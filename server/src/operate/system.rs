@@ -28,7 +28,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         let message = format!(
             "the digest of the raw image cannot be checked: {} is a qcow2 image, whose blocks are in another order; \
              leave out --raw-digest, as machines check the digest of the image itself, or convert the image with \
-             `qemu-img convert -O raw` and add that",
+             `qemu-img convert -O raw` and add the result",
             system.image
         );
         return Err(Error::refused(ErrorCode::InvalidRequest, message));

@@ -72,10 +72,7 @@ mod tests {
 
         for (yaml, expect) in [
             ("steps: []\nsteps: []\n", "the key \"steps\" is given twice at line 2, column 1"),
-            (
-                "steps: []\n---\nsteps: []\n",
-                "a second document begins, which is not read: give one at line 3, column 1",
-            ),
+            ("steps: []\n---\nsteps: []\n", "only one document is read, but a second one begins at line 3, column 1"),
             ("steps: go\n", "a list is needed here, such as [a, b] at line 1, column 8"),
             ("steps: [go]\n", "a mapping is needed here, such as {key: value} at line 1, column 9"),
             ("steps: [{name: go, action: [reboot]}]\n", "a name and its inputs are needed here, such as {reboot: {}}"),

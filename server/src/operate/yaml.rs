@@ -18,7 +18,7 @@ pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
     check_numbers(yaml).map_err(|refusal| refusal.with_place_behind())?;
     match line_after_end(yaml) {
         Some(line) => {
-            Err(format!("the document ended with \"...\" before this, which is not read at line {line}, column 1"))
+            Err(format!("the document ended with \"...\"; the rest is not read: remove it at line {line}, column 1"))
         }
         None => Ok(value),
     }
@@ -31,7 +31,7 @@ impl MessageFormatter for Plain {
     fn format_message<'a>(&self, error: &'a Error) -> Cow<'a, str> {
         match error {
             Error::Eof { .. } => "nothing is given, or the text ends too early".into(),
-            Error::MultipleDocuments { .. } => "a second document begins, which is not read: give one".into(),
+            Error::MultipleDocuments { .. } => "only one document is read, but a second one begins".into(),
             Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key {key:?} is given twice").into(),
             Error::DuplicateMappingKey { key: None, .. } => "a key is given twice".into(),
             Error::Unexpected { expected, .. } => match &**expected {

@@ -88,19 +88,22 @@ async fn a_machine_that_must_be_attested_is_held_with_the_part_that_is_not_as_it
     *stub.last_mut().unwrap() ^= 1;
     let with = |event: Event| [good.clone(), vec![event]].concat();
     let table = [
-        (Image { linux: program(9), ..Image::new() }.events(), "the kernel of its unified image"),
-        (Image { initrd: vec![9; 3000], ..Image::new() }.events(), "the initramfs of its unified image"),
-        (Image { cmdline: "quiet init=/bin/sh", ..Image::new() }.events(), "the command line of its unified image"),
-        (Image { stub, ..Image::new() }.events(), "the stub of its unified image"),
+        (Image { linux: program(9), ..Image::new() }.events(), "the kernel of its unified kernel image"),
+        (Image { initrd: vec![9; 3000], ..Image::new() }.events(), "the initramfs of its unified kernel image"),
+        (
+            Image { cmdline: "quiet init=/bin/sh", ..Image::new() }.events(),
+            "the command line of its unified kernel image",
+        ),
+        (Image { stub, ..Image::new() }.events(), "the stub of its unified kernel image"),
         ([vec![(4, digest(b"iPXE"))], good.clone()].concat(), "started by a boot loader that is not allowed"),
-        (with((4, digest(b"later"))), "it started another program after the unified image"),
-        (with((12, digest(b"init=/bin/sh"))), "something outside the unified image was added"),
+        (with((4, digest(b"later"))), "it started another program after the unified kernel image"),
+        (with((12, digest(b"init=/bin/sh"))), "something outside the unified kernel image was added"),
         (vec![(4, digest(b"other system"))], "it started an unknown program"),
         (vec![(0, digest(b"firmware"))], "its firmware measured no program"),
     ];
     for (events, expect) in table {
         let said = outcome(&server, &mut tpm, &events).await.unwrap_err();
-        assert!(said.starts_with("of what it started: ") && said.contains(expect), "{said}");
+        assert!(said.starts_with("measured boot: ") && said.contains(expect), "{said}");
     }
     assert_eq!(outcome(&server, &mut tpm, &good).await, Ok(()));
 }

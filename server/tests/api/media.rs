@@ -340,7 +340,7 @@ fn media_of_two_machines_differ_in_their_settings_alone() {
     let changed = fs::read(&copy).unwrap();
     assert!(String::from_utf8_lossy(&changed[from..to]).contains("\nnetwork: \"{\\\"interfaces\\\":[{"));
     let said = succeed(&bench.data(), &["media", "settings", &named(&copy), "--hostname", "rack3-u12"]);
-    assert!(said.ends_with("has the settings of a machine: hostname\n"), "{said}");
+    assert!(said.starts_with("wrote the machine's settings to ") && said.ends_with(": hostname\n"), "{said}");
     assert!(String::from_utf8_lossy(&fs::read(&copy).unwrap()[from..to]).contains("\nhostname: \"rack3-u12\"\n"));
     succeed(&bench.data(), &["media", "settings", &named(&copy)]);
     assert!(fs::read(&copy).unwrap() == whole, "they can be removed again");

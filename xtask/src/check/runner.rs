@@ -187,14 +187,14 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     let mut child = test.spawn().with_context(|| format!("starting {}", program.executable.display()))?;
     let deadline = Instant::now() + LIMIT;
     let status = loop {
-        if let Some(status) = child.try_wait().context("waiting for it")? {
+        if let Some(status) = child.try_wait().context("waiting for the test program")? {
             break status;
         }
         if Instant::now() > deadline {
-            child.kill().and_then(|()| child.wait()).context("killing it")?;
+            child.kill().and_then(|()| child.wait()).context("killing the test program")?;
             let said = [files::read(&out)?, files::read(&errors)?].concat();
             let last = tail(&String::from_utf8_lossy(&said), 30);
-            bail!("it hangs: killed after {} minutes; the end of its output:\n{last}", LIMIT.as_secs() / 60);
+            bail!("the test hangs: killed after {} minutes; the end of its output:\n{last}", LIMIT.as_secs() / 60);
         }
         thread::sleep(POLL);
     };

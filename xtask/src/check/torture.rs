@@ -99,7 +99,7 @@ impl Recording {
             });
         }
         if disk != read(record::DISK)? {
-            bail!("replaying the recording in {}: its end differs from the content of the disk", folder.display());
+            bail!("replaying the recording in {}: the resulting disk differs from the recorded one", folder.display());
         }
         Ok(recording)
     }

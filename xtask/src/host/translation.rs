@@ -38,7 +38,8 @@ fn set_up() -> Result<()> {
     }
     let rules = fs::read_to_string(RULE).with_context(|| format!("reading {RULE}"))?;
     let rule = rules.lines().find(|line| line.starts_with(':'));
-    let rule = rule.with_context(|| format!("looking for a rule: {RULE} has no rule"))?;
+    let rule =
+        rule.with_context(|| format!("looking for a binfmt_misc rule: no line of {RULE} begins with a colon"))?;
     fs::write(&register, rule).with_context(|| format!("writing to {}", register.display()))
 }
 

@@ -60,7 +60,7 @@ fn request(log: &mut impl Read) -> Result<Request> {
     }
     ensure!(sectors <= MAX_SECTORS, "a request of {sectors} sectors is too large");
     let mut bytes = vec![0; sectors as usize * SECTOR];
-    log.read_exact(&mut bytes).context("reading its bytes")?;
+    log.read_exact(&mut bytes).context("reading the data to write")?;
     Ok(Request::Write { offset: at * SECTOR as u64, bytes })
 }
 

@@ -95,11 +95,13 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
     let must = "the system must fetch the reporter from the server";
     let manifest = match small::fetch(&request, MAX_MANIFEST, PATIENCE, machine, &mut |_| {}) {
         Ok(small) => small.bytes,
-        Err(error) => return Some(format!("{must}, but it is unknown whether it is there: {}", text::chain(&error))),
+        Err(error) => {
+            return Some(format!("{must}, but it is unknown whether the server has it: {}", text::chain(&error)));
+        }
     };
     let reason = match served(&manifest, &program) {
         Some(served) if served == sha256 => return None,
-        Some(_) => format!("its {program} is of another version than this program"),
+        Some(_) => format!("the {program} in its boot files is of another version than this slipway"),
         None => format!("its boot files have no {program}"),
     };
     Some(format!(

@@ -27,7 +27,7 @@ pub(super) fn find(disk: &OpenDisk, root: &TargetRoot) -> Result<Option<(Deploym
         return Ok(Some(found.swap_remove(at)));
     }
     let names: Vec<&str> = found.iter().map(|(_, name)| name.as_str()).collect();
-    let reason = format!("no boot entry says by ostree= which of these is started: {}", names.join(", "));
+    let reason = format!("no boot entry says with ostree= which of these deployments is started: {}", names.join(", "));
     Err(TargetError::BootReporter { partition: disk.path().to_owned(), reason }.into())
 }
 

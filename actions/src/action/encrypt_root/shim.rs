@@ -40,12 +40,12 @@ pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
     let variables = Variables::open(&efi.join("efivars")).ok()?;
     let has_started_this = variables.read(SHOWN).ok()?.is_some();
     let (one, other) = match (is_installed, has_started_this) {
-        (true, false) => ("it is", "slipway was not"),
-        (false, true) => ("slipway was", "it is not"),
+        (true, false) => ("the installed system is", "slipway was not"),
+        (false, true) => ("slipway was", "the installed system is not"),
         _ => return None,
     };
     Some(format!(
-        "{one} started by shim, which measures into PCR {PCR}, but {other}: the TPM would not open it; leave {PCR} out \
-         of pcrs, or start both in the same way"
+        "{one} started by shim, which measures into PCR {PCR}, but {other}: the TPM would not release the key; leave \
+         {PCR} out of pcrs, or start both in the same way"
     ))
 }

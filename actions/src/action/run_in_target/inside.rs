@@ -70,7 +70,7 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     mount_kernel_file_systems()?;
     let resolver = resolver.as_deref().map(|text| {
         let given = resolver::give(text);
-        given.map_err(|error| format!("giving it the machine's name servers: {}", text::chain(&error)))
+        given.map_err(|error| format!("giving the command the machine's name servers: {}", text::chain(&error)))
     });
     let resolver = resolver.transpose()?;
     let mut other_end = control.try_clone().map_err(|error| error.to_string())?;
@@ -111,12 +111,12 @@ fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
         let mounted = tree.unwrap_or_else(|| bound(source, option.is_some())).and_then(|tree| {
             // systemd makes mount points too.
             _ = fs::create_dir_all(&place);
-            attach(&tree, &place).map_err(|errno| failed("attaching it", errno))
+            attach(&tree, &place).map_err(|errno| failed("attaching the file system", errno))
         });
         match mounted {
             Err(reason) if *may_fail => warnings.push(format!("{place} is not mounted: {reason}")),
             Err(reason) => {
-                let remedy = "repair it, or give its line in fstab the option nofail";
+                let remedy = "repair the file system, or give its line in fstab the option nofail";
                 return Err(format!("mounting {place}, as the system does: {reason}; {remedy}"));
             }
             Ok(()) => {}

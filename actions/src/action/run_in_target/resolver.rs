@@ -54,7 +54,7 @@ pub(super) fn set_aside(root: &TargetRoot) -> Result<Option<String>, Error> {
     // Errors are ignored: undoing fails for the same reason.
     _ = put_back(root);
     Ok(Some(format!(
-        "the command cannot replace /{RESOLV_CONF}, and does not keep what it writes to it: {}",
+        "the command cannot replace /{RESOLV_CONF}, and what it writes to this file is lost: {}",
         text::chain(&error)
     )))
 }

@@ -155,6 +155,6 @@ fn disabled(etc: &Etc) -> Result<Option<String>, Error> {
     if is_there && !has_generator && !is_wanted {
         off.push(target);
     }
-    let warning = format!("nothing starts {} in the installed system: have it enabled", off.join(", "));
+    let warning = format!("nothing starts {} in the installed system: enable this in the image", off.join(", "));
     Ok((!off.is_empty()).then_some(warning))
 }

@@ -185,7 +185,7 @@ impl System {
         let file_system = FileSystem { kind: folder.kind, uuid: None, label: None };
         let volume = Volume::new(folder.name.clone(), Partition::default(), file_system, folder.root.again()?);
         let texts = places::texts(&volume).unwrap_or_else(|error| {
-            self.warnings.push(format!("kernel arguments were not looked at in {}: {}", folder.name, chain(&error)));
+            self.warnings.push(format!("could not read the kernel arguments in {}: {}", folder.name, chain(&error)));
             Vec::new()
         });
         for BootText { path, text, .. } in texts {

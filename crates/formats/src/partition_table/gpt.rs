@@ -328,8 +328,8 @@ fn remarks(gpt: &Gpt, table: &Table, image: Option<u64>) -> Vec<String> {
     let is_cut = image.is_some_and(|image| table.beyond(image).is_some());
     match gpt.backup {
         Backup::Damaged => remarks.push("the backup of its GPT is damaged".to_owned()),
-        Backup::Differs => remarks.push("the backup of its GPT differs from it".to_owned()),
-        // Partitions that end after the image say the same.
+        Backup::Differs => remarks.push("the backup of its GPT differs from the primary GPT".to_owned()),
+        // If partitions end after the image, the backup is missing for the same reason.
         Backup::Missing if !is_cut => remarks.push("the backup of its GPT is missing".to_owned()),
         Backup::Missing | Backup::Whole | Backup::Unknown => {}
     }
@@ -342,7 +342,7 @@ fn namesakes(partitions: &[Partition]) -> Option<String> {
     let mut known = std::collections::BTreeMap::new();
     let twins = |partition: &Partition| Some((known.insert(guid(partition)?, partition.number)?, partition.number));
     let (first, second) = partitions.iter().find_map(twins)?;
-    Some(format!("partitions {first} and {second} have the same GUID, so PARTUUID stands for either"))
+    Some(format!("partitions {first} and {second} have the same GUID, so PARTUUID= may find either"))
 }
 
 /// Whether the last block of the image has a backup that is whole. None if too little of the image is known.

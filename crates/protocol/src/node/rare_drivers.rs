@@ -73,8 +73,8 @@ pub enum RareDriversError {
     /// A name is not valid, for example because it leads out of its folder.
     #[error("{0:?} is not a name of a module or firmware file")]
     Name(String),
-    /// A module needs one that is not there.
-    #[error("module {module} needs {missing}, which it does not have")]
+    /// A module needs a module or firmware file that the index does not have.
+    #[error("module {module} needs {missing}, which is not in the index")]
     Missing { module: String, missing: String },
     /// A piece is too large, or is not within the pack.
     #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are \
@@ -184,8 +184,8 @@ mod tests {
             (|index| drop(index.modules.insert("a".repeat(65), RareModule::default())), "is not a name"),
             (|index| drop(index.firmware.insert("e100/../../etc/a".to_owned(), piece())), "is not a name"),
             (|index| drop(index.firmware.insert("/etc/a".to_owned(), piece())), "is not a name"),
-            (|index| drop(index.modules.remove("spi")), "module am53c974 needs spi, which it does not have"),
-            (|index| index.firmware.clear(), "module e100 needs e100/a.bin, which it does not have"),
+            (|index| drop(index.modules.remove("spi")), "module am53c974 needs spi, which is not in the index"),
+            (|index| index.firmware.clear(), "module e100 needs e100/a.bin, which is not in the index"),
             (
                 |index| drop(index.firmware.insert("b".to_owned(), Piece::default())),
                 "b has 0 bytes, and 0 when unpacked",

@@ -115,9 +115,7 @@ impl Kexec {
             problems.push("has an initrd without a kernel: give both, or neither".to_owned());
         }
         if self.kernel.is_some() && self.cmdline.is_none() {
-            problems.push(
-                "has a kernel without a cmdline, and then no boot entry gives one: give both, or neither".to_owned(),
-            );
+            problems.push("has a kernel, for which no boot entry has a cmdline: give both, or neither".to_owned());
         }
         if let Some(cmdline) = &self.cmdline {
             if cmdline.chars().any(|c| c.is_control()) {
@@ -172,7 +170,7 @@ mod tests {
         check(kexec(None, None, Some("ro")), &[]);
         check(kexec(Some("/vmlinuz"), Some("/initrd.img"), Some("ro")), &[]);
         check(kexec(None, Some("/i"), None), &["has an initrd without a kernel: give both, or neither"]);
-        let alone = "has a kernel without a cmdline, and then no boot entry gives one: give both, or neither";
+        let alone = "has a kernel, for which no boot entry has a cmdline: give both, or neither";
         check(kexec(Some("/v"), None, None), &[alone]);
         check(kexec(Some("/v/"), None, Some("ro")), &["starts the kernel \"/v/\": it does not name a file"]);
         check(kexec(None, None, Some("a\nb")), &["has a cmdline with a control character"]);

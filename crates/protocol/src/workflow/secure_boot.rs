@@ -73,7 +73,7 @@ impl EnrolSecureBoot {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.updates.is_empty() {
-            problems.push("has no updates, and none were filled in".to_owned());
+            problems.push("has no updates, and the server added none".to_owned());
         }
         for pair in self.updates.windows(2) {
             if let [before, after] = pair
@@ -142,7 +142,7 @@ mod tests {
         use SecureBootVariable::{Db, Dbx, Kek, Pk};
         check(enrol(&[Dbx, Db, Kek, Pk].map(update)), &[]);
         check(enrol(&[update(Db)]), &[]);
-        check(enrol(&[]), &["has no updates, and none were filled in"]);
+        check(enrol(&[]), &["has no updates, and the server added none"]);
         let order = "give dbx, db, KEK and PK in this order, each at most once";
         check(enrol(&[Pk, Db].map(update)), &[&format!("updates db after PK: {order}")]);
         check(enrol(&[Db, Db].map(update)), &[&format!("updates db after db: {order}")]);

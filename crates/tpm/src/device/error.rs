@@ -66,7 +66,7 @@ pub enum TpmError {
     #[error("the TPM's registers changed during each of {attempts} quotes; a program keeps measuring into them")]
     Unsteady { attempts: u32 },
     /// Unsealing returned a different secret.
-    #[error("the TPM returned a different secret from the one it sealed; it cannot be used")]
+    #[error("the TPM returned a different secret from the one it sealed; this TPM cannot be used")]
     OtherSecret,
 }
 

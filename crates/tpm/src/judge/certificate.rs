@@ -57,8 +57,8 @@ pub enum RootsError {
     /// It has none.
     #[error("it has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Empty,
-    /// One of them cannot be read.
-    #[error("certificate {number} in it is not a certificate in PEM")]
+    /// A certificate in the text cannot be read.
+    #[error("its certificate {number} is not a certificate in PEM")]
     Unreadable {
         /// Position in the text, from 1.
         number: usize,

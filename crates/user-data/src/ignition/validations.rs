@@ -90,7 +90,7 @@ fn judge_ignition(ignition: &Value) -> Judged {
     for (place, ca) in each(&ignition["security"]["tls"], "ignition.security.tls", "certificateAuthorities") {
         judge_needed(&place, ca)?;
         if !sources.insert(text(ca, "source")) {
-            return wrong(&place, "has a source again: give each once");
+            return wrong(&place, "has the source of an earlier entry: give each once");
         }
     }
     for key in ["httpProxy", "httpsProxy"] {

@@ -331,11 +331,11 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config-archive\n- &a {content: b}\n- {content: c, X: *a}\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- &a [b]\n- content: *a\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- '#!/bin/sh'\n- content:\n    a: 1\n", "3:1: ", "cloud-init fails on this part"),
-        ("#cloud-config-archive\n- a\n", "2:1: ", "line 1, column 1 of it: the root of the document is a scalar"),
+        ("#cloud-config-archive\n- a\n", "2:1: ", "its line 1, column 1: the root of the document is a scalar"),
         (
             "#cloud-config-archive\n- type: text/cloud-config\n  content: |\n    a: 1\n    b: [\n",
             "2:1: ",
-            "because of line 2, column 4 of it: this is not YAML",
+            "because of its line 2, column 4: this is not YAML",
         ),
         ("#cloud-config-jsonp\n[{\"op\": \"add\", }]\n", "2:16: ", "this is not JSON"),
         ("#cloud-config-jsonp\n{\"a\": 1}\n", "1:20: ", "list of operations"),
@@ -359,33 +359,33 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
             "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg==\n\
              --b--\n",
             "8:1: ",
-            "because of line 1, column 1 of it: the root of the document is a list",
+            "because of its line 1, column 1: the root of the document is a list",
         ),
         // The same without its last `=`, which Python adds.
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhCg\n\
              --b--\n",
             "8:1: ",
-            "because of line 1, column 1 of it: the root of the document is a list",
+            "because of its line 1, column 1: the root of the document is a list",
         ),
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\nLSBhC\n\
              --b--\n",
             "8:1: ",
-            "of it: it is not in base64, as its header says",
+            "column 1: it is not in base64, although its header says so",
         ),
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n!/bin/sh\n\
              --b--\n",
             "8:1: ",
-            "of it: it is not in base64, as its header says",
+            "column 1: it is not in base64, although its header says so",
         ),
         // A cloud-config in Latin-1.
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: text/cloud-config\nContent-Transfer-Encoding: base64\n\n\
              I2Nsb3VkLWNvbmZpZwphOiDkCg==\n--b--\n",
             "8:1: ",
-            "of it: it is not text in UTF-8",
+            "column 1: it is not text in UTF-8",
         ),
         (
             "MIXED; boundary=b\n\n--b\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\nH4sIAAAA\n\

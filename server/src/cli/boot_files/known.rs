@@ -67,7 +67,7 @@ fn text(known: &KnownBootFiles) -> String {
             measured.map(|(arch, program)| vec![build.id.clone(), arch.to_owned(), utc(build.at), program.clone()]),
         );
         if build.measurements.is_empty() {
-            rows.push(vec![build.id.clone(), "-".to_owned(), utc(build.at), "unknown for its stub".to_owned()]);
+            rows.push(vec![build.id.clone(), "-".to_owned(), utc(build.at), "unknown (unsupported stub)".to_owned()]);
         }
     }
     let allowed = known

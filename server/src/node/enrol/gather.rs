@@ -50,7 +50,7 @@ async fn compare_boot(
         return Ok(None);
     }
     if !has_event_log {
-        return Ok(Some("of what it started: it did not send its event log".to_owned()));
+        return Ok(Some("measured boot: it did not send its event log".to_owned()));
     }
     let known = Known {
         builds: boot_builds::all(connection).await?.into_iter().flat_map(|build| build.measurements).collect(),
@@ -60,5 +60,5 @@ async fn compare_boot(
     let settings = tokens.into_iter().map(|token| MachineSettings { token, ..MachineSettings::default() });
     let settings: Vec<_> = settings.filter_map(|settings| slipway_media::measured(&settings)).collect();
     let compared = judge::judge(&applicant.tpm.events, &known, &settings);
-    Ok(compared.err().map(|mismatch| format!("of what it started: {mismatch}")))
+    Ok(compared.err().map(|mismatch| format!("measured boot: {mismatch}")))
 }

@@ -54,9 +54,9 @@ impl Checks<'_> {
         }
         if self.sums.is_some() && self.is_signed {
             let message = format!(
-                "the step {step:?} names a file of this server, and checks it by a signed list of sums; the list does \
-                 not have the name that machines ask for: check it once, and give `digest` in place of `sums` and \
-                 `signature`"
+                "the step {step:?} checks a file of this server with a signed list of sums, but machines fetch the \
+                 file by its digest, a name that the list does not have; check the file once, and give `digest` in \
+                 place of `sums` and `signature`"
             );
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
@@ -103,7 +103,7 @@ pub fn open_captured(steps: &mut [Step], facts: &Facts, token: &str) -> Result<V
         if facts.image(&digest).is_some_and(|stored| stored.image.captured) {
             if url.contains('?') {
                 let message = format!(
-                    "the image {digest} was captured, so that its URL gets a token, but the URL in the step has a \
+                    "the server adds a token to the URL of the captured image {digest}, but the URL in the step has a \
                      query already; leave out the `?` and what follows"
                 );
                 return Err(Error::refused(ErrorCode::InvalidRequest, message));

@@ -25,7 +25,7 @@ pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
             return Some(format!("the image {} has the digest {}, not {said} as given", image.file_name, image.digest));
         }
         (Some(_), Some(_)) if image.is_qcow2() => {
-            let advice = "leave out `raw_digest`, or leave out `digest`, so that machines read it by ranges";
+            let advice = "leave out `raw_digest`, or leave out `digest`, so machines can read the file in any order";
             return Some(format!(
                 "{name} is a qcow2 image, and a single pass can check only one of its digests; {advice}"
             ));
@@ -49,7 +49,7 @@ pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
         Content::Unusable(reason) => Some(reason.clone()),
         Content::MadeFor(made_for) if made_for.needs_ranges && is_read_once => Some(
             "the image is qcow2, and the order of its blocks does not allow reading and checking it in one pass; \
-             convert it with `qemu-img convert -O qcow2` or to raw, and add that"
+             convert it with `qemu-img convert -O qcow2` or to raw, and add the result"
                 .to_owned(),
         ),
         _ => None,

@@ -40,7 +40,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;
     let expected = tables::is_protected(disk) && tables::find(disk).iter().any(of_a_gpt);
     if started != expected {
-        bail!("booting {}: a system started: {started}; expected from its tables: {expected}", folder.display());
+        bail!("booting the disk in {}: a system started: {started}; its tables predict: {expected}", folder.display());
     }
     Ok(started)
 }

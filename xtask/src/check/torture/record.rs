@@ -213,9 +213,9 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
         match status.and_then(|status| status.run).map(|run| (run.state, run)) {
             Some((RunState::Succeeded, _)) if !fails => return Ok(()),
             Some((RunState::Failed, _)) if fails => return Ok(()),
-            Some((RunState::Succeeded | RunState::Failed, run)) => bail!("it did not end as planned: {run:#?}"),
+            Some((RunState::Succeeded | RunState::Failed, run)) => bail!("the run did not end as planned: {run:#?}"),
             _ if Instant::now() > deadline || !machine.is_running()? => {
-                bail!("it did not end; the console is in {}", machine.console_log().display())
+                bail!("the run did not end; the console is in {}", machine.console_log().display())
             }
             _ => {}
         }

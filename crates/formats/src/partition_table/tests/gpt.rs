@@ -190,7 +190,7 @@ fn a_gpt_that_linux_reads_is_used_and_what_is_odd_is_told() {
     );
     check_sealed(&[
         ("another backup", 1024 + 16, &[0], "the backup of its GPT differs"),
-        ("no partitions", 1024, &[0; 1024], "the backup of its GPT differs from it; it has no partitions"),
+        ("no partitions", 1024, &[0; 1024], "the backup of its GPT differs from the primary GPT; it has no partitions"),
         ("the same GUID twice", 1024 + 128 + 16, &[1; 16], "partitions 1 and 2 have the same GUID"),
         ("backup beyond any disk", 551, &[0xFF], "the backup of its GPT is missing"),
         ("overlap", 1024 + 128 + 33, &[8], "partitions 1 and 2 overlap"),

@@ -23,7 +23,7 @@ pub fn boot_problems(network: &Network) -> Vec<String> {
         (interface.mac.is_some() && interface.vlan.is_some()).then_some("needs one of mac and vlan: give at most one")
     });
     if network.interfaces.iter().filter(|interface| stands_for_others(interface)).count() > 1 {
-        problems.push("more than one interface has neither mac nor vlan: only one may stand for all others".to_owned());
+        problems.push("more than one interface has neither mac nor vlan: only one may apply to all others".to_owned());
     }
     if !network.interfaces.iter().any(Interface::is_addressed) {
         problems.push("no interface has an address: set dhcp4 or dhcp6, or give addresses".to_owned());
@@ -61,7 +61,7 @@ mod tests {
                 {"name": "b", "dhcp6": true}]),
             &[],
         );
-        check(serde_json::json!([{"name": "a", "dhcp4": true}, {"name": "b"}]), &["only one may stand for all others"]);
+        check(serde_json::json!([{"name": "a", "dhcp4": true}, {"name": "b"}]), &["only one may apply to all others"]);
         check(serde_json::json!([{"name": "a"}]), &["no interface has an address"]);
         check(
             serde_json::json!([{"name": "a", "mac": mac}, {"name": "b"},

@@ -18,7 +18,7 @@ fn what_ignition_refuses_is_refused() {
             json!({"security": {"tls": {
                 "certificateAuthorities": [{"source": "https://a"}, {"source": "https://a"}],
             }}}),
-            "has a source again",
+            "has the source of an earlier entry",
         ),
         (
             "ignition.config.merge[0]",
