@@ -59,7 +59,7 @@ impl Done {
         Self { outcome: Outcome { summary, warnings, ..Outcome::default() }, next: Next::Continue }
     }
 
-    /// An optional step that could not be done.
+    /// Returns the result of an optional step that could not be done.
     fn left_out(summary: &str, warnings: Vec<String>) -> Self {
         let Self { outcome, next } = Self::go_on(summary.to_owned(), warnings);
         Self { outcome: Outcome { left_out: true, ..outcome }, next }

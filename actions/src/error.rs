@@ -85,28 +85,28 @@ pub enum Error {
     /// The inputs of an action are invalid.
     #[error("reading the inputs of {action}: it {}", problems.join("; it "))]
     Inputs { action: &'static str, problems: Vec<String> },
-    /// Partitions, their contents or the partition table.
+    /// An error about partitions, their contents or the partition table.
     #[error(transparent)]
     Partitions(#[from] PartitionError),
-    /// Fetching, or the properties of the source given in the step.
+    /// An error in fetching, or about the source that the step names.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The image itself.
+    /// An error about the image itself.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Erasing.
+    /// An error in erasing.
     #[error(transparent)]
     Erase(#[from] EraseError),
-    /// Encrypting the root file system.
+    /// An error in encrypting the root file system.
     #[error(transparent)]
     Encrypt(#[from] EncryptError),
-    /// The installed system and its files.
+    /// An error about the installed system and its files.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// How the machine and the installed system start.
+    /// An error about how the machine and the installed system start.
     #[error(transparent)]
     Boot(#[from] BootError),
-    /// Capturing a disk.
+    /// An error in capturing a disk.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The action was asked to stop, for example because its time was up.

@@ -25,14 +25,14 @@ pub(crate) use client::Trust;
 pub use client::http_proxy;
 pub(crate) use file::OpenedOnce;
 
-/// An error and its root cause.
+/// Returns an error and its root cause as one text.
 fn why(error: &FetchError) -> String {
     let why = Failure::of(error);
     let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{}{cause}", why.reason)
 }
 
-/// A URL for messages: without user, password, query and fragment, which may be secrets.
+/// Returns a URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {
     if url == file::STDIN {
         return "standard input".to_owned();
@@ -46,7 +46,7 @@ pub(crate) fn shown(url: &str) -> String {
             format!("{}://...", parsed.scheme())
         }
         Ok(mut url) if url.has_host() => {
-            // These only fail for URLs that cannot have a user.
+            // Setting user or password only fails for URLs that cannot have a user.
             _ = url.set_username("");
             _ = url.set_password(None);
             url.set_query(None);
@@ -70,7 +70,7 @@ pub(crate) fn open(
     match Location::of(request.url) {
         Some(Location::File(path)) => file::open(path, request.offset, opened, stop),
         Some(Location::Https | Location::Http) => http::open(request, trust, proxy, stop),
-        // An artifact was resolved to the URL of its blob before.
+        // The URL of an artifact was replaced by that of its blob before.
         Some(Location::Artifact) | None => Err(FetchError::Scheme),
     }
 }

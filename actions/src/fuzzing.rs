@@ -15,13 +15,13 @@ pub use crate::stream::in_memory::decode;
 /// Bytes at the start of an image that are held back from the disk.
 const HEAD: u64 = 1 << 20;
 
-/// Numbers and bytes of the partitions of a disk.
+/// Returns the number and the range of bytes of each partition of a disk.
 pub fn partitions(disk: &str) -> Result<Vec<(u32, Range<u64>)>, Error> {
     let disk = OpenDisk::open(disk, Access::Read)?;
     Ok(partitions::read(&disk)?.into_iter().map(|partition| (partition.number, partition.bytes)).collect())
 }
 
-/// Adapts the table on a disk to the size of the disk, like that of an image written to it.
+/// Adapts the partition table on a disk to the size of the disk, like the table of an image written to the disk.
 pub fn relocate_backup_gpt(disk: &str, grow: bool) -> Result<(), Error> {
     let disk = OpenDisk::open(disk, Access::Write)?;
     let mut head = vec![0; disk.size().min(HEAD) as usize];

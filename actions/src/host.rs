@@ -38,11 +38,11 @@ pub struct HostOptions {
     pub capture_to: Option<PathBuf>,
     /// File to which a recovery key is written. It must not exist yet.
     pub recovery_key_to: Option<PathBuf>,
-    /// Device of the TPM, if not the usual one.
+    /// Device of the TPM, if not /dev/tpmrm0.
     pub tpm: Option<PathBuf>,
     /// HTTP proxy to other machines, if not the one in the environment.
     pub proxy: Option<Proxy>,
-    /// The partitions its disks had before anything was changed.
+    /// The partitions that the machine's disks had before anything was changed.
     pub former: FormerPartitions,
 }
 
@@ -79,7 +79,7 @@ impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
         let candidates = candidates(Path::new("/sys"), Path::new("/proc"), self.setup.is_operating_system)
             .map_err(|source| Error::ListDisks { source })?;
-        // Only needed for firmware with boot entries, and only if slipway may overwrite the disks.
+        // Former partitions are only needed for firmware with boot entries, and if slipway may overwrite the disks.
         if self.setup.is_operating_system && self.setup.efi.exists() {
             let disks = candidates.iter().filter(|candidate| !candidate.by_name_only);
             disks.for_each(|candidate| self.former.look_at(&candidate.disk));
@@ -122,7 +122,8 @@ impl Machine for Host {
     }
 }
 
-/// Writes no newline, so that cryptsetup accepts the file as it is. Returns once the file is on its disk.
+/// Writes a recovery key to a new file, without a newline, so that cryptsetup accepts the file as it is. Returns once
+/// the file is on its disk.
 fn write_key(path: &Path, key: &RecoveryKey) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(key.key.reveal().as_bytes())?;

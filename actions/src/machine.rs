@@ -28,7 +28,7 @@ pub struct Setup {
     pub tpm: PathBuf,
     /// HTTP proxy to other machines. `None` means the proxy in the environment, if any.
     pub proxy: Option<Proxy>,
-    /// Folder in which Linux shows the UEFI variables and tables (kernel documentation,
+    /// Folder in which Linux presents the UEFI variables and tables (kernel documentation,
     /// ABI/testing/sysfs-firmware-efi). It does not exist on a machine that was not started by UEFI firmware.
     pub efi: PathBuf,
     /// Whether slipway is the operating system of this machine. Then nobody else uses a disk, and its mounts, mappings
@@ -55,10 +55,10 @@ pub trait Machine: Sync {
     /// The properties that do not change.
     fn setup(&self) -> &Setup;
 
-    /// Tells the running action to stop. Every stage checks it.
+    /// Returns the handle that tells the running action to stop. Every stage checks it.
     fn cancel(&self) -> &Cancel;
 
-    /// Every whole disk, with the reason why it must not be written to, if there is one.
+    /// Lists every whole disk, with the reason why it must not be written to, if there is one.
     fn disks(&self) -> Result<Vec<Candidate>, Error>;
 
     /// GUIDs of the partitions a disk had when this machine was first asked for its disks.
@@ -103,7 +103,7 @@ pub struct UploadError {
 pub struct Candidate {
     /// The disk.
     pub disk: Disk,
-    /// Why it must not be touched, in addition to what [`Disk`] says: mounted, held, the boot medium.
+    /// Why the disk must not be touched, in addition to what [`Disk`] says: mounted, held, the boot medium.
     pub in_use: Option<String>,
     /// Whether it is only chosen if named by device: a loop device, an array, a mapping, a file.
     pub by_name_only: bool,

@@ -4,7 +4,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::Error;
 
-/// Random bytes.
+/// Returns random bytes from the operating system.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error::Random)?;
@@ -19,7 +19,7 @@ pub(crate) fn uuid() -> Result<[u8; 16], Error> {
     Ok(uuid)
 }
 
-/// The bytes of a UUID given as text; none if it is invalid.
+/// Parses a UUID in its text form; none if it is invalid.
 pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     base16ct::mixed::decode_vec(text.replace('-', "")).ok()?.try_into().ok()
 }

@@ -73,7 +73,7 @@ impl RawImage {
         Ok(Self { map, size })
     }
 
-    /// What the raw image is checked with, from its first byte to its last.
+    /// Returns the checks of the raw image, which must get all of its bytes in order.
     pub(crate) fn checks(&self, image: &StreamImage) -> Vec<Check<'_>> {
         let digest = image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest));
         digest.chain(self.map.as_ref().and_then(RangeCheck::new).map(Check::Ranges)).collect()
@@ -98,13 +98,13 @@ fn read_map(url: &str, image: &StreamImage, machine: &dyn Machine, report: Tell)
 /// The result of writing an image.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// Compression of the source.
+    /// Format of the source: its compression, raw or qcow2.
     pub(crate) format: &'static str,
     /// Size of the raw image in bytes.
     pub(crate) raw_size: u64,
-    /// Bytes received.
+    /// Bytes received from the source.
     pub(crate) fetched: u64,
-    /// What an operator should know about its partition table.
+    /// What an operator should know about the partition table of the image.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn run(
     report: Tell,
 ) -> Result<(Written, Relocation), Error> {
     let target = Target::new(disk, raw.map.as_ref());
-    // By hand, an image may be written for another machine.
+    // Someone who runs slipway by hand may write an image for another machine.
     let target = if machine.setup().is_operating_system { target.for_this_machine() } else { target };
     let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
         let (relocation, remarks) = target.commit(written.raw_size, image.grow, image.verify)?;
@@ -151,7 +151,7 @@ fn stages(
     let disk = target.disk;
     let stream_checks = source.checks()?;
     let raw_checks = raw.checks(image);
-    // Reading by ranges can only check the raw image.
+    // If the image is read by range requests, only the raw image can be checked.
     let verified = !stream_checks.is_empty() || (reading == Reading::Ranges && image.raw_digest.is_some());
     let limits = Limits { disk: disk.path(), disk_size: disk.size(), raw_size: raw.size };
     let decode = Some(Decode { limits, in_order: !raw_checks.is_empty(), buffers: RAW, more: MORE });

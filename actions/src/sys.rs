@@ -21,8 +21,8 @@ pub(crate) mod usb;
 
 /// Moves the calling thread, or the processes it starts, into new namespaces (unshare(2)).
 pub(crate) fn unshare(namespaces: UnshareFlags) -> Result<()> {
-    // FILES is masked out, because it would give the thread its own descriptors. Other threads are not affected by the
-    // rest.
+    // `UnshareFlags::FILES` is masked out, because it would give the thread its own descriptors. The other flags do not
+    // affect other threads.
     let namespaces = namespaces & (UnshareFlags::NEWNS | UnshareFlags::NEWPID);
     // SAFETY: the flags are of namespaces alone, so that every descriptor stays shared by all threads.
     unsafe { rustix::thread::unshare_unsafe(namespaces) }

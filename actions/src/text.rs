@@ -2,7 +2,7 @@
 
 pub(crate) use slipway_protocol::shared::printable::{size, two_sizes};
 
-/// An error with its causes in one line.
+/// Returns an error with its causes in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     slipway_protocol::Failure::of(error).in_one_line()
 }

@@ -1,5 +1,5 @@
-//! Answers of servers other than an image: headers, manifests, tokens. The first line names the kind, and the rest is
-//! read.
+//! Reads answers of servers other than an image: headers, manifests, tokens. The first line of the input names the kind
+//! of answer, and the rest is the answer.
 #![no_main]
 
 use serde_json::Value;
@@ -28,7 +28,7 @@ libfuzzer_sys::fuzz_target!(|input: &str| {
     }
 });
 
-/// The start of a resumed range is within the total size.
+/// Checks that the start of a resumed range is within the total size.
 fn content_range(offset: &str, range: &str) {
     let Ok(offset) = offset.parse() else { return };
     if let Some(Some(total)) = resumed_total(offset, range, None, None).ok() {
@@ -36,7 +36,7 @@ fn content_range(offset: &str, range: &str) {
     }
 }
 
-/// A reference leads only to its registry.
+/// Checks that a reference leads only to its registry.
 fn reference(text: &str) {
     let Ok(reference) = text.parse::<OciReference>() else { return };
     for part in [&reference.registry, &reference.repository, &reference.version.to_string()] {
@@ -45,7 +45,7 @@ fn reference(text: &str) {
     }
 }
 
-/// A printed digest parses to the same digest.
+/// Checks that a printed digest parses to the same digest.
 fn check(digest: &Digest) {
     assert_eq!(digest.to_string().parse().as_ref(), Ok(digest));
 }

@@ -1,5 +1,5 @@
-//! A program verifies only if it is one that was signed: no fuzzer finds a valid signature. What can be signed
-//! verifies.
+//! A program verifies only if it is one of `SIGNED`, because no fuzzer finds a valid signature. A program that can be
+//! signed verifies afterwards.
 #![no_main]
 
 use std::slice::from_ref;
@@ -9,7 +9,7 @@ use slipway_secure_boot::authenticode::{digest, sign, signatures, verify};
 use slipway_secure_boot::{Certificate, KeySize, SigningKey};
 use time::OffsetDateTime;
 
-/// By the key of [`SIGNER`], which nobody has kept. The second is by sbsign.
+/// Programs signed with the key of [`SIGNER`], which nobody has kept. sbsign signed the second.
 const SIGNED: [&[u8]; 2] =
     [include_bytes!("../corpus/authenticode/signed"), include_bytes!("../corpus/authenticode/sbsign")];
 static SIGNER: LazyLock<Certificate> =

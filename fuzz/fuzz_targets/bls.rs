@@ -7,7 +7,7 @@ use slipway_formats::pe::Sections;
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
-/// Arguments up to `--`, without quotes, split like the kernel's lib/cmdline.c does.
+/// Splits arguments up to `--`, without quotes, as the kernel's lib/cmdline.c does.
 fn arguments(line: &str) -> Vec<String> {
     let mut quoted = false;
     let is_end = |c: char| {

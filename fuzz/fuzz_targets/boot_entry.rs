@@ -4,7 +4,7 @@
 use slipway_formats::boot_entry::{bls, extlinux, grub};
 use slipway_formats::pe::Sections;
 
-/// Limit of an entry's command line in bytes. Its variables are expanded only once, so it cannot be longer.
+/// Maximum size of an entry's command line in bytes. Its variables are expanded only once, so it cannot be longer.
 const LONGEST: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -8,7 +8,8 @@ use std::sync::{LazyLock, Mutex};
 
 use slipway_user_data::{Block, Post, inject};
 
-/// Reads two texts, each after its length. Answers with what is wrong with the second, after its length.
+/// Program that reads two texts, each after its length, and answers with what is wrong with the second, after its
+/// length.
 const READER: &str = include_str!("../src/pyyaml.py");
 
 static PYTHON: LazyLock<Mutex<Python>> = LazyLock::new(|| Mutex::new(Python::start()));
@@ -47,7 +48,7 @@ libfuzzer_sys::fuzz_target!(|user_data: &str| {
     let block = Block { url: "https://s.example/p".to_owned(), post: Post::All, tries: Some(3) };
     let user_data = format!("#cloud-config\n{user_data}");
     let Ok(injected) = inject(user_data.as_bytes(), &block) else { return };
-    // The result is a message, as its headers make it wherever they are.
+    // User-data with MIME headers anywhere is a message, and then so is the result.
     if !injected.starts_with(b"#cloud-config\n") {
         return;
     }

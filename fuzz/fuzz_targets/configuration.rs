@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use slipway_installer::config::from_yaml;
 
-/// Anchors, aliases, tags, merged mappings, and the end of a document, after which the other reader accepts anything.
+/// Anchors, aliases, tags, merge keys, and the end of a document, after which the other reader accepts anything.
 const REFUSED: [&str; 5] = ["&", "*", "!", "<<", "..."];
 
 fn begins_like_a_number(key: &str) -> bool {

@@ -1,4 +1,5 @@
-//! An answer to a boot request goes to who asked, gives no address, and is one that is not a request.
+//! An answer to a boot request has the client's transaction id and MAC address, assigns no address, and is not a
+//! request.
 #![no_main]
 
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,4 +1,4 @@
-//! A load option is written as it was read. A new entry for its loader leads to the same loader.
+//! A load option is written as it was read. A new load option for its loader leads to the same loader.
 #![no_main]
 
 use slipway_formats::efi::load_option::LoadOption;

@@ -1,4 +1,4 @@
-//! What is kept of an event log is bounded by its size, and replayed in quoted registers alone.
+//! An event log has no more events than its size allows, all of them of quoted PCRs, and its replay gives these PCRs.
 #![no_main]
 
 use slipway_protocol::node::attestation::QUOTED_PCRS;

@@ -13,7 +13,7 @@ const ENTRIES_LBA: usize = 72;
 const ENTRIES: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
-/// Entries of more bytes than this get no checksum.
+/// Maximum size in bytes of entries whose checksum is corrected.
 const MAX_ENTRIES: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
@@ -60,7 +60,7 @@ fn seal(disk: &Disk, lba: u64) -> Option<()> {
     Some(())
 }
 
-/// The checksum of a GPT (UEFI specification, table 5-5; ISO 3309).
+/// Computes the checksum of a GPT (UEFI specification, table 5-5; ISO 3309).
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 })

@@ -6,10 +6,10 @@ use slipway_formats::boot_config::{EntryScope, extlinux, grub_config, grub_defau
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
-/// Edits a file. None if it has no command line or is refused.
+/// Edits a file. Returns `None` if the file has no command line or the edit is refused.
 type Edit = fn(&str, &KernelArgs) -> Option<String>;
 
-/// The kind of file, how it is edited, and the beginnings of lines that may change.
+/// Kinds of file: name, how it is edited, and how the lines begin that may change.
 const KINDS: &[(&str, Edit, &[&str])] = &[
     (
         "grub.cfg",

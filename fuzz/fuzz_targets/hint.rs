@@ -34,7 +34,7 @@ fn check_text(hint: &TextHint, found: &[&str]) {
         (Err(reason), [only]) => panic!("{hint} did not choose {only:?}: {reason}"),
         (Err(_), _) => {}
     }
-    // Every key, because each strips something different from a text.
+    // The hint is tried with every key, because each key strips something different from a text.
     let hint = || Some(hint.clone());
     let (wwn, by_path, name) = (hint(), hint(), hint());
     let hints = DiskHints { wwn, by_path, name, wwn_vendor_extension: hint(), model: hint(), ..DiskHints::default() };

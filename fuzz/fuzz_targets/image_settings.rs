@@ -1,4 +1,4 @@
-//! What an image has in cloud.cfg is judged without a panic, and without more work than the text stands for.
+//! An image's cloud.cfg is judged without a panic, and an obstacle names a line that the file has.
 #![no_main]
 
 use slipway_user_data::image::{File, Image, Seed, judge};

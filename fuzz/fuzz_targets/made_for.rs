@@ -1,10 +1,10 @@
-//! What an image is made for is judged without a panic, with as much work as usual images need, and the same if it is
-//! asked again.
+//! What an image is made for is judged without a panic and with a bounded number of reads. A second judgement gives the
+//! same, and the image fits a disk of its own size.
 #![no_main]
 
 use slipway_formats::image::made_for::MadeFor;
 
-/// More than the folders and programs that are looked at can need.
+/// Upper limit of reads: more than the folders and programs that are looked at can need.
 const MOST_READS: usize = 1 << 19;
 
 libfuzzer_sys::fuzz_target!(|image: &[u8]| {

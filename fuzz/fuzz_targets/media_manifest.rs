@@ -1,5 +1,5 @@
-//! A manifest of boot files that is read is the same when it is written and read again, and so is what a medium says of
-//! itself.
+//! A manifest of boot files that can be read stays the same when it is written and read again. So does the description
+//! that a medium has of itself.
 #![no_main]
 
 use slipway_media::Manifest;

@@ -1,9 +1,9 @@
-//! A pattern of a module fits a device as a matrix of all positions says.
+//! A module's pattern matches a device exactly if a slow, separate implementation says so.
 #![no_main]
 
 use slipway_installer::drivers::modalias::fits;
 
-/// Whether a pattern without brackets fits: `reach[t]` says that what was seen of the pattern fits the first `t` bytes.
+/// Whether a pattern without brackets matches. `reach[t]`: the pattern read so far matches the first `t` bytes.
 fn fits_by_matrix(pattern: &[u8], text: &[u8]) -> bool {
     let mut reach = vec![false; text.len() + 1];
     reach[0] = true;
@@ -22,7 +22,7 @@ fn fits_by_matrix(pattern: &[u8], text: &[u8]) -> bool {
 
 libfuzzer_sys::fuzz_target!(|input: (&str, &str)| {
     let (pattern, text) = input;
-    // A matrix of more is slow.
+    // Longer texts would be slow.
     if pattern.len() > 512 || text.len() > 512 {
         return;
     }

@@ -1,4 +1,4 @@
-//! What is read of a kernel's tables of modules has names that can be compared, and is no more than was there.
+//! Module names read from modules.alias and modules.dep are in canonical form, and there is at most one entry per line.
 #![no_main]
 
 use slipway_installer::drivers::module_tables::{aliases, canonical, dependencies};

@@ -1,5 +1,5 @@
-//! An index of rare drivers that passes has bounded pieces, names that stay in their folders, and each module after
-//! what it needs.
+//! An index of rare drivers that passes its check has bounded pieces, names that stay in their folders, and a load
+//! order with every module.
 #![no_main]
 
 use slipway_protocol::node::rare_drivers::{MAX_FILE_BYTES, MAX_PIECE_BYTES, RareDrivers};

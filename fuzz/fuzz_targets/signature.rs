@@ -1,4 +1,4 @@
-//! A key, an empty line, and a signature. No fuzzer finds a valid signature.
+//! The input is a key, an empty line, and a signature. No fuzzer finds a valid signature.
 #![no_main]
 
 use slipway_formats::signature::Verifier;

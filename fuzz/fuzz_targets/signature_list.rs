@@ -1,9 +1,9 @@
-//! What is read of a list of what firmware trusts is no more than was there, and is read again when it is written.
+//! A signature list of firmware has no more entries than its size allows. Written entries are read back unchanged.
 #![no_main]
 
 use slipway_secure_boot::lists::{build, parse};
 
-/// Bytes of the smallest entry: its owner, and one of content.
+/// Size in bytes of the smallest entry: the owner's GUID, and one byte of content.
 const SMALLEST: usize = 17;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -1,4 +1,4 @@
-//! The first line is a URL, the rest is a list of checksums.
+//! Looks for a URL's file name in a list of checksums. The input's first line is the URL, and the rest is the list.
 #![no_main]
 
 use slipway_formats::sums;

@@ -27,7 +27,7 @@ libfuzzer_sys::fuzz_target!(|archive: &[u8]| {
     assert_eq!(fs::read_dir(&outside).expect("reading a folder").count(), 1);
 });
 
-/// The archive with the right checksum in every block that is a header.
+/// Returns the archive with the right checksum in every block that is a header.
 fn sealed(archive: &[u8]) -> Vec<u8> {
     let mut archive = archive.to_vec();
     for header in archive.chunks_exact_mut(512).filter(|block| block[257..].starts_with(b"ustar")) {
@@ -38,7 +38,7 @@ fn sealed(archive: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// Properties of a folder and the file in it that an archive could change: modes, owners, links, times.
+/// Returns the properties of a folder and its file that an archive could change: modes, owners, links, times.
 fn facts(folder: &Path) -> Vec<(u32, u32, u32, u64, i64, i64)> {
     let paths = [folder.to_owned(), folder.join("file")];
     let facts = paths.iter().map(|path| fs::symlink_metadata(path).expect("looking at a file"));

@@ -1,4 +1,4 @@
-//! A key that is accepted is exactly one key, with digests, and something can be encrypted to it or it is no point.
+//! A key that is accepted ends where the input ends. Data can be encrypted to it, unless its point is not on the curve.
 #![no_main]
 
 use slipway_protocol::node::attestation::{Blob, TpmKeys};
@@ -6,7 +6,7 @@ use slipway_tpm::judge::{Challenger, Keys};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
 const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");
-/// `sha256:` and 32 bytes in hexadecimal.
+/// Length of a digest as text: `sha256:` and 32 bytes in hexadecimal.
 const DIGEST: usize = 7 + 64;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
@@ -21,7 +21,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         let Ok(challenge) = Challenger::new().and_then(|challenger| challenger.challenge(&keys, "key", 0)) else {
             continue;
         };
-        // A point of two coordinates, or as many bytes as an RSA key has.
+        // The encrypted secret: a point of two coordinates, or as many bytes as an RSA key has.
         assert!(matches!(challenge.secret.0.len(), 68 | 256));
     }
 });

@@ -8,7 +8,7 @@ use slipway_user_data::{Block, Post, check, inject, remove};
 
 const URL: &str = "https://s.example/p";
 
-/// Beginnings of the kinds of user-data whose bytes are restored.
+/// Beginnings of the kinds of user-data of which removing the block restores every byte.
 const COME_BACK: &[&[u8]] = &[b"#cloud-config\n", b"#!", b"#include", b"#cloud-boothook"];
 
 fn mapping(user_data: &[u8]) -> Option<Map<String, Value>> {

@@ -1,5 +1,5 @@
-//! Shared by several targets. A disk consists of a few sectors anywhere on a disk of zeros, so a fuzzer reaches the end
-//! of a large disk with a small input.
+//! Code that several targets share. A disk consists of a few sectors anywhere on a disk of zeros, so a fuzzer reaches
+//! the end of a large disk with a small input.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use slipway_protocol::{KernelArgReplacement, KernelArgs};
 
 /// Size of a sector in bytes.
 pub const SECTOR: usize = 512;
-/// Size limit of a disk in sectors: 512 MiB. Only written parts take memory.
+/// Maximum size of a disk in sectors: 512 MiB. Only written parts take memory.
 const MAX_SECTORS: u32 = 1 << 20;
 /// Size of a record in bytes: a sector's number and its content.
 const RECORD: usize = 4 + SECTOR;
@@ -24,9 +24,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk that an input describes: its size in sectors, then sectors, each after its number. All numbers are 4
-    /// bytes, little-endian. A sector number that is negative as a signed number counts from the end. The last sector
-    /// may be cut short.
+    /// Makes the disk that an input describes: its size in sectors, then sectors, each after its number. All numbers
+    /// are 4 bytes, little-endian. A sector number that is negative as a signed number counts from the end. The last
+    /// sector may be cut short.
     pub fn new(input: &[u8]) -> Option<Self> {
         let (sectors, records) = input.split_first_chunk::<4>()?;
         let sectors = u32::from_le_bytes(*sectors) % (MAX_SECTORS + 1);
@@ -45,12 +45,12 @@ impl Disk {
         Some(disk)
     }
 
-    /// A path of the disk.
+    /// A path under which this process can open the disk.
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Reads bytes. None if they are not all inside the disk.
+    /// Reads bytes. Returns `None` if they are not all inside the disk.
     pub fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
@@ -64,9 +64,9 @@ impl Disk {
     }
 }
 
-/// The change of a command line from the first line of an input, and the rest of the input. The line has words after a
-/// sign: `+` appends, `?` appends if missing, `-` deletes, and `=` replaces, with a `>` before the new word. None if
-/// the change would be refused.
+/// Parses a change of a command line from the first line of an input. Also returns the rest of the input. The line has
+/// words after a sign: `+` appends, `?` appends if missing, `-` deletes, and `=` replaces, with a `>` before the new
+/// word. Returns `None` if the change would be refused.
 pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
     let (line, text) = str::from_utf8(input).ok()?.split_once('\n')?;
     let mut wanted = KernelArgs::default();
@@ -86,7 +86,7 @@ pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
     wanted.validate().is_empty().then_some((wanted, text))
 }
 
-/// The text of an edited file. None if it has no command line or is refused.
+/// Returns the text of an edited file. `None` if the file has no command line or the edit is refused.
 pub fn edited(edit: Edit) -> Option<String> {
     match edit {
         Edit::Edited(text) => Some(text),

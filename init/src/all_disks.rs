@@ -19,8 +19,8 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(45);
 /// Time limit for the complete list, whatever is expected.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sets `settled` when the list of disks is complete. `rare` gets the number of drivers that were fetched; no run
-/// begins before that is known.
+/// Sets `settled` when the list of disks is complete. `rare` receives the number of rare drivers that were fetched, and
+/// no run begins before that number is known.
 pub async fn wait(settled: watch::Sender<bool>, mut rare: watch::Receiver<Option<usize>>) {
     settle().await;
     name_unserved();
@@ -69,7 +69,7 @@ async fn settle() {
     }
 }
 
-/// The buses and devices that may still bring disks. Runs in a separate thread, because a device may not answer.
+/// Lists the buses and devices that may still bring disks. Runs in a separate thread, because a device may not answer.
 async fn expected() -> Expected {
     let roots = discover::Roots::default();
     // The closure does not panic, so there is a result.
@@ -87,8 +87,8 @@ fn drivers_are_loaded() -> bool {
     Path::new(DRIVERS_LOADED).exists() && number(Path::new(UEVENTS_HANDLED)) >= last
 }
 
-/// Logs network cards and storage controllers that do not work. If the only network card is one of them, only the
-/// console can show it.
+/// Logs network cards and storage controllers that do not work. If the only network card is among them, the console is
+/// the only place where this can be seen.
 fn name_unserved() {
     for device in discover::unserved(&discover::Roots::default()) {
         warn!("{device}");

@@ -78,7 +78,7 @@ struct Supervised {
     previous_exit: Option<String>,
 }
 
-/// Runs the command. Prints an error, with its causes, once.
+/// Runs the command. An error is printed once, with its causes.
 pub fn run() -> ExitCode {
     let arguments: Arguments = options::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     if matches!(arguments.command, Command::Network(_) | Command::Installer(_) | Command::InTarget) {
@@ -107,14 +107,14 @@ pub fn run() -> ExitCode {
 }
 
 /// Unblocks all signals in this process. Children of slipway start with the signals blocked that slipway waits for, and
-/// programs that they start would inherit that.
+/// programs that they start would inherit the blocked signals.
 fn receive_signals() {
     if let Err(error) = SigSet::empty().thread_set_mask() {
         print_stderr(&format!("receiving signals: {error}"));
     }
 }
 
-/// An async runtime for network requests. Blocking work uses other threads.
+/// Makes an async runtime for network requests. Blocking work uses other threads.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")
 }
@@ -142,14 +142,14 @@ fn identity() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints text to standard output without control characters, except line breaks and tabs, which are safe on a
-/// terminal. A reader that closes the pipe early, such as `| head`, is not an error.
+/// Prints text to standard output without control characters, because they are not safe on a terminal. Line breaks and
+/// tabs stay. A reader that closes the pipe early, such as `| head`, is not an error.
 fn print(text: &str) -> Result<()> {
     print_bytes(printable::lines(text).as_bytes())
 }
 
-/// Prints JSON to standard output. Control characters are escaped, which is safe on a terminal and does not change its
-/// meaning.
+/// Prints JSON to standard output. Control characters are escaped, which is safe on a terminal and does not change the
+/// JSON's meaning.
 fn print_json(json: &str) -> Result<()> {
     print(&format!("{}\n", printable::json(json)))
 }
@@ -195,7 +195,7 @@ fn read_stdin() -> std::io::Result<Vec<u8>> {
 /// A choice for an option: its name, value and help.
 type Choice<T> = (&'static str, T, &'static str);
 
-/// A parser that accepts one of these choices.
+/// Makes a parser that accepts one of these choices.
 fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static [Choice<T>]) -> impl TypedValueParser<Value = T> {
     let names = choices.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
     PossibleValuesParser::new(names).try_map(|given| {

@@ -1,8 +1,9 @@
-//! Drops rights of `slipway network`. It parses data from anybody on the network, so it keeps only the rights it needs.
+//! Drops rights of `slipway network`. The process parses data from anybody on the network, so it keeps only the rights
+//! it needs.
 //!
-//! It runs as nobody, without supplementary groups, with three capabilities (capabilities(7)). It owns the files it
-//! writes. It cannot regain rights (`no_new_privs`), and system calls that it does not need fail as if the kernel
-//! lacked them (seccomp(2)). So a fault in the DHCP parser cannot open a disk or another process.
+//! The process runs as nobody, without supplementary groups, with three capabilities (capabilities(7)). It owns the
+//! files it writes. It cannot regain rights (`no_new_privs`), and system calls that it does not need fail as if the
+//! kernel lacked them (seccomp(2)). So a fault in the DHCP parser cannot open a disk or another process.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -18,7 +19,7 @@ use seccompiler::{
 };
 use slipway_installer::server::link;
 
-/// User and group that by convention own no files.
+/// Number of the user and of the group that by convention own no files.
 const NOBODY: u32 = 65534;
 /// Capabilities for addresses and routes, for packet sockets and sockets bound to an interface, and for DHCP's port 68.
 const KEPT: CapabilitySet =
@@ -113,11 +114,11 @@ fn drop_rights() -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-/// Denied system calls fail with ENOSYS, as in a kernel that lacks them.
+/// Makes the filter of system calls. Denied calls fail with ENOSYS, as in a kernel that lacks them.
 fn filter() -> Result<BpfProgram> {
     let condition = |argument, compare, value| SeccompCondition::new(argument, Width::Dword, compare, value);
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
-    // A new user namespace would grant all capabilities in it, over rarely used parts of the kernel.
+    // A new user namespace would grant all capabilities in it, and so open rarely used parts of the kernel.
     let user = u64::try_from(libc::CLONE_NEWUSER)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![condition(0, Compare::MaskedEq(user), user)?])?]);
     // Of netlink, only addresses and routes are needed, not packet filters.

@@ -20,7 +20,7 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// The modules of the running kernel, from `/lib/modules/RELEASE`.
+    /// Reads the modules of the running kernel, from `/lib/modules/RELEASE`.
     pub fn of_running_kernel() -> io::Result<Self> {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         Self::read(&Path::new("/lib/modules").join(release))
@@ -39,9 +39,9 @@ impl Drivers {
         })
     }
 
-    /// Loads every module whose pattern matches the alias, unless the kernel's command line refuses it, and the module
-    /// with that name. Dependencies are loaded first. Each result is true if the module was loaded now, false if it
-    /// already was.
+    /// Loads every module whose pattern matches the alias and that the kernel's command line does not refuse, and the
+    /// module whose name is the alias. Dependencies are loaded first. Each result is true if the module was loaded now,
+    /// false if it already was.
     pub fn load(&self, alias: &str) -> Vec<(String, io::Result<bool>)> {
         let name = module_tables::canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
@@ -52,8 +52,8 @@ impl Drivers {
         wanted.into_iter().map(|module| (module.clone(), self.load_module(&module))).collect()
     }
 
-    /// Removes the files of unloaded modules below a folder, given as in modules.dep. `loaded` is /sys/module. Returns
-    /// the number of bytes freed.
+    /// Removes the files of unloaded modules below the folder `below`, a path as in modules.dep. `loaded` is
+    /// /sys/module. Returns the number of bytes freed.
     pub fn remove_unused(&self, below: &str, loaded: &Path) -> u64 {
         let mut freed = 0;
         for (name, (path, _)) in &self.modules {
@@ -108,7 +108,7 @@ fn kernel_command_line() -> String {
     std::fs::read_to_string("/proc/cmdline").unwrap_or_default()
 }
 
-/// `/sbin/modprobe`, which the kernel calls for a file system or a cipher: `modprobe -q -- NAME`.
+/// Acts as `/sbin/modprobe`, which the kernel calls for a file system or a cipher: `modprobe -q -- NAME`.
 pub fn modprobe(arguments: impl Iterator<Item = String>) -> ExitCode {
     let wanted: Vec<String> = arguments.filter(|a| !a.starts_with('-')).collect();
     let Ok(drivers) = Drivers::of_running_kernel() else { return ExitCode::FAILURE };

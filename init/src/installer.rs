@@ -1,5 +1,5 @@
-//! The installer from its start to its end: under PID 1 in the boot image, and on a running system. It is the same flow
-//! in different surroundings.
+//! The installer from its start to its end: as a child of PID 1 in the boot image, and on a running system. Both have
+//! the same flow with different options.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,15 +24,15 @@ use tracing::{info, warn};
 use crate::all_disks;
 use crate::pid1::DRIVERS_LOADED;
 
-/// State of this boot. A tmpfs in the boot image and on every Linux.
+/// Folder of this boot's state. It is a tmpfs in the boot image and on every Linux.
 const STATE: &str = "/run/slipway";
 /// How long to wait for the first disk before enrolling without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for the image's own drivers before others are fetched.
+/// How long to wait for the drivers in the boot image before others are fetched.
 const DRIVERS_LIMIT: Duration = Duration::from_secs(60);
 
-/// In the boot image, as a child of PID 1. The configuration comes from the boot medium. `init_at` are the seconds from
-/// the start of the kernel to the start of PID 1.
+/// Runs the installer in the boot image, as a child of PID 1. The configuration comes from the boot medium. `init_at`
+/// is the time from the start of the kernel to the start of PID 1, in seconds.
 pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) -> Result<End> {
     let previous_exit = how_it_ended(previous_exit);
     keep_panics();
@@ -58,7 +58,8 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
     let loaded = load_rare_drivers(&config).await;
     rare_loaded.send_replace(Some(loaded));
     if loaded > 0 {
-        // The first report has their disks too. The sender lives until it has sent.
+        // The first report also has the disks of these drivers. The wait fails only without a sender, which stays until
+        // it has sent.
         let _ = disks_settled.wait_for(|settled| *settled).await;
     }
     let sys = discover::Roots::default().sys;
@@ -82,12 +83,12 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
     Ok(slipway_installer::run(config, options).await?)
 }
 
-/// Fetches and loads drivers for which the image has no room, if a device has none, and returns how many modules that
-/// were.
+/// Fetches and loads drivers for which the boot image has no room, if a device has no driver. Returns the number of
+/// loaded modules.
 async fn load_rare_drivers(config: &Config) -> usize {
     let places = Places::of_boot_image(Path::new(STATE));
     let began = Instant::now();
-    // The image's own drivers come first. Once they serve all devices, the remaining ones are not waited for.
+    // The boot image's own drivers load first. Once they serve all devices, the remaining ones are not waited for.
     while !Path::new(DRIVERS_LOADED).exists() && began.elapsed() < DRIVERS_LIMIT && places.lack_drivers() {
         sleep(Duration::from_millis(100)).await;
     }
@@ -95,7 +96,7 @@ async fn load_rare_drivers(config: &Config) -> usize {
     rare_drivers::load(config, &places, &insert, rare_drivers::PATIENCE).await
 }
 
-/// On a running system: one run. Only the owner restarts the machine.
+/// Runs one workflow on a running system. Only the owner restarts the machine.
 pub async fn in_operating_system(settings: config::Source, log: LogBook) -> Result<End> {
     let previous_exit = how_it_ended(None);
     keep_panics();
@@ -114,8 +115,8 @@ pub async fn in_operating_system(settings: config::Source, log: LogBook) -> Resu
     Ok(slipway_installer::run(config, options).await?)
 }
 
-/// Stores the message of a panic. A panic in any thread ends the process, because the state of a disk other threads
-/// were writing to cannot be trusted. The next installer reports the step and the message.
+/// Makes a panic store its message. A panic in any thread ends the process, because the state of a disk that other
+/// threads were writing to cannot be trusted. The next installer reports the step and the message.
 fn keep_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -129,7 +130,7 @@ fn panic_note() -> PathBuf {
     Path::new(STATE).join(PANIC)
 }
 
-/// How the previous installer ended, with its panic message if there was one. Also logs it.
+/// Returns how the previous installer ended, with its panic message if there was one, and logs it.
 fn how_it_ended(how: Option<String>) -> Option<String> {
     let panic = std::fs::read_to_string(panic_note()).ok().map(|message| message.replace('\n', " "));
     let ends: Vec<String> = how.into_iter().chain(panic).collect();
@@ -163,7 +164,8 @@ fn is_child_of_slipway() -> bool {
     program("1").is_some_and(|init| Some(init) == program("self"))
 }
 
-/// The real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step adds.
+/// Returns the real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step
+/// adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
     let (ca, proxy, former) = (config.ca.clone(), config.machine.proxy(), FormerPartitions::default());
     Arc::new(move |cancel: &Cancel| {

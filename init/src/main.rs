@@ -18,7 +18,7 @@ mod pid1;
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().peekable();
     let called_as = arguments.next().unwrap_or_default();
-    // `in-target` has its own PID namespace and is process 1 in it.
+    // `slipway in-target` has its own PID namespace, in which it is process 1.
     if std::process::id() == 1 && arguments.peek().is_none_or(|argument| argument != "in-target") {
         pid1::run();
     }

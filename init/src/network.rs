@@ -4,9 +4,9 @@
 //! Each hardware interface, present or plugged in later, has a task for each [`Way`] to get an address: DHCP, router
 //! advertisements, and addresses in the medium's settings. A task keeps its addresses as long as it lives, with routes
 //! of low preference, and connects to the server only through its interface. Any host can accept a connection, so the
-//! winner is the first way with a completed TLS handshake whose certificate the boot medium's CA signed. It gets the
-//! preferred routes and the name servers, and is written to [`slipway_installer::server::link::PATH`], which the
-//! installer waits for.
+//! winner is the first way with a completed TLS handshake whose certificate the boot medium's CA signed. The winner
+//! gets the preferred routes and the name servers, and is written to [`slipway_installer::server::link::PATH`], which
+//! the installer waits for.
 
 mod dhcp4;
 mod dhcp6;
@@ -47,21 +47,22 @@ use self::rdnss::NameServers;
 const LOOK: Duration = Duration::from_millis(200);
 /// Wait after a failed lease or connection.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Route metric of interfaces that did not win, plus the interface's index. The winner has [`Source::metric`].
+/// Route metric of interfaces that did not win, to which the interface's index is added. The winner has
+/// [`Source::metric`].
 const METRIC_OTHERS: u32 = 1000;
 
 /// State shared by the tasks.
 struct Network {
     netlink: Handle,
     server: Server,
-    /// The host name sent to DHCP servers.
+    /// The host name sent to DHCP servers, if the settings have one.
     hostname: Option<String>,
     /// IPv6 name servers, by interface.
     advertised: NameServers,
-    /// Held during name lookups, because name servers and the routes to them are shared by the whole machine, and while
-    /// the winner is decided.
+    /// Held during name lookups and while the winner is decided, because name servers and the routes to them are shared
+    /// by the whole machine.
     turn: Mutex<()>,
-    /// The way that reached the server first, as long as it has its addresses.
+    /// The way that reached the server first. `None` before that, and after that way has lost its addresses.
     winner: watch::Sender<Option<Way>>,
 }
 
@@ -82,7 +83,7 @@ enum Source {
 }
 
 impl Source {
-    /// Metric of the winner's routes. It differs for each source, so that a way removes only its own routes.
+    /// Metric of the winner's routes. Each source has its own, so that a way removes only its own routes.
     fn metric(self) -> u32 {
         match self {
             Self::Given => 10,
@@ -92,8 +93,8 @@ impl Source {
     }
 }
 
-/// What comes before the first packet: the wait for a TPM if the medium requires one, what only root may do, and giving
-/// up the rights of root.
+/// Does what must precede the first packet: waits for a TPM if the medium requires one, does what only root may do, and
+/// gives up the rights of root.
 pub fn prepare(config: &Config) -> Result<()> {
     if config.require == Proof::Attested {
         wait_for_tpm();
@@ -120,7 +121,7 @@ fn wait_for_tpm() {
     }
 }
 
-/// Runs until it is killed. Without network settings, every interface asks for addresses.
+/// Runs until the process is killed. Without network settings, every interface asks for addresses.
 pub async fn run(config: Config) -> Result<()> {
     info!("looking for interfaces");
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
@@ -161,7 +162,7 @@ async fn serve(network: Arc<Network>, hardware: String, setup: Setup) {
     }
 }
 
-/// Gets addresses from one source. Starts over whenever that fails.
+/// Gets addresses from one source. Starts over whenever the source fails.
 async fn follow(network: Arc<Network>, hardware: String, setup: Setup, source: Source) {
     loop {
         match network.ready(&hardware, &setup, false).await {

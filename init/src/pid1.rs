@@ -1,7 +1,7 @@
 //! PID 1 of the boot image: mounts file systems, loads drivers, supervises two children, and shuts down cleanly.
 //!
-//! It does no TLS and parses no network input. Its children do, so that their crash cannot end PID 1. The only log is
-//! the kernel's: /dev/kmsg reaches every kernel console, and the installer uploads it.
+//! PID 1 does no TLS and parses no network input. Its children do, so that their crash cannot end PID 1. The only log
+//! is the kernel's: /dev/kmsg reaches every kernel console, and the installer uploads it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -25,13 +25,13 @@ mod supervise;
 /// Exit status by which the installer asks PID 1 to restart the machine. It is outside the ranges that sysexits.h and
 /// shells use.
 pub const EXIT_REBOOT: u8 = 100;
-/// Exit status that asks PID 1 to boot the loaded kernel without the firmware. Not 101, because Rust ends a program
-/// that panicked with it.
+/// Exit status that asks PID 1 to boot the loaded kernel without the firmware. Not 101, which is the exit status of a
+/// Rust program that panicked.
 pub const EXIT_KEXEC: u8 = 102;
 /// This file exists once the drivers of all devices present at the start are loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
-/// File with the number of the last uevent for whose device drivers were loaded. `/sys/kernel/uevent_seqnum` has the
-/// number of the newest uevent.
+/// File with the number of the newest uevent whose device has its drivers loaded. `/sys/kernel/uevent_seqnum` has the
+/// number of the newest uevent of all.
 pub const UEVENTS_HANDLED: &str = "/run/slipway/uevents-handled";
 /// Interval at which a machine that does not continue repeats the reason.
 const REPEAT: Duration = Duration::from_secs(60);
@@ -121,7 +121,7 @@ fn hold(sentence: &str, signals: &SignalFd, log: &Kmsg) -> Result<shutdown::End,
     }
 }
 
-/// What the received signals ask for.
+/// Reads the received signals. Returns how the machine is to end, if they ask for an end.
 fn asked_to_end(signals: &SignalFd, log: &Kmsg) -> Option<shutdown::End> {
     while let Ok(Some(signal)) = signals.read_signal() {
         match Signal::try_from(signal.ssi_signo as i32) {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const DISK: u64 = 8 << 20;
 
-/// A folder with an empty disk.
+/// Makes a folder with an empty disk.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     File::create(folder.path().join("disk")).unwrap().set_len(DISK).unwrap();
@@ -177,7 +177,7 @@ fn options_and_files_have_values() {
     }
     let (is_ok, said) = run("action partition --disk disk --new esp:1MiB: --yes", "");
     assert!(!is_ok && said.contains("the label is empty"), "{said}");
-    // What is written to a file may be nothing.
+    // The content of a file may be blank.
     let (_, said) = run("action write-file --disk disk --path /x --content BLANK", "");
     assert!(!said.contains("has no value"), "{said}");
 }
@@ -218,7 +218,7 @@ fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
 /// Starts a command line in a folder, and sends it a signal once `is_ready`. Returns its exit status and standard
 /// error.
 fn stopped(folder: &Path, line: &str, signal: &str, is_ready: &dyn Fn() -> bool) -> (Option<i32>, String) {
-    // Whoever starts the tests may ignore signals, as nohup does.
+    // These signals may be ignored by whoever started the tests, for example with nohup.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_slipway")]);
     command.args(line.split_whitespace()).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
@@ -277,7 +277,8 @@ fn a_capture_that_is_stopped_leaves_no_file() {
     }
 }
 
-/// Runs a command line of the shell in a folder, with the program as `$slipway`.
+/// Runs a shell command line in a folder, with the path of the program as `$slipway`. Returns exit status and standard
+/// error.
 fn shell(folder: &Path, line: &str) -> (Option<i32>, String) {
     let mut command = Command::new("sh");
     command.args(["-c", line]).env("slipway", env!("CARGO_BIN_EXE_slipway")).env_remove("SLIPWAY_LOG");
@@ -381,7 +382,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
-    // Long enough for a signal to stop it.
+    // This wait is long enough for a signal to stop the action.
     std::thread::sleep(Duration::from_millis(500));
     _ = input.write_all(&half);
     drop(input);

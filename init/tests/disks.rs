@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Exit status, standard output and standard error.
+/// Runs `slipway disks`. Returns exit status, standard output and standard error.
 fn disks(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_slipway")).arg("disks").args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

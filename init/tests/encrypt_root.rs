@@ -22,17 +22,18 @@ use common::disk_image::{ESP, ROOT, can_mount, run};
 use common::swtpm::Tpm;
 use tempfile::TempDir;
 
-/// Places in MiB: start of the root partition, end of its file system, and end of the disk.
+/// Sizes and offsets in MiB: start of the root partition, end of its file system, size of the disk, start of the
+/// volume's data.
 const ROOT_AT: usize = 10;
 const ROOT_END: usize = 34;
 const DISK: usize = 64;
 const DATA_AT: usize = 16;
-/// Lists the content of an initramfs that dracut makes.
+/// Stand-ins for dracut and lsinitrd: programs that make an initramfs and list its content.
 const DRACUT: &str =
     "#!/bin/sh\necho \"dracut $*\" >> /told\n[ -e /etc/crypttab ] && echo systemd-cryptsetup > \"$5\"\n";
 const LSINITRD: &str =
     "#!/bin/sh\nread -r first < \"$1\"\necho \"$first libtss2-esys.so.0 libtss2-tcti-device.so.0\"\n";
-/// Logs which copies of a kernel and its initramfs are made.
+/// Stand-in for kernel-install, which logs which copies of a kernel and its initramfs are made.
 const KERNEL_INSTALL: &str = "#!/bin/sh\necho \"kernel-install $*\" >> /told\n";
 
 struct Bench {
@@ -41,7 +42,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A disk with a small system, twice as large as its image was. The file system has blocks of this many bytes.
+    /// Makes a disk with a small system, twice as large as its image was. `block` is the file system's block size in
+    /// bytes.
     fn new(block: usize) -> Option<Self> {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let tpm = Tpm::start(&dir.path().join("tpm"))?;
@@ -67,7 +69,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// Makes an ext4 file system at a place of the disk. Without files it contains the system.
+    /// Makes an ext4 file system on the disk, at `at`. Without `files`, it contains the system.
     fn make_file_system(&self, name: &str, files: &[(&str, &str)], at: usize, size: usize, block: usize) {
         let tree = self.path(name);
         match files {
@@ -86,7 +88,7 @@ impl Bench {
         command.args(arguments).output().unwrap()
     }
 
-    /// A partition as its own file.
+    /// Copies a partition into its own file.
     fn cut_out(&self, number: usize) -> PathBuf {
         let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(self.path("disk")));
         let sector = |key: &str| {
@@ -101,8 +103,8 @@ impl Bench {
         path
     }
 
-    /// Output of systemd-cryptsetup when it tries to open the volume with the TPM. There may be no device mapper here,
-    /// so it may get only as far as the key.
+    /// Returns the output of systemd-cryptsetup when it tries to open the volume with the TPM. Without a device mapper
+    /// on this host, it gets only as far as the key.
     fn unlock(volume: &Path, tpm: &Tpm) -> Option<String> {
         let device = format!("tpm2-device={}", tpm.device.display());
         let mut command = Command::new("/lib/systemd/systemd-cryptsetup");
@@ -123,7 +125,7 @@ fn write(tree: &Path, path: &str, content: &str, mode: u32) {
     fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// The host's shell, and stand-ins for a system with dracut.
+/// Makes a tree with the host's shell, and with stand-ins for a system with dracut.
 fn make_system(tree: &Path) {
     for dir in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(dir)).unwrap();
@@ -155,7 +157,7 @@ fn make_system(tree: &Path) {
     }
 }
 
-/// Decrypts the data of a volume (IEEE 1619-2007, 5.4) with the key cryptsetup gives.
+/// Decrypts the data of a volume with the key that cryptsetup dumps (XTS: IEEE 1619-2007, 5.4).
 fn decrypt(volume: &Path, key: &[u8], sector: usize, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     File::open(volume).unwrap().read_exact_at(&mut data, (DATA_AT * MIB) as u64).unwrap();
@@ -215,7 +217,7 @@ fn an_encrypted_root_is_opened_by_the_tpm_and_by_the_recovery_key_and_is_what_it
     }
 }
 
-/// The recovery key opens the volume, and the volume has the content of the partition.
+/// Checks that the recovery key opens the volume, and that the volume has the content of the partition.
 fn check_content(bench: &Bench, volume: &Path, sector: usize) {
     let key = bench.path("key");
     let mut dump = Command::new("cryptsetup");
@@ -251,8 +253,8 @@ fn check_boot(bench: &Bench, volume: &Path) {
     }
 }
 
-/// systemd gets the key from this TPM in its current state, but not from another TPM in the same state, and not after a
-/// register changed.
+/// Checks that systemd gets the key from this TPM in its current state, but not from another TPM in the same state, and
+/// not after a PCR changed.
 fn check_tpm(bench: &Bench, volume: &Path) {
     let dump = run(Command::new("cryptsetup").arg("luksDump").arg(volume));
     assert!(dump.contains("systemd-tpm2") && dump.contains("systemd-recovery"), "{dump}");
@@ -278,7 +280,7 @@ fn an_initramfs_without_what_opens_the_root_leaves_it_as_it_was() {
         return;
     }
     let Some(bench) = Bench::new(4096) else { return };
-    // The initramfs this dracut makes lacks what opens the root.
+    // The initramfs of this dracut lacks what opens the root.
     let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
     fs::write(bench.path("dracut"), "#!/bin/sh\necho nothing > \"$5\"\n").unwrap();
     let requests = format!(

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Kills the program on drop.
+/// A program that is killed on drop.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -15,7 +15,8 @@ impl Drop for Ended {
     }
 }
 
-/// Mounts of its own over all that it writes, and its configuration as in the boot image.
+/// Shell script that mounts a tmpfs over each folder that slipway writes to, and adds the configuration as in the boot
+/// image.
 const SURROUNDINGS: &str = "mount -t tmpfs none /run && mount -t tmpfs none /etc && mkdir /etc/slipway && \
     cp \"$1\" /etc/slipway/config.yaml && mount -t sysfs none /sys && exec \"$2\" network";
 

@@ -1,5 +1,5 @@
-//! `slipway network` in a network namespace with one interface: each way to an address reaches the server, which
-//! openssl plays, from what another namespace gives.
+//! `slipway network` in a network namespace with one interface. Each way to an address reaches the server, with what a
+//! second namespace gives. openssl plays the server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const MAC: &str = "52:54:00:7d:2f:01";
-/// Longest wait. Router advertisements come within seconds.
+/// Time limit of each wait. Router advertisements come within seconds.
 const LIMIT: Duration = Duration::from_secs(120);
-/// What the site's interface has, and who answers there.
+/// Address of the site's interface, and host name of the server on it.
 const ROUTER: &str = "fd77::1";
 const NAME: &str = "install.test";
 
-/// Mounts of its own over all that it writes, devices as the kernel would show them, and its configuration as in the
-/// boot image. It goes on when the interface is there.
+/// Shell script that mounts a tmpfs over each folder that slipway writes to, adds devices as the kernel presents them
+/// and the configuration as in the boot image, and continues once the interface is there.
 const SURROUNDINGS: &str = "mount -t tmpfs none /run && mount -t tmpfs none /etc && mkdir /etc/slipway && \
     cp \"$1\" /etc/slipway/config.yaml && mount -t tmpfs none /sys && mkdir -p /sys/class/net/eth0/device && \
     echo \"$3\" > /sys/class/net/eth0/address && echo ready && read go && exec \"$2\" network 2>&1";
 
-/// Kills the program on drop.
+/// A program that is killed on drop.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -36,12 +36,12 @@ impl Drop for Ended {
     }
 }
 
-/// A network, and who is on it.
+/// A network, and the programs on it.
 struct Site {
     folder: TempDir,
     namespace: Ended,
     programs: Vec<Ended>,
-    /// The name of the machine that reached the server.
+    /// Host name of the machine that reached the server.
     hostname: String,
 }
 
@@ -51,7 +51,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A program in the network namespace of a process.
+/// Returns a command that runs in the network namespace of a process.
 fn beside(process: u32, line: &str) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/proc/{process}/ns/net")).args(line.split_whitespace());
@@ -59,7 +59,7 @@ fn beside(process: u32, line: &str) -> Command {
 }
 
 impl Site {
-    /// None, with the reason, if namespaces or programs are missing.
+    /// Makes a network. Returns `None`, and prints why, if namespaces or programs are missing.
     fn new() -> Option<Self> {
         if !rustix::process::getuid().is_root() {
             eprintln!("not checked: only root makes network namespaces");
@@ -84,7 +84,7 @@ impl Site {
         self.programs.push(Ended(child.unwrap()));
     }
 
-    /// A server that finishes TLS handshakes. Returns what vouches for it.
+    /// Starts a server that finishes TLS handshakes. Returns its CA in PEM.
     fn serve(&mut self) -> String {
         let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -110,8 +110,8 @@ impl Site {
         ));
     }
 
-    /// Connects a machine whose medium says this, and waits until it has reached the server. Returns what it announced,
-    /// and its routes.
+    /// Connects a machine whose medium has these settings, and waits until it has reached the server. Returns what the
+    /// machine wrote for the installer, and its routes.
     fn reach(&mut self, server: &str, settings: &[(&str, String)], dnsmasq: Option<&str>) -> (Value, String) {
         let ca = self.serve();
         let config = self.folder.path().join("config.yaml");
@@ -136,7 +136,7 @@ impl Site {
             self.dnsmasq(options);
         }
         machine.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
-        // A machine that does not get there says why, and fails the test.
+        // A machine that does not reach the server is ended after a while. Its log says why, and the test fails.
         let (done, waiting) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             if waiting.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -23,15 +23,15 @@ use tempfile::TempDir;
 struct Bench(TempDir);
 
 impl Bench {
-    /// A disk whose root file system has the host's shell and a few programs with their libraries, and this as
-    /// /etc/resolv.conf.
+    /// Makes a disk whose root file system has the host's shell and a few programs with their libraries, and
+    /// `resolv_conf` as /etc/resolv.conf.
     fn new(resolv_conf: &str) -> Self {
         let files = [("etc/os-release", "NAME=Debian"), ("etc/resolv.conf", resolv_conf)];
         let files: &[(&str, &str)] = if resolv_conf.is_empty() { &files[..1] } else { &files };
         Self::of(&[Part { mib: 1..63, type_guid: ROOT, name: "system", files }])
     }
 
-    /// As [`Self::new`], with this fstab and another partition.
+    /// Like [`Self::new`], with this fstab and another partition.
     fn with_another(fstab: &str) -> Self {
         let files = [("etc/os-release", "NAME=Debian"), ("etc/fstab", fstab)];
         let root = Part { mib: 1..SPARE_AT, type_guid: ROOT, name: "system", files: &files };
@@ -66,7 +66,7 @@ impl Bench {
         bench
     }
 
-    /// What a name in /etc is: the content of a file, `-> ` and the target of a link, or nothing.
+    /// Describes a name in /etc: the content of a file, `-> ` and the target of a link, or nothing.
     fn in_etc(&self, name: &str) -> String {
         let stat = self.debugfs(&["-R", &format!("stat /etc/{name}")]);
         match (stat.split_once("link dest: \""), stat.contains("Type: regular")) {
@@ -83,7 +83,7 @@ impl Bench {
         }
     }
 
-    /// The names in /etc with their inodes, sorted.
+    /// Lists the names in /etc with their inodes, sorted.
     fn etc(&self) -> Vec<String> {
         let mut names: Vec<String> = self.debugfs(&["-R", "ls -p /etc"]).lines().map(str::to_owned).collect();
         names.sort();
@@ -117,7 +117,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     words.map(|word| PathBuf::from(word.trim_end_matches(':'))).collect()
 }
 
-/// The notes and the last line of the action.
+/// Returns the notes and the last line of the action.
 fn told(output: &Output) -> (Vec<String>, serde_json::Value) {
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -150,7 +150,7 @@ fn a_script_runs_in_the_installed_system_and_what_it_prints_is_noted() {
         for note in ["site a=b", "mount /", "mount /proc", "mount /sys", "mount /dev", "mount /run", "kernel"] {
             has(note);
         }
-        // Lines that both the shell and a note leave unchanged.
+        // Compares lines that both the shell and a note leave unchanged.
         let is_plain = |line: &&str| !line.is_empty() && !line.contains(|c: char| c == '\\' || c.is_control());
         let host = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         for line in
@@ -275,10 +275,10 @@ const SPARE_AT: usize = 56;
 const FILE: &str = "nameserver 192.0.2.1\n";
 const STUB: &str = "-> ../run/systemd/resolve/stub-resolv.conf";
 
-/// Files below /etc with their content, or where they lead.
+/// Files below /etc: their names, and their content or the target of a link.
 type Contents<'a> = &'a [(&'a str, &'a str)];
 
-/// What package scripts do to the file, and what is there afterwards under its own name and under others.
+/// Checks what package scripts do to /etc/resolv.conf, and what is there afterwards under this and other names.
 #[test]
 fn what_a_script_makes_of_resolv_conf_stays() {
     if !can_mount() {

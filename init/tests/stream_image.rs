@@ -27,10 +27,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Not a multiple of any block size, and more than all buffers hold.
+/// Size of the image in bytes: not a multiple of any block size, and more than all buffers hold.
 const IMAGE: usize = 33 * MIB + 517;
 const DISK: usize = 40 * MIB;
-/// The label of the file system on the disk, and how a terminal is shown what is on the disk.
+/// The label of the file system on the disk, and the description of the disk's content on a terminal.
 const LABEL: &str = "sys\u{1b}[2J";
 const ON_IT: &str = concat!(
     "on it: a GPT with 2 partitions\n",
@@ -71,7 +71,7 @@ impl Bench {
         fs::read(self.path("disk")).unwrap()
     }
 
-    /// The action on this disk, without a terminal.
+    /// Returns a command that runs the action on this disk, without a terminal.
     fn action(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
         command.arg("action").args(arguments).args(["--disk", &self.path("disk")]).stdin(Stdio::null());
@@ -83,7 +83,7 @@ impl Bench {
         self.action(&[&["stream-image"][..], arguments].concat()).output().unwrap()
     }
 
-    /// Runs the action on a terminal with this input.
+    /// Runs the action on a terminal where the user types `answer`.
     fn answered(&self, answer: &str, arguments: &[&str]) -> Output {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -109,7 +109,7 @@ impl Bench {
     }
 }
 
-/// Data that is not an image of any format and has no partition table.
+/// Makes data that is not an image of any format and has no partition table.
 fn image() -> Vec<u8> {
     let words = (1..).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) & 0xFFFF_FF0F_0F0F_0F0F);
     let mut bytes: Vec<u8> = words.take(IMAGE / 8 + 1).flat_map(u64::to_le_bytes).collect();
@@ -127,8 +127,8 @@ fn sha256(path: &str) -> String {
     run(Command::new("sha256sum").arg(path)).split(' ').next().unwrap().to_owned()
 }
 
-/// Serves this many bytes of a file at /image over TLS, then stalls if that is not the whole file. Returns the base
-/// URL.
+/// Serves the first `until` bytes of a file at /image over TLS, then stalls if that is not the whole file. Returns the
+/// base URL.
 fn serve(issuer: &Authority, body: Vec<u8>, until: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -156,7 +156,7 @@ fn serve(issuer: &Authority, body: Vec<u8>, until: usize) -> String {
     url
 }
 
-/// The JSON output. Every line is an object with one key.
+/// Parses the JSON output. Every line is an object with one key.
 fn told(output: &Output) -> Vec<(String, Value)> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let lines = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
@@ -277,7 +277,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     bench.check_untouched();
 
     let asked = format!("{shown}everything on {} will be lost; type \"yes\" to continue: ", bench.path("disk"));
-    // The last one is the end of the input.
+    // The last answer is Ctrl-D, the end of the input.
     for answer in ["no\n", "\n", "YES\n", "yes no\n", "\u{4}"] {
         let output = bench.answered(answer, &source);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -322,7 +322,7 @@ fn all_that_overwrite_a_disk_ask_first() {
 fn the_time_left_is_told_while_bytes_come() {
     let (bench, authority) = (Bench::new(), authority());
     let stream = gzip(&image());
-    // The transfer stalls half-way, so there is a report before its end on every machine.
+    // The transfer stalls half-way, so every machine reports progress before it ends.
     let url = serve(&authority, stream.clone(), stream.len() / 2) + "/image";
     let ca = bench.file("ca.pem", authority.pem().as_bytes());
     let source = ["stream-image", "--url", &url, "--ca", &ca, "--yes", "--json"];

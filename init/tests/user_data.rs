@@ -9,7 +9,7 @@ const INJECT: &[&str] =
     &["inject", "--phone-home-url", "https://s.example/p", "--post", "hostname,fqdn", "--tries", "3"];
 const REMOVE: &[&str] = &["remove", "--phone-home-url", "https://s.example/p"];
 
-/// Runs the command with this standard input. `expect` is its exit status, its output, and the start of its error
+/// Runs the command with `input` as standard input, and checks its exit status, its output, and the start of its error
 /// message.
 fn check(arguments: &[&str], input: &str, (status, output, complaint): (i32, &str, &str)) {
     let mut slipway = Command::new(env!("CARGO_BIN_EXE_slipway"));

@@ -1,7 +1,7 @@
 //! `slipway report`: an installed system reports its boots until it runs or the server no longer expects reports. The
-//! action `boot-reporter` installs it together with its systemd unit.
+//! action `boot-reporter` installs the reporter together with its systemd unit.
 //!
-//! Nothing in the system depends on it. An error is only logged.
+//! Nothing in the system depends on the reporter, so an error is only logged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +28,9 @@ const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// The system to report on. In tests, a folder.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// Its root folder.
+    /// The system's root folder.
     pub root: PathBuf,
-    /// Folders to search for its programs, in this order.
+    /// Folders to search for the system's programs, in this order.
     pub programs: Vec<PathBuf>,
     /// A folder that is lost when the system restarts.
     pub state: PathBuf,
@@ -48,14 +48,14 @@ impl Default for Surroundings {
 pub struct Pace {
     /// Time between two checks of the system. Each check is reported.
     pub look: Duration,
-    /// Time between two logs.
+    /// Time between two uploads of the boot's log.
     pub log: Duration,
     /// Time after which the reporter ends, whatever the state of the boot.
     pub lifetime: Duration,
 }
 
 impl Pace {
-    /// The values of a configuration.
+    /// Returns the pace that a configuration sets.
     pub fn of(config: &BootReporterConfig) -> Self {
         Self {
             look: Duration::from_secs(10),
@@ -84,7 +84,7 @@ pub enum ReportError {
     #[error("reading {}{}", path.display(), hint(source))]
     Config {
         path: PathBuf,
-        /// Error of reading or parsing it.
+        /// The error of reading or parsing the configuration.
         source: std::io::Error,
     },
     /// The server's URL is invalid.
@@ -173,8 +173,8 @@ impl Reporter<'_> {
         }
     }
 
-    /// The state of the service manager. In the emergency or rescue shell it also starts the network, which nothing
-    /// else would.
+    /// Returns the state of the service manager. In the emergency or rescue shell, also starts the network, which
+    /// nothing else would do.
     async fn look(&self) -> Option<String> {
         let system_state = collect::system_state(self.surroundings).await;
         if is_in_shell(system_state.as_deref()) && !self.asked_for_network.swap(true, Ordering::Relaxed) {
@@ -183,7 +183,8 @@ impl Reporter<'_> {
         system_state
     }
 
-    /// Waits for the server's first answer and returns what it knows about this boot. `None` if it expects no reports.
+    /// Waits for the server's first answer and returns what it knows about this boot. `None` if the server expects no
+    /// reports.
     async fn first_contact(&self) -> Option<BootKnown> {
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
         loop {

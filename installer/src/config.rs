@@ -2,9 +2,9 @@
 //!
 //! Five sources; later ones override earlier ones: the file in the initramfs, the settings of one machine on the
 //! medium, SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command
-//! line (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the first says where the server is and
-//! what to trust: its signature covers the file in the initramfs and nothing else. If none of them has a server, it is
-//! the one that the boot image was loaded from over HTTPS.
+//! line (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the file in the initramfs says where the
+//! server is and what to trust, because the boot image's signature covers no other source. If no source has a server,
+//! the machine uses the server that the boot image was loaded from over HTTPS.
 
 mod yaml;
 
@@ -22,9 +22,9 @@ use slipway_user_data::Refusal;
 use crate::discover::{self, Roots};
 use crate::drivers::command_line;
 
-/// The file in the initramfs.
+/// Path of the configuration in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
-/// The settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
+/// Path of the settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
 const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
@@ -37,12 +37,12 @@ const LARGEST: u64 = 1 << 20;
 pub struct Config {
     /// Base URL of the server, `https` only.
     pub server: Url,
-    /// PEM certificates of CAs that may sign the server's. Nothing else is trusted.
+    /// PEM certificates of CAs that may sign the server's certificate. Nothing else is trusted.
     pub ca: String,
     /// What the machine must have before it sends anything to the server.
     pub require: Proof,
-    /// Settings that may differ from machine to machine. Without a proxy among them, the one in the environment is
-    /// used, but PID 1 sets none there.
+    /// Settings that may differ from machine to machine. If they have no proxy, the proxy in the environment is used,
+    /// but PID 1 sets none there.
     pub machine: MachineSettings,
 }
 
@@ -134,8 +134,8 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// The server that the boot image was loaded from, whichever loader did it. It needs no trust: the server must show a
-/// certificate of the configured CA.
+/// Returns the server that the boot image was loaded from, by whatever loader. The loader need not be trusted: the
+/// server must present a certificate of the configured CA.
 pub fn from_loader(roots: &Roots) -> Option<Source> {
     let server = discover::server_of_loader(roots)?;
     Some(Source { place: LOADER.to_owned(), values: BTreeMap::from([("server".to_owned(), server)]) })
@@ -158,7 +158,7 @@ fn from_words(place: &str, words: &[String]) -> Result<Source, ConfigError> {
     let known = keys_of::<BootSettings>();
     for (key, value) in words.iter().filter_map(|word| key_and_value(word)) {
         match source.values.insert(key.clone(), value.clone()) {
-            // Loaders may add what is there already.
+            // Loaders may add words that are there already.
             Some(earlier) if earlier != value && known.contains(&key) => {
                 return Err(ConfigError::Twice { key, place: source.place });
             }
@@ -168,7 +168,7 @@ fn from_words(place: &str, words: &[String]) -> Result<Source, ConfigError> {
     Ok(source)
 }
 
-/// The names of settings. Each is in the JSON of the type, whether it has a value or not.
+/// Returns the names of the settings. The JSON of the type has every name, whether the setting has a value or not.
 fn keys_of<T: Default + Serialize>() -> BTreeSet<String> {
     let json = serde_json::to_value(T::default()).unwrap_or_default();
     json.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
@@ -204,7 +204,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         baked.and_then(|baked| baked.values.get("require")).is_some_and(|it| it == Proof::Attested.name());
     for source in sources {
         for (key, value) in &source.values {
-            // Read by the code that lists disks, which must know the boot medium before there is a configuration.
+            // The code that lists disks reads this key: it must know the boot medium before there is a configuration.
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
@@ -213,7 +213,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
                 continue;
             }
             let is_signed = source.place == BAKED || source.place == LOADER;
-            // The loader's server is useless without a signed CA, and nobody may ask for less proof.
+            // The loader's server is useless without a signed CA. No unsigned source may ask for less proof.
             let why_ignored = match (is_locked_down, is_attested) {
                 _ if is_signed || of_machine.contains(key) => None,
                 (true, _) => Some("Secure Boot is on, so only signed configuration may set it"),
@@ -261,9 +261,9 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
     Ok((Config { server, ca, require, machine }, warnings))
 }
 
-/// The settings from these keys. The map has the place and the value of each key.
+/// Reads the settings from `found`, which has the place and the value of each key.
 fn read(found: &BTreeMap<&str, (&str, &str)>) -> Result<BootSettings, ConfigError> {
-    // One by one, because the error does not say which it is about.
+    // One key at a time, because the error does not say which key it is about.
     for (key, (place, value)) in found {
         let one = MapDeserializer::<_, Wrong>::new([(*key, *value)].into_iter());
         BootSettings::deserialize(one).map_err(|error| ConfigError::Value {
@@ -274,7 +274,7 @@ fn read(found: &BTreeMap<&str, (&str, &str)>) -> Result<BootSettings, ConfigErro
         })?;
     }
     let all = MapDeserializer::<_, Wrong>::new(found.iter().map(|(key, (_, value))| (*key, *value)));
-    // Each of them was read before.
+    // Each key was read without an error above.
     Ok(BootSettings::deserialize(all).unwrap_or_default())
 }
 

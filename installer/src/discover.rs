@@ -45,14 +45,14 @@ impl Default for Roots {
     }
 }
 
-/// The identifiers by which an operator registers the machine. Identifiers that are absent, placeholders or unreadable
-/// are left out. The notes of [`inventory`] say which could not be read.
+/// Returns the identifiers by which an operator registers the machine. Identifiers that are absent, placeholders or
+/// unreadable are left out. The notes of [`inventory`] say which could not be read.
 pub fn identity(roots: &Roots) -> Identity {
     identify(roots, &ask_links(&mut Vec::new()), &mut Vec::new())
 }
 
-/// The machine's hardware, and one sentence for each value that could not be read, identity included. The caller passes
-/// the disks, because the code that writes to disks also lists them.
+/// Returns the machine's hardware, and one sentence for each value that could not be read, identity included. The
+/// caller passes the disks, because the code that writes to disks also lists them.
 pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     let mut notes = Notes::new();
     let links = ask_links(&mut notes);
@@ -60,18 +60,18 @@ pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
-/// The network cards and storage controllers that have no driver or whose driver lacks firmware. Call it after drivers
-/// were loaded; note that a driver may load firmware only when its interface is brought up.
+/// Returns the network cards and storage controllers that have no driver or whose driver lacks firmware. Call this
+/// function after drivers were loaded; note that a driver may load firmware only when its interface is brought up.
 pub fn unserved(roots: &Roots) -> Vec<UnservedDevice> {
     devices::unserved(roots, &mut Vec::new())
 }
 
-/// The devices of [`unserved`] for which the running system has no driver, each with the modalias from the kernel.
+/// Returns the devices of [`unserved`] for which the running system has no driver, each with its modalias.
 pub fn without_driver(roots: &Roots) -> Vec<(UnservedDevice, String)> {
     devices::without_driver(roots, &mut Vec::new())
 }
 
-/// The server that the boot image was loaded from over TLS, as `https://HOST[:PORT]`, if its loader recorded it.
+/// Returns the server that the boot image was loaded from over TLS, as `https://HOST[:PORT]`, if recorded.
 pub fn server_of_loader(roots: &Roots) -> Option<String> {
     loader::server(&roots.sys)
 }

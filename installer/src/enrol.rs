@@ -72,7 +72,7 @@ impl Session {
         Ok(session)
     }
 
-    /// A client with the current credentials.
+    /// Returns a client with the current credentials.
     pub fn client(&self) -> Client {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -135,7 +135,7 @@ impl Session {
     }
 }
 
-/// Retries until the server accepts. Fails only on errors that a retry cannot fix.
+/// Asks to enrol until the server accepts. Without `impatient`, fails only on errors that a retry cannot fix.
 async fn enrol(
     config: &Config,
     facts: &Facts,
@@ -217,7 +217,7 @@ async fn enrol(
     }
 }
 
-/// How long the machine took from power-on until now.
+/// Returns how long the machine took from the start of the kernel until now. None if PID 1's start is unknown.
 fn timing(facts: &Facts) -> Option<BootTiming> {
     let kernel_to_init = facts.kernel_to_init?;
     Some(BootTiming {
@@ -233,8 +233,8 @@ fn credentials(config: &Config, key: &MachineKey, enrolment: Enrolment) -> Resul
     Ok((client, renew_in(enrolment.expires_in)))
 }
 
-/// When to renew credentials that expire in `expires_in` seconds: after half of that, but at least 10 s, so that a
-/// server with a wrong clock is not flooded, and at most 30 days, because the number comes from the network.
+/// Returns when to renew credentials that expire in `expires_in` seconds: after half of that, but at least 10 s, so
+/// that a server with a wrong clock is not flooded, and at most 30 days, because the number comes from the network.
 fn renew_in(expires_in: u64) -> Duration {
     Duration::from_secs((expires_in / 2).clamp(10, 30 * 24 * 60 * 60))
 }

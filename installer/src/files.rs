@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Replaces a file atomically, so that a reader sees either the old text or the new one. Creates the folder. Mode 0600.
+/// Replaces a file atomically, so that a reader sees either the old text or the new one. Creates the folder. The mode
+/// is 0600.
 pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     if let Some(folder) = path.parent() {

@@ -123,7 +123,7 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     }
 }
 
-/// Waits up to `patience` for the first disk, because drivers load while the network comes up. Returns false if none
+/// Waits up to `patience` for the first disk, because drivers load while the network comes up. Returns false if no disk
 /// was found.
 pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;

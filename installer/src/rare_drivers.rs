@@ -1,9 +1,9 @@
 //! Drivers that do not fit into the boot image. For a network card or storage controller without a driver, the machine
 //! fetches the driver and its firmware from the server before it enrols.
 //!
-//! The server is asked only if there is such a device. Everything it sends is checked against the digest in the boot
-//! image, which the image's signature covers. An error is only a warning, because the machine may work without the
-//! device.
+//! The server is asked only if there is such a device. Everything that the server sends is checked against the digest
+//! in the boot image, which the image's signature covers. An error is only a warning, because the machine may work
+//! without the device.
 
 mod fetch;
 
@@ -43,7 +43,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// The paths in the boot image, with this folder for state.
+    /// Returns the paths in the boot image. `state` is a folder that is lost when the machine restarts.
     pub fn of_boot_image(state: &Path) -> Self {
         Self {
             roots: Roots::default(),
@@ -85,7 +85,7 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
     let mut loaded = 0;
     for (device, alias) in devices {
         let drivers = drivers_of(&index, &alias);
-        // The driver of an earlier device may have loaded it.
+        // The module may have been loaded for an earlier device.
         let is_loaded = |name: &str| places.roots.sys.join("module").join(name).exists();
         for (name, module) in index.in_order(&drivers, is_loaded) {
             let fetched = Fetched { pack: &pack, index: &index, places, device: &device, patience };
@@ -105,13 +105,13 @@ pub async fn load(config: &Config, places: &Places, insert: &Insert, patience: D
     loaded
 }
 
-/// The modules in the pack that match a device's modalias.
+/// Returns the names of the modules in the pack that match a device's modalias.
 fn drivers_of<'a>(index: &'a RareDrivers, alias: &str) -> Vec<&'a str> {
     let fits = |module: &RareModule| module.aliases.iter().any(|pattern| modalias::fits(pattern, alias));
     index.modules.iter().filter(|(_, module)| fits(module)).map(|(name, _)| name.as_str()).collect()
 }
 
-/// Checks the index from the server against the digest in the boot image.
+/// Fetches the index from the server, and checks it against the digest in the boot image.
 async fn open(config: &Config, places: &Places) -> Result<(Pack, RareDrivers), RareError> {
     let read = |path: PathBuf| {
         std::fs::read_to_string(&path).map_err(|source| RareError::File { doing: "reading", path, source })
@@ -122,7 +122,7 @@ async fn open(config: &Config, places: &Places) -> Result<(Pack, RareDrivers), R
     Ok((pack, index))
 }
 
-/// What to fetch for a device.
+/// What is needed to fetch and load modules for a device.
 struct Fetched<'a> {
     pack: &'a Pack,
     index: &'a RareDrivers,
@@ -136,7 +136,7 @@ impl Fetched<'_> {
     async fn load(&self, name: &str, module: &RareModule, insert: &Insert) -> Result<bool, RareError> {
         for file in &module.firmware {
             let Some(piece) = self.index.firmware.get(file) else { continue };
-            // The driver may work without it. If not, the kernel log and the inventory say so.
+            // The driver may work without this firmware. If not, the kernel log and the inventory say so.
             if let Err(error) = self.put_firmware(file, piece).await {
                 warn!(
                     "{}: firmware {file} of its driver {name}: {}",

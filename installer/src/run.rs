@@ -27,7 +27,7 @@ use tracing::{error, info, warn};
 /// How long a cancelled action may take to release the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
 
-/// Time limit for checking all steps before a run. A disk or server that hardly answers must not delay it for long.
+/// Time limit for checking all steps before a run, which a disk or server that hardly answers must not delay for long.
 const FORESEE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Interval at which the disks that steps name are looked for.
@@ -333,7 +333,7 @@ fn event(report: Report) -> EventKind {
     }
 }
 
-/// Bytes of memory in use in the whole machine, 0 if unknown.
+/// Returns the bytes of memory in use in the whole machine, 0 if unknown.
 fn memory_in_use() -> u64 {
     let text = std::fs::read_to_string(Path::new("/proc/meminfo")).unwrap_or_default();
     let kib = |key: &str| {

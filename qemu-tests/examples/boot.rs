@@ -1,5 +1,5 @@
 //! Measures how long a machine takes from power-on to a written disk: `boot ROUNDS [WAY...]`. `cargo xtask bench boot`
-//! builds it and runs it. The last line is one of JSON, with the median of each figure.
+//! builds and runs this program. The last line of the output is JSON, with the median of each figure.
 
 use std::fs;
 use std::path::Path;
@@ -17,10 +17,10 @@ use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk, firmware
 use xtask::lab::server::{FOR_EMULATION, Lab, Place};
 use xtask::lab::target_image::{self, System};
 
-/// The operating system on the server.
+/// Name of the operating system on the server.
 const OS: &str = "debian-12";
 const DISK_SIZE: u64 = 4 << 30;
-/// Emulated processors are slow. A round that takes longer than this hangs.
+/// Time limit of a round. Emulated processors are slow, but a round that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// How a machine starts.
@@ -30,7 +30,7 @@ enum Way {
     Kernel,
     /// Firmware loads the unified kernel image from the server by HTTPS.
     Https,
-    /// Firmware loads it by TFTP, beside a foreign DHCP server.
+    /// Firmware loads the unified kernel image by TFTP, beside a foreign DHCP server.
     Pxe,
 }
 
@@ -59,7 +59,7 @@ struct Figures {
     initramfs_bytes: u64,
     binary_bytes: u64,
     peak_memory_mib: u64,
-    /// How often the bytes of a boot file were sent, at most.
+    /// Bytes sent of a boot file, divided by its size: the largest value of all boot files.
     #[serde(skip)]
     most_sent: f64,
 }
@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     let folder = tempfile::tempdir().context("creating a temporary folder")?;
     let mut bench = Bench::new(folder.path())?;
     let mut all: Vec<Vec<Figures>> = ways.iter().map(|_| Vec::new()).collect();
-    // By turns, so that what disturbs the machine disturbs all.
+    // The ways take turns, so that what disturbs the host disturbs all of them.
     for round in 1..=rounds {
         for (way, rows) in ways.iter().zip(&mut all) {
             let figures = bench.measure(*way, folder.path()).with_context(|| format!("starting by {}", way.name()))?;
@@ -105,7 +105,7 @@ impl Bench {
         let binary_bytes = size_of(&binary::build(Arch::X86_64, None)?)?;
         let place = Place { listen: site::SLIPWAY, host: site::SLIPWAY, arguments: &["--proxy-dhcp", "br0"] };
         let mut lab = Lab::at(&folder.join("lab"), place)?;
-        // What may have to be downloaded comes before the network that leads nowhere.
+        // What may have to be downloaded comes first, because the new network does not lead to the internet.
         image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
         firmware::network_boot_loader(Arch::X86_64)?;
         firmware::variables(&folder.join("vars"), Arch::X86_64, firmware::Release::Newer, Some("https://localhost"))?;
@@ -175,7 +175,7 @@ impl Bench {
         let (boot, trust) = match way {
             Way::Kernel => {
                 let ImagePaths { vmlinuz, initramfs, .. } = self.boot.clone();
-                // As in the unified image.
+                // The same command line as in the unified image.
                 let cmdline = format!("console=tty0 console=ttyS0,115200 rootfstype=ramfs {FOR_EMULATION}");
                 (Boot::Kernel { vmlinuz, initramfs, cmdline }, Vec::new())
             }
@@ -200,7 +200,7 @@ impl Bench {
         })
     }
 
-    /// How often the bytes of each boot file were sent, at most.
+    /// Reads from the server's log the largest number of bytes sent of a boot file, divided by the file's size.
     fn most_sent(&self, log: &str) -> Result<f64> {
         let mut sent = std::collections::BTreeMap::new();
         for line in log.lines().filter(|line| line.contains("a boot file was fetched")) {
@@ -216,7 +216,7 @@ impl Bench {
     }
 }
 
-/// The step that writes the image.
+/// Returns the step that writes the image.
 fn step(node: &NodeStatus) -> Option<&slipway_protocol::StepStatus> {
     node.run.as_ref()?.steps.iter().find(|step| step.action == "stream-image")
 }
@@ -225,12 +225,13 @@ fn size_of(file: &Path) -> Result<u64> {
     Ok(fs::metadata(file).with_context(|| format!("looking at {}", file.display()))?.len())
 }
 
-/// Seconds since midnight, UTC.
+/// Returns the seconds since midnight, UTC.
 fn time_of_day() -> Result<f64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH).context("reading the clock")?.as_secs_f64() % 86_400.0)
 }
 
-/// The time of day of the first line with these words. A line begins as `2026-01-01T23:59:59.999999Z`.
+/// Finds the first line with these words. Returns its time of day in seconds. A line begins as
+/// `2026-01-01T23:59:59.999999Z`.
 fn time_of(log: &str, words: &[&str]) -> Result<f64> {
     let line = log.lines().find(|line| words.iter().all(|word| line.contains(word)));
     let line = line.with_context(|| format!("the server's log has no line with {words:?}"))?;

@@ -22,7 +22,7 @@ pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
 pub const DISK_SERIAL: &str = "bench-disk-1";
 /// Size of the machine's disk in bytes.
 const DISK_SIZE: u64 = 256 << 20;
-/// Longest wait. Emulated processors are slow.
+/// Time limit of each wait. Emulated processors are slow.
 pub const LIMIT: Duration = Duration::from_secs(480);
 
 /// A server, boot files for it, and a machine that is switched off.
@@ -44,7 +44,7 @@ impl Bench {
         Self::at(Place::LOOPBACK, make)
     }
 
-    /// The same with a server elsewhere.
+    /// Like [`Bench::with_boot_files`], with the server at another place.
     pub fn at(place: Place, make: impl FnOnce(&Lab) -> Result<ImagePaths>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut lab = Lab::at(&folder.path().join("lab"), place)?;
@@ -64,7 +64,7 @@ impl Bench {
         self.folder.path().join("disk")
     }
 
-    /// The boot image as one EFI program.
+    /// The unified kernel image.
     pub fn uki(&self) -> &Path {
         &self.boot.uki
     }
@@ -103,7 +103,7 @@ impl Bench {
         self.start_workflow(&serde_json::json!({ "steps": steps }))
     }
 
-    /// The same, and the installed system phones home.
+    /// Like [`Bench::start_run`], with an installed system that phones home.
     pub fn start_run_that_phones_home(&self, steps: &[Step]) -> Result<()> {
         self.start_workflow(&serde_json::json!({ "steps": steps, "phone_home": true }))
     }
@@ -114,15 +114,15 @@ impl Bench {
         self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
     }
 
-    /// The machine. It starts the boot image without firmware, which most tests are not about.
+    /// Returns the machine's configuration. It starts the boot image without firmware, which most tests are not about.
     pub fn machine(&self) -> MachineConfig {
         MachineConfig {
             arch: Arch::X86_64,
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),
-                // Tests use SysRq to act on a running machine. What the kernel does not know is in PID 1's environment,
-                // and nowhere else.
+                // Tests use SysRq to act on a running machine. The kernel puts the proxy, a parameter that it does not
+                // know, into PID 1's environment. PID 1 must not pass it on.
                 cmdline: "console=ttyS0,115200 sysrq_always_enabled=1 https_proxy=http://192.0.2.1:9".to_owned(),
             },
             secure_boot: false,
@@ -136,7 +136,7 @@ impl Bench {
         }
     }
 
-    /// The machine with only firmware and a disk.
+    /// Returns the machine's configuration with firmware and one disk, and without a network card.
     pub fn machine_with_firmware(&self, disk: &Path) -> MachineConfig {
         let disks = vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }];
         MachineConfig { boot: Boot::Uefi { uri: None }, nics: Vec::new(), disks, ..self.machine() }
@@ -147,7 +147,7 @@ impl Bench {
         Machine::start(machine, &self.folder.path().join("machine"))
     }
 
-    /// The server's status of all nodes.
+    /// Returns the server's status of all nodes.
     pub fn status(&self) -> Result<Vec<NodeStatus>> {
         self.lab.operator(&["status", "--json"])?.lines().map(parse_status).collect()
     }
@@ -168,18 +168,18 @@ impl Bench {
     }
 }
 
-/// A step that writes an image to the machine's disk.
+/// Makes a step that writes an image to the machine's disk.
 pub fn stream(name: &str, url: &str, digest: Digest) -> Step {
     let (url, digest, disk) = (url.to_owned(), Some(digest), DiskHints::default());
     step(name, Action::StreamImage(StreamImage { url, digest, disk, ..StreamImage::default() }))
 }
 
-/// A step with one attempt.
+/// Makes a step with one attempt.
 pub fn step(name: &str, action: Action) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: None }
 }
 
-/// Incompressible bytes without repetition, from a xorshift generator (Marsaglia, 2003).
+/// Makes incompressible bytes without repetition, by a xorshift generator (Marsaglia, 2003).
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
@@ -191,8 +191,8 @@ pub fn noise(length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-/// QEMU's arguments for firmware whose TLS trusts one certificate in PEM, and nothing else. A file for it is made in
-/// the folder.
+/// Returns QEMU's arguments for firmware whose TLS trusts one certificate, `ca` in PEM, and nothing else. Makes the
+/// file with that certificate in the folder.
 pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
     let list = lists::build(&[Entry::certificate(Uuid::nil(), &Certificate::from_pem(ca)?)]);
     let mut file = tempfile::Builder::new().suffix(".esl").tempfile_in(folder)?;
@@ -202,15 +202,15 @@ pub fn firmware_trusts(folder: &Path, ca: &str) -> Result<Vec<String>> {
     Ok(vec!["-fw_cfg".to_owned(), format!("name=etc/edk2/https/cacerts,file={}", path(&kept)?)])
 }
 
-/// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without
-/// a network, the small program [`xtask::lab::qemu::firmware::IPXE`] prints its greeting and gives up.
+/// Makes a disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition.
+/// Without a network, the small program [`xtask::lab::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     let image = folder.join("bootable");
     bootable::make(&image, 64 << 20, program, &[])?;
     Ok(image)
 }
 
-/// Bytes done by a step of the newest run.
+/// Returns the bytes done by a step of the newest run. `None` if nothing is known of the step's progress.
 pub fn progress(node: &NodeStatus, step: usize) -> Option<u64> {
     node.run.as_ref()?.steps.get(step)?.progress.as_ref().map(|progress| progress.bytes)
 }

@@ -1,4 +1,4 @@
-//! Installs Debian by a test's own workflow and starts it by firmware from its disk.
+//! Installs Debian by a test's own workflow, and starts the installed system by firmware from its disk.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use xtask::lab::target_image::{System, TargetImage};
 
 /// A system that was installed and has phoned home.
 pub struct Installed {
-    /// The node as the server shows it.
+    /// The node's status on the server.
     pub node: NodeStatus,
     /// The console output from the start of the installed kernel.
     pub console: String,
 }
 
-/// Installs a system that phones home. `steps` run between the image with its seed in this place and the restart. A
-/// failed run and a machine that does not phone home are errors.
+/// Installs a system that phones home. First the image and its seed are written, the seed at `place`. Then come
+/// `steps`, and a restart. Fails if the run fails or the system does not phone home.
 pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Installed> {
     let folder = tempfile::tempdir()?;
     let start_run = |lab: &Lab, image: &TargetImage, digest: &str| {
@@ -24,7 +24,7 @@ pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Inst
             "url": format!("{}/images/{digest}", lab.url()),
             "digest": digest,
             "raw_digest": format!("sha256:{}", image.raw_sha256),
-            // A seed partition needs room after the last one.
+            // A seed partition needs room after the image's last partition.
             "grow": place != SeedPlace::Cidata,
         }});
         let user_data = "#cloud-config\n";
@@ -48,7 +48,7 @@ pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Inst
 }
 
 impl Installed {
-    /// The kernel arguments of the installed system.
+    /// Returns the kernel arguments of the installed system.
     pub fn kernel_arguments(&self) -> Result<Vec<&str>> {
         let line = self.console.lines().find_map(|line| Some(line.split_once("Command line: ")?.1));
         Ok(line.context("the kernel's command line")?.split_whitespace().collect())

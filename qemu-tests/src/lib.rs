@@ -1,4 +1,4 @@
-//! A machine and its server for the tests of this crate. Each file tests one claim, which is its name.
+//! A machine and its server for the tests of this crate. Each file tests one claim, and has the claim as its name.
 
 mod bench;
 pub mod installed;

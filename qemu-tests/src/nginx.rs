@@ -21,8 +21,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it in front of a server that has a certificate for firmware, with the shipped configuration for another
-    /// port and another data folder.
+    /// Starts nginx in front of a server that has a certificate for firmware. The configuration is the shipped one,
+    /// except for port and data folder.
     pub fn start(bench: &Bench) -> Result<Self> {
         packages::ensure(&["nginx-light"])?;
         let folder = bench.folder().join("nginx");
@@ -42,17 +42,17 @@ impl Nginx {
         Ok(nginx)
     }
 
-    /// The URL of a boot file for machines.
+    /// The URL of a boot file, as machines see it.
     pub fn url(&self, file: &str) -> String {
         format!("https://10.0.2.2:{}/boot/{file}", self.port)
     }
 
-    /// What machines asked for, a line for each request.
+    /// Reads nginx's log of requests, a line for each.
     pub fn requests(&self) -> Result<String> {
         Ok(fs::read_to_string(self.folder.join("access.log"))?)
     }
 
-    /// What went wrong, such as connections that ended early.
+    /// Reads nginx's log of errors, such as connections that ended early.
     pub fn errors(&self) -> Result<String> {
         Ok(fs::read_to_string(self.folder.join("error.log"))?)
     }
@@ -60,13 +60,14 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // It ends in an orderly way, together with its workers. Both fail only if it has already ended.
+        // On SIGTERM nginx ends in an orderly way, with its workers. Both calls fail only if it has already ended.
         let _ = run_quietly(&mut command("kill", ["-TERM", &self.process.id().to_string()]));
         let _ = self.process.wait();
     }
 }
 
-/// Writes the shipped configuration, changed for a test, and one around it that logs to the folder.
+/// Writes the shipped configuration, changed for a test, and the main configuration that includes it and logs to the
+/// folder.
 fn configure(folder: &Path, data: &Path, server: &str, port: u16) -> Result<()> {
     let mut site = fs::read_to_string(workspace::root().join("packaging/nginx/slipway-boot.conf"))?;
     for (shipped, here) in [
@@ -87,7 +88,7 @@ fn configure(folder: &Path, data: &Path, server: &str, port: u16) -> Result<()> 
     Ok(fs::write(folder.join("nginx.conf"), main)?)
 }
 
-/// Gives a server a certificate for firmware. Returns the root of that.
+/// Gives a server a certificate for firmware. Returns the root certificate, in PEM, that the firmware must trust.
 pub fn serve_firmware(lab: &mut Lab) -> Result<String> {
     let root = lab.operator(&["ca", "firmware"])?;
     lab.stop_server()?;

@@ -1,4 +1,4 @@
-//! Programs that a test runs beside its machines, with their output in files of one folder. They end with this value.
+//! Programs that a test runs beside its machines, with their output in files of one folder. They end on drop.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// An empty folder, and no program.
+    /// Makes an empty folder. No program runs yet.
     pub fn new() -> Result<Self> {
         Ok(Self { folder: tempfile::tempdir()?, children: Vec::new() })
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A path in the folder.
+    /// Path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -40,7 +40,7 @@ impl Programs {
         Ok(())
     }
 
-    /// What is in a file of the folder.
+    /// Reads a file of the folder.
     pub fn read(&self, name: &str) -> Result<String> {
         std::fs::read_to_string(self.path(name)).with_context(|| format!("reading {name}"))
     }
@@ -62,7 +62,7 @@ impl Programs {
 impl Drop for Programs {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Both fail only if it has already ended.
+            // Both calls fail only if the program has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }

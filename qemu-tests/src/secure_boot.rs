@@ -1,4 +1,4 @@
-//! Machines with Secure Boot, and programs that are not as they were signed.
+//! Machines with Secure Boot, and programs that were changed after they were signed.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +12,18 @@ use crate::bench::Bench;
 
 /// Size of the image of a stick in bytes.
 const STICK: u64 = 64 << 20;
-/// In a PE file ("PE Format"): position of the header's offset, and of the signatures' entry in the table of
-/// directories of a 64-bit program.
+/// Positions in a PE file (Microsoft, "PE Format"): of the field with the header's offset, and, from the header, of the
+/// certificate table's entry in the data directories of a 64-bit program.
 const HEADER_OFFSET: usize = 0x3c;
 const SIGNATURES: usize = 24 + 112 + 4 * 8;
 
-/// A machine whose firmware has Secure Boot. Without keys it is in Setup Mode.
+/// Configures a machine whose firmware has Secure Boot. Without keys it is in Setup Mode.
 pub fn machine(bench: &Bench) -> MachineConfig {
     let disks = Vec::new();
     MachineConfig { boot: Boot::Uefi { uri: None }, secure_boot: true, disks, ..bench.machine() }
 }
 
-/// A stick with a program, which firmware starts, and perhaps another in its file FILLER.
+/// Makes the image of a stick with a program that firmware starts, and with `other` as the file FILLER.
 pub fn stick(folder: &Path, name: &str, program: &[u8], other: &[u8]) -> Result<PathBuf> {
     let (file, image) = (folder.join(name).with_extension("efi"), folder.join(name).with_extension("img"));
     files::write(&file, program)?;
@@ -31,7 +31,7 @@ pub fn stick(folder: &Path, name: &str, program: &[u8], other: &[u8]) -> Result<
     Ok(image)
 }
 
-/// The program without its signature.
+/// Returns the program without its signature.
 pub fn unsigned(signed: &[u8]) -> Result<Vec<u8>> {
     let mut program = signed.to_vec();
     let header = number(&program, HEADER_OFFSET)?;
@@ -43,7 +43,7 @@ pub fn unsigned(signed: &[u8]) -> Result<Vec<u8>> {
     Ok(program)
 }
 
-/// The program with one bit changed in the middle of a section.
+/// Returns the program with one bit changed in the middle of a section.
 pub fn changed(program: &[u8], section: &str) -> Result<Vec<u8>> {
     let found = Sections::read(program).and_then(|sections| sections.first(section));
     let found = found.with_context(|| format!("the section {section}"))?;

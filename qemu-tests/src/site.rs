@@ -1,4 +1,4 @@
-//! A network that is not ours, for tests of network boot beside its DHCP server.
+//! A network with a DHCP server that is not slipway's, for tests of network boot.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,16 +13,16 @@ use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 use crate::bench::UUID;
 use crate::programs::Programs;
 
-/// Address of slipway.
+/// Address of slipway-server.
 pub const SLIPWAY: &str = "10.77.0.2";
 /// Address of the DHCP server.
 pub const DHCP: &str = "10.77.0.1";
 /// MAC address of the machine.
 pub const MAC: &str = "52:54:00:7d:2f:01";
 
-/// A network with a DHCP server of somebody else. It ends with the thread that made it.
+/// A network with a foreign DHCP server. It ends with the thread that made it.
 pub struct Site {
-    /// What runs in it.
+    /// The programs on the network.
     pub programs: Programs,
     /// The network namespace of the DHCP server.
     elsewhere: String,
@@ -30,7 +30,7 @@ pub struct Site {
 
 impl Site {
     /// Moves this thread, and what it starts from now on, to a network of its own: a bridge with a tap for a machine.
-    /// None if that is not allowed here.
+    /// `None` if this process may not make networks.
     pub fn new() -> Result<Option<Self>> {
         packages::ensure(&["dnsmasq-base", "iproute2"])?;
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
@@ -57,21 +57,21 @@ impl Site {
         let lease_file = format!("--dhcp-leasefile={}", site.programs.path("leases").display());
         let mut dnsmasq = site.elsewhere("dnsmasq");
         dnsmasq.args(["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0", "--interface=eth0"]);
-        // Router advertisements, for which iPXE waits half a minute.
+        // Without router advertisements, iPXE would wait half a minute for them.
         dnsmasq.args(["--dhcp-range=10.77.0.100,10.77.0.150,1h", "--dhcp-range=fd77::,ra-only", "--enable-ra"]);
         dnsmasq.args(["--no-ping", &lease_file]);
         site.programs.start(dnsmasq, "dnsmasq.log")?;
         Ok(Some(site))
     }
 
-    /// A program at the DHCP server's.
+    /// Returns a command that runs a program in the DHCP server's network namespace.
     pub fn elsewhere(&self, program: impl AsRef<Path>) -> Command {
         let mut inside = command("ip", ["netns", "exec", &self.elsewhere]);
         inside.arg(program.as_ref());
         inside
     }
 
-    /// Switches a machine on that has this network card, in QEMU's words, on the network `net0`.
+    /// Switches a machine on. `card` is its network card, as QEMU's argument of `-device`, on the network `net0`.
     pub fn machine(&self, arch: Arch, boot: Boot, card: &str) -> Result<Machine> {
         let (uuid, serial) = (UUID.to_owned(), "BENCH0001".to_owned());
         let none = (Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ impl Drop for Site {
     }
 }
 
-/// QEMU's arguments for a card in this network. In `card` it is `net0`.
+/// Returns QEMU's arguments for a network card on this network, which `card` calls `net0`.
 pub fn network(card: &str) -> Vec<String> {
     let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
     ["-netdev", netdev, "-device", card].map(str::to_owned).to_vec()
@@ -107,7 +107,7 @@ fn ip(arguments: &str) -> Result<()> {
     run_quietly(&mut command("ip", arguments.split(' ')))
 }
 
-/// The server's command at an address, with its proxy on an interface.
+/// Returns the command that serves at an address, with slipway's proxyDHCP on an interface.
 pub fn serve(mut server: Command, data: &Path, boot: &Path, address: &str, interface: &str) -> Command {
     server.arg("--data").arg(data).args(["serve", "--url", &format!("https://{address}:8443")]);
     server.args(["--listen", &format!("{address}:8443"), "--boot-listen", "0.0.0.0:8080", "--proxy-dhcp", interface]);

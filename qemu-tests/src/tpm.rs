@@ -9,21 +9,21 @@ use anyhow::{Context, Result, ensure};
 
 use crate::bench::LIMIT;
 
-/// A software TPM that runs until this is dropped, or its machine is.
+/// A software TPM that runs until this value is dropped, or until its machine ends.
 pub struct Tpm(Child, Vec<String>);
 
 impl Tpm {
-    /// Switches a TPM on that has its state in a folder. Without the folder, it is a new one.
+    /// Switches on a TPM that keeps its state in a folder. If the folder does not exist, the TPM is a new one.
     pub fn start(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let socket = folder.join("socket");
-        // What an earlier one left.
+        // An earlier TPM may have left its socket.
         drop(std::fs::remove_file(&socket));
         let mut swtpm = Command::new("swtpm");
         swtpm.args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,path={}", socket.display()), "--tpmstate"]);
         let swtpm = swtpm.arg(format!("dir={}", folder.display())).spawn().context("starting swtpm")?;
         let deadline = Instant::now() + LIMIT;
-        // The socket is there before anybody listens.
+        // The socket exists before the TPM listens.
         while UnixStream::connect(&socket).is_err() {
             ensure!(Instant::now() < deadline, "starting swtpm: nobody listens on {}", socket.display());
             std::thread::sleep(Duration::from_millis(50));
@@ -34,7 +34,7 @@ impl Tpm {
         Ok(Self(swtpm, arguments.map(str::to_owned).to_vec()))
     }
 
-    /// The arguments that give it to QEMU.
+    /// QEMU's arguments for a machine with this TPM.
     pub fn arguments(&self) -> Vec<String> {
         self.1.clone()
     }

@@ -1,6 +1,6 @@
 //! A Debian is installed with a boot reporter. It boots while the server is away and with a full disk. Nothing waits
-//! for the reporter or fails because of it, even when it crashes. Once the server is back it gets the report, and
-//! nothing of the reporter is left.
+//! for the reporter or fails because of it, even when it crashes. Once the server is back, it gets the report, and
+//! nothing of the reporter stays on the disk.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
@@ -83,7 +83,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
         for part in ["==== journal ====\n", "==== mounts ====\n", "==== addresses ====\n", "tell.service"] {
             assert!(log.contains(part), "{part}: {log}");
         }
-        // What the reporter writes if a part is missing. This Debian need not have every part, but it has these.
+        // The reporter writes "not available" if a part is missing. This Debian has at least these parts.
         for part in ["failed units", "jobs", "mounts", "addresses", "journal"] {
             let content = log.split_once(&format!("==== {part} ====\n")).context(part)?.1;
             assert!(!content.starts_with("not available: "), "{part}: {log}");

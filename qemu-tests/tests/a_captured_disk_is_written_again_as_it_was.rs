@@ -1,4 +1,4 @@
-//! A machine's disk becomes an image on the server, which is killed on the way. Then the disk is erased and the image
+//! A machine's disk becomes an image on the server, which is killed meanwhile. Then the disk is erased and the image is
 //! written back.
 
 use anyhow::{Context, Result};
@@ -62,7 +62,7 @@ fn has_ended(node: &NodeStatus) -> bool {
     matches!(node.state, NodeState::Installed | NodeState::Failed)
 }
 
-/// The newest run of the only node.
+/// Returns the id of the newest run of the only node.
 fn node_run(bench: &Bench) -> Result<String> {
     Ok(bench.status()?.remove(0).run.context("a run")?.id)
 }

@@ -1,5 +1,5 @@
-//! A controller whose slot gets its power when the installer is up already, and whose scan nobody waits for: the driver
-//! is loaded. The hint names its disk, so the run must not begin before it is there.
+//! The slot of a controller gets its power after the installer has started, and its driver is already loaded, so nobody
+//! waits for its scan. The hint names a disk of this controller, so the run must not begin before that disk appears.
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, noise, step, timed};
@@ -25,7 +25,7 @@ fn a_controller_that_is_plugged_in_late_brings_the_disk_that_is_meant() -> Resul
         let drive = format!("if=none,id=late,format=raw,file={}", late.display());
         let own_disk = format!("scsi-hd,bus=first.0,drive=own,serial={DISK_SERIAL}");
         let extra = [
-            // Slots work as those of real machines do: with five seconds before the power comes.
+            // Slots take five seconds to switch the power on, as in real machines.
             ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"],
             ["-device", "pcie-root-port,id=bay,chassis=1,slot=1"],
             ["-device", "virtio-scsi-pci,id=first"],

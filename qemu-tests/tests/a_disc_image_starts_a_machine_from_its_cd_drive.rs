@@ -1,5 +1,5 @@
-//! A technician gives the image of a disc to a management controller, which shows it to the machine as a CD drive. The
-//! image has the token of this machine, which nobody has registered.
+//! A technician gives the image of a disc to a management controller, which presents it to the machine as a CD drive.
+//! The image has a bootstrap token, because nobody has registered the machine.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, timed};

@@ -1,6 +1,6 @@
-//! A machine has its only disk behind a SCSI controller whose driver is not in the boot image. The driver needs a
-//! module that is not there either. The machine fetches both once the network is up, its first report has the disk, and
-//! the run writes it.
+//! A machine has its only disk behind a SCSI controller. Neither its driver nor a module that the driver needs is in
+//! the boot image. The machine fetches both once the network is up, its first report has the disk, and the run writes
+//! the disk.
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, noise, stream, timed};

@@ -15,7 +15,7 @@ use xtask::lab::qemu::{Disk, MachineConfig, create_disk};
 
 const MIB: u64 = 1 << 20;
 const DISK_MIB: u64 = 640;
-/// Label, type in the table, file system, first MiB and number of MiB.
+/// Label, type in the partition table, file system, start in MiB and size in MiB.
 const PARTITIONS: [(&str, &str, FileSystemKind, u64, u64); 4] = [
     ("ESP", "esp", FileSystemKind::Vfat, 1, 40),
     ("swap", "swap", FileSystemKind::Swap, 41, 20),
@@ -108,7 +108,7 @@ fn cut_out(disk: &Path, to: &Path, start: u64, mib: u64) -> Result<PathBuf> {
     Ok(to.to_owned())
 }
 
-/// Runs a program that must succeed, and returns what it printed.
+/// Runs a program that must succeed. Returns its output.
 fn tell(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
-//! A USB disk takes longer than anything else to appear. A run that may erase the only disk must not begin before it is
-//! there: then there are two, and which one is meant is not known.
+//! A USB disk takes longer than anything else to appear. A run that may erase the only disk must not begin before that:
+//! then there are two disks, and it is not known which one is meant.
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, timed};
@@ -21,7 +21,7 @@ fn a_disk_that_comes_late_makes_the_choice_ambiguous() -> Result<()> {
 
         let mut config = bench.machine();
         let Boot::Kernel { cmdline, .. } = &mut config.boot else { unreachable!("the machine starts a kernel") };
-        // The driver looks for the disk so many seconds after it found the device.
+        // The driver looks for the disk this many seconds after it found the device.
         cmdline.push_str(" usb_storage.delay_use=15");
         let drive = format!("if=none,id=late,format=raw,file={}", late.display());
         let usb = format!("usb-storage,bus=xhci.0,drive=late,serial={LATE_SERIAL}");

@@ -19,9 +19,9 @@ struct Case {
     serial: &'static str,
     /// Rules of [`drive::faulty`].
     faults: &'static [&'static str],
-    /// The step, made from one that writes the image.
+    /// Makes the step from a step that writes the image.
     step: fn(Step) -> Step,
-    /// Start of the reason, and the cause.
+    /// Start of the reported reason, and its cause.
     reason: &'static str,
     cause: &'static str,
 }
@@ -35,7 +35,7 @@ const CASES: [Case; 4] = [
         reason: "writing /dev/vda at byte ",
         cause: EIO,
     },
-    // Everything but the first block, which comes last, is written and verified.
+    // Only the first block fails. It is written last, after the others were verified.
     Case {
         serial: "fails-at-the-last",
         faults: &["event=none,iotype=write,sector=0"],
@@ -50,7 +50,7 @@ const CASES: [Case; 4] = [
         reason: "flushing /dev/vdc",
         cause: EIO,
     },
-    // In the middle of the erased head, which is read back.
+    // A sector in the middle of the erased head, which is read back, fails.
     Case {
         serial: "does-not-read",
         faults: &["event=none,iotype=read,sector=17408"],
@@ -65,7 +65,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
     timed("a disk that fails is reported and does not boot", || {
         let bench = Bench::new()?;
         let image = bench.folder().join("image");
-        // Filled with data, because zeros are not written as data.
+        // The image is filled with data, because zeros are not written as data.
         bootable::make(&image, IMAGE_SIZE, Path::new(firmware::IPXE), &noise(FILLER as usize))?;
         let (url, digest) = bench.add_image(&fs::read(&image)?)?;
         bench.register()?;
@@ -100,7 +100,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
     })
 }
 
-/// The step for the disk with this serial number.
+/// Adds the disk's serial number to a step.
 fn named(mut step: Step, serial: &str) -> Step {
     if let Action::StreamImage(StreamImage { disk, .. }) | Action::EraseDisk(EraseDisk { disk, .. }) = &mut step.action
     {

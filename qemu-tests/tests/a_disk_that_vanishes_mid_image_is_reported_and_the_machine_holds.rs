@@ -50,7 +50,7 @@ fn a_disk_that_vanishes_mid_image_is_reported_and_the_machine_holds() -> Result<
     })
 }
 
-/// The URL of an image whose second half is sent once `word` is set.
+/// Serves an image whose second half is sent once `word` is set. Returns the URL.
 fn image_in_two_halves(image: Vec<u8>, word: Arc<AtomicBool>) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}/image", listener.local_addr()?.port());

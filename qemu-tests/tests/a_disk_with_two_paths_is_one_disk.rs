@@ -1,5 +1,5 @@
-//! A disk behind two controllers, as disks with two ports and volumes of an array are. Without a hint it is the only
-//! disk, and erasing all disks erases it once.
+//! A disk is behind two controllers, as are disks with two ports and volumes of a storage array. Without a hint it
+//! counts as the only disk, and erasing all disks erases it once.
 
 use anyhow::{Context, Result, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, noise, step, stream, timed};

@@ -1,4 +1,4 @@
-//! A machine whose kernel is locked down must start an installed kernel without a signature.
+//! A machine with a kernel under lockdown is to kexec an installed kernel without a signature.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use xtask::host::command::{command, run_quietly};
 use xtask::lab::qemu::{Boot, MachineConfig};
 
 const ENTRY: &str = "title Installed\nlinux /linux\noptions root=/dev/vda1\n";
-/// In a PE file (Microsoft, "PE Format"): position of the header's offset, magic number of a 64-bit optional header,
-/// and position of the signatures' directory entry in that header.
+/// In a PE file (Microsoft, "PE Format"): position of the field with the header's offset, magic number of a 64-bit
+/// optional header, and position of the certificate table's entry in that header.
 const HEADER_OFFSET: usize = 0x3c;
 const PE32_PLUS: [u8; 2] = [0x0b, 0x02];
 const CERTIFICATES: usize = 112 + 4 * 8;
@@ -40,7 +40,7 @@ fn a_kernel_without_a_signature_is_not_started_under_lockdown() -> Result<()> {
     })
 }
 
-/// A disk image whose boot loader starts the kernel with its signature removed.
+/// Makes a disk image whose boot loader starts the kernel with its signature removed.
 fn image(bench: &Bench, vmlinuz: &Path) -> Result<PathBuf> {
     let mut kernel = std::fs::read(vmlinuz)?;
     let at = kernel.get(HEADER_OFFSET..HEADER_OFFSET + 4).context("a header")?;

@@ -1,5 +1,5 @@
-//! A boot image that names no server finds it nevertheless: its stub notes the URL that firmware loaded it from by
-//! HTTPS, and the server has the boot files.
+//! A boot image that names no server finds its server nevertheless: the image's stub notes the URL from which firmware
+//! loaded it by HTTPS, and the server there has the boot files.
 
 use std::fs;
 
@@ -28,8 +28,8 @@ fn a_machine_finds_its_server_by_the_url_of_its_boot_image() -> Result<()> {
     })
 }
 
-/// Makes a comment of the line with the server in the configuration, and puts the digest of that beside it, where the
-/// machine looks. Both are in the image as they are.
+/// Makes a comment of the configuration's line with the server, and puts the digest of the changed configuration into
+/// the manifest, where the machine looks. The image has both uncompressed.
 fn forget_the_server(bench: &Bench) -> Result<()> {
     let mut image = fs::read(bench.uki())?;
     let server = only(&image, format!("server: \"{}\"\n", bench.lab.url()).as_bytes())?;
@@ -50,7 +50,7 @@ fn forget_the_server(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Where these bytes are.
+/// Returns the position of these bytes, which must occur once.
 fn only(image: &[u8], bytes: &[u8]) -> Result<usize> {
     let places: Vec<usize> = (0..image.len()).filter(|at| image[*at..].starts_with(bytes)).collect();
     ensure!(places.len() == 1, "{:?} is at {places:?} in the boot image", String::from_utf8_lossy(bytes));

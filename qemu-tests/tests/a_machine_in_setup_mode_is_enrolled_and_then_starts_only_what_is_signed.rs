@@ -32,7 +32,7 @@ fn a_machine_in_setup_mode_is_enrolled_and_then_starts_only_what_is_signed() -> 
         let before = state(&enrolled).context("an inventory")?;
         assert_eq!((before.secure_boot, before.setup_mode, before.platform_key), (Some(false), Some(true), None));
 
-        // The same stick, and the machine may be given the same keys again.
+        // From the same stick, a run enrols the same keys again, which is allowed.
         bench.start_run(&[step("again", Action::EnrolSecureBoot(EnrolSecureBoot::default()))])?;
         running.wait_for_line("secureboot: Secure boot enabled", LIMIT)?;
         let again = bench.wait_for(&running, "on", |node| is_over(node) && state(node) != state(&enrolled))?;
@@ -54,7 +54,7 @@ fn is_over(node: &NodeStatus) -> bool {
     node.run.as_ref().is_some_and(|run| matches!(run.state, RunState::Succeeded | RunState::Failed))
 }
 
-/// The machine with a USB stick.
+/// Configures the machine with a USB stick.
 fn from_stick(bench: &Bench, stick: &Path) -> MachineConfig {
     let drive = format!("if=none,id=stick,format=raw,readonly=on,file={}", stick.display());
     let extra = ["-device", "qemu-xhci", "-device", "usb-storage,drive=stick,bootindex=0", "-drive", &drive];

@@ -1,5 +1,5 @@
-//! A machine in a network from which nothing is reached but a proxy: it cannot even look up the server's name. The
-//! proxy is squid, and its address is in the boot image, as is a name for the machine.
+//! A machine in a network from which only a proxy is reachable: it cannot even look up the server's name. The proxy is
+//! squid. The boot image has its address, and a host name for the machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,7 +28,7 @@ fn make_boot_files(lab: &Lab, proxy: u16) -> Result<ImagePaths> {
     Ok(ImagePaths::below(&boot, Arch::X86_64.name()))
 }
 
-/// Starts squid for the port of the server alone.
+/// Starts squid, which connects to the port of the server and to no other.
 fn start_squid(programs: &mut Programs, port: u16, server: &str) -> Result<()> {
     packages::ensure(&["squid"])?;
     fs::write(programs.path("hosts"), format!("127.0.0.1 {HOST}\n"))?;
@@ -50,7 +50,7 @@ http_access deny all
 "
     );
     fs::write(programs.path("squid.conf"), configuration)?;
-    // It gives root's rights away before it opens them.
+    // squid drops root's rights before it opens its logs.
     for log in ["cache.log", "access.log"] {
         fs::write(programs.path(log), "")?;
         fs::set_permissions(programs.path(log), Permissions::from_mode(0o666))?;

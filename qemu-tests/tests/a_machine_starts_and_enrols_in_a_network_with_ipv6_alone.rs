@@ -1,4 +1,4 @@
-//! A network with IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by
+//! A network has IPv6 alone. DHCP tells the firmware which URL to boot from, and the firmware loads the boot image by
 //! HTTPS and starts it. slipway gets its address from the same router, and enrols.
 
 use std::path::{Path, PathBuf};
@@ -21,21 +21,21 @@ use xtask::lab::server::{FOR_EMULATION, parse_status};
 const SLIPWAY: &str = "fd77::1";
 const URL: &str = "https://[fd77::1]:8443";
 
-/// A network, and what runs on it. It ends with the thread that made it.
+/// A network, and the programs on it. It ends with the thread that made it.
 struct Site {
     programs: Programs,
     program: PathBuf,
-    /// What boot files are made of.
+    /// Folder of the parts from which boot files are made.
     parts: PathBuf,
 }
 
 impl Site {
-    /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. None if
-    /// that is not allowed here.
+    /// Moves this thread, and what it starts from now on, to a network of its own, with a tap for a machine. `None` if
+    /// this process may not make networks.
     fn new() -> Result<Option<Self>> {
         packages::ensure(&["dnsmasq-base", "iproute2"])?;
         let program = build_server(Profile::Dev)?;
-        // What has to be fetched, while there is a network to fetch from.
+        // Downloads come first, because the new network does not lead to the internet.
         debian::unpacked(&debian::NEWER_FIRMWARE)?;
         let parts = image::build_parts(&image::config(kernel::CLOUD, Arch::X86_64)?)?;
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
@@ -67,14 +67,14 @@ impl Site {
         stdout(media.args(["--argument", FOR_EMULATION, "--parts"]).arg(&self.parts).arg("--out").arg(boot)).map(drop)
     }
 
-    /// A server of DHCPv6 and router advertisements.
+    /// Starts a server of DHCPv6 and router advertisements.
     fn advertise(&mut self) -> Result<()> {
         let mut dnsmasq = command("dnsmasq", ["--no-daemon", "--conf-file=/dev/null", "--user=root", "--port=0"]);
         dnsmasq.args(["--interface=tap0", "--dhcp-range=fd77::100,fd77::200,64,1h", "--enable-ra"]);
         dnsmasq.arg(format!("--dhcp-leasefile={}", self.programs.path("leases").display()));
         dnsmasq.arg(format!("--dhcp-option=option6:59,{URL}/boot/x86_64/slipway.efi"));
-        // The firmware looks for the class behind a number of four bytes and a length of two (RFC 8415, section 21.16).
-        // dnsmasq writes a length alone, so four bytes take the place of the rest.
+        // The firmware expects the class after an enterprise number of four bytes and a length of two (RFC 8415,
+        // section 21.16). dnsmasq writes only a length, so these four bytes stand in for the rest.
         dnsmasq.arg("--dhcp-option-force=option6:16,0000HTTPClient");
         self.programs.start(dnsmasq, "dnsmasq.log")
     }
@@ -97,7 +97,7 @@ impl Site {
     fn machine(&self) -> Result<Machine> {
         let netdev = "tap,id=net0,ifname=tap0,script=no,downscript=no";
         let card = "virtio-net-pci,netdev=net0,romfile=";
-        // It would wait a minute for an answer over IPv4.
+        // The firmware would wait a minute for an answer over IPv4.
         let no_ipv4 = "name=opt/org.tianocore/IPv4Support,string=no";
         let mut extra = ["-netdev", netdev, "-device", card, "-fw_cfg", no_ipv4].map(str::to_owned).to_vec();
         extra.extend(firmware_trusts(self.programs.folder(), &stdout(&mut self.slipway(&["ca"]))?)?);

@@ -1,6 +1,6 @@
-//! A machine whose node must be attested starts from a stick that the server's operator made, and is let in. With the
-//! same image, of which a word of the kernel's command line was changed, it is held, and `status` says that it is the
-//! command line.
+//! A machine whose node must be attested starts from a stick that the server's operator made, and is let in. Then one
+//! word of the kernel's command line in that image is changed: the machine is held, and `status` names the command line
+//! as the reason.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use slipway_protocol::{ClaimReason, Proof};
 use xtask::build::kernel;
 use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig};
 
-/// A word of the command line of each build, and one of the same length.
+/// A word on the command line of each build, and another word of the same length.
 const WORD: &[u8] = b"rootfstype=ramfs";
 const OTHER: &[u8] = b"rootfstype=tmpfs";
 
@@ -28,7 +28,7 @@ fn a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site() 
 
         let tpm = Tpm::start(&state)?;
         let machine = start(&from(&bench, &tpm, &built), "built")?;
-        // Nobody knows its TPM yet, so an operator lets it in by its claim code.
+        // The server does not know the TPM yet, so an operator lets the machine in by its claim code.
         let held = bench.wait_for(&machine, "held", |node| !node.claims.is_empty())?;
         assert_eq!(held.claims[0].reason, ClaimReason::ProofMissing);
         bench.lab.operator(&["node", "release", &held.claims[0].code])?;
@@ -53,7 +53,7 @@ fn a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site() 
     })
 }
 
-/// The machine, whose firmware starts a stick.
+/// Configures the machine, whose firmware starts a stick.
 fn from(bench: &Bench, tpm: &Tpm, stick: &Path) -> MachineConfig {
     MachineConfig {
         boot: Boot::Uefi { uri: None },

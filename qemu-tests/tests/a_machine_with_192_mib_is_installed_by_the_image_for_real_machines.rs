@@ -1,5 +1,5 @@
-//! A machine has less memory than the image that is written to its disk. It boots what real machines boot, with all
-//! drivers and firmware.
+//! A machine has less memory than the size of the image that is written to its disk. It boots the image for physical
+//! machines, with all drivers and firmware.
 
 use anyhow::{Result, bail};
 use qemu_tests::{Bench, noise, stream, timed};
@@ -21,7 +21,7 @@ fn a_machine_with_192_mib_is_installed_by_the_image_for_real_machines() -> Resul
         bench.start_run(&[stream("write", &url, digest)])?;
         let config = bench.machine();
         let Boot::Kernel { vmlinuz, initramfs, cmdline } = config.boot else { bail!("it is started by firmware") };
-        // As in the boot script and in the unified image.
+        // The same argument as in the boot script and in the unified image.
         let boot = Boot::Kernel { vmlinuz, initramfs, cmdline: format!("{cmdline} rootfstype=ramfs") };
         let machine = bench.power_on(&MachineConfig { boot, memory_mib: MEMORY_MIB, ..bench.machine() })?;
         let node =

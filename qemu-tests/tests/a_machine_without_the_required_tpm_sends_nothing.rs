@@ -1,4 +1,4 @@
-//! A medium that is made with `--require attested`, in a machine without a TPM and in one with it.
+//! A medium made with `--require attested`, first in a machine without a TPM, then in one with a TPM.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use xtask::build::kernel;
 use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 use xtask::lab::server::FOR_EMULATION;
 
-/// Bytes of a capture without a packet (tcpdump's format, pcap-savefile(5)).
+/// Size in bytes of a capture without a packet (pcap-savefile(5)).
 const EMPTY_CAPTURE: u64 = 24;
 
 #[test]
@@ -29,7 +29,7 @@ fn a_machine_without_the_required_tpm_sends_nothing() -> Result<()> {
         let ImagePaths { vmlinuz, initramfs, .. } = ImagePaths::below(&out, Arch::X86_64.name());
         let start = |extra: Vec<String>, name: &str| -> Result<(Machine, PathBuf)> {
             let capture = bench.folder().join(format!("{name}.pcap"));
-            // What the machine sends, and not what QEMU's own network does.
+            // Captures what the machine sends, but not what QEMU's user network sends.
             let dump = format!("filter-dump,id=dump,netdev=net0,queue=rx,file={}", capture.display());
             let boot = Boot::Kernel {
                 vmlinuz: vmlinuz.clone(),
@@ -46,7 +46,7 @@ fn a_machine_without_the_required_tpm_sends_nothing() -> Result<()> {
             said.contains("(require: attested), but this machine has none; nothing is sent to the server"),
             "{said}"
         );
-        // It tries again, in case that a driver was late.
+        // The machine looks for the TPM again, in case its driver was late.
         machine.wait_for_console("the boot medium requires a TPM", LIMIT)?;
         assert_eq!(std::fs::metadata(&capture)?.len(), EMPTY_CAPTURE, "{}", machine.console()?);
         drop(machine);

@@ -7,7 +7,7 @@ use qemu_tests::{Bench, LIMIT, timed};
 use slipway_protocol::NodeStatus;
 use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 
-/// Bytes of a capture without a packet (tcpdump's format, pcap-savefile(5)).
+/// Size in bytes of a capture without a packet (pcap-savefile(5)).
 const EMPTY_CAPTURE: u64 = 24;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
         let release = "6.1.0-0-other";
         let other = changed(&bench, &initramfs, "other", &|medium| {
             let at = find(medium, b"\"release\":\"")? + 11;
-            // As long as what it replaces, so that the archive stays whole.
+            // The new release is as long as the old one, so that the archive stays valid.
             let end = at + find(&medium[at..], b"\"")?;
             let mut release = release.as_bytes().to_vec();
             release.resize(end - at, b'x');
@@ -35,14 +35,14 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
         })?;
         let start = |initramfs: PathBuf, name: &str| -> Result<(Machine, PathBuf)> {
             let capture = bench.folder().join(format!("{name}.pcap"));
-            // What the machine sends, and not what QEMU's own network does.
+            // Captures what the machine sends, but not what QEMU's user network sends.
             let dump = format!("filter-dump,id=dump,netdev=net0,queue=rx,file={}", capture.display());
             let config = MachineConfig {
                 boot: Boot::Kernel { vmlinuz: vmlinuz.clone(), initramfs, cmdline: cmdline.clone() },
                 extra: vec!["-object".to_owned(), dump],
                 ..bench.machine()
             };
-            // Each with a console of its own.
+            // Each machine has its own console.
             Ok((Machine::start(&config, &bench.folder().join(format!("machine-{name}")))?, capture))
         };
         let cases = [
@@ -55,7 +55,7 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
             assert!(said.contains(wrong) && said.contains("copy all files of one build"), "{said}");
             machine.wait_for_console("does not use its network", LIMIT)?;
             if name == "other" {
-                // A minute later it says so again, so it waits. A machine that goes on is enrolled by then.
+                // A minute later the machine repeats it, so it waits. A machine that continues is enrolled by then.
                 machine.wait_for_console("does not match its manifest", LIMIT)?;
             }
             assert_eq!(std::fs::metadata(&capture)?.len(), EMPTY_CAPTURE, "{}", machine.console()?);
@@ -70,7 +70,7 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
     })
 }
 
-/// A copy of an initramfs whose last archive, which has the configuration, is changed.
+/// Copies an initramfs, and changes the copy's last cpio archive, which has the configuration.
 fn changed(
     bench: &Bench,
     initramfs: &Path,

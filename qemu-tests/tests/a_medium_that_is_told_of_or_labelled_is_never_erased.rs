@@ -48,7 +48,7 @@ fn a_medium_that_is_told_of_or_labelled_is_never_erased() -> Result<()> {
     })
 }
 
-/// A stick without a partition table.
+/// Makes a stick without a partition table. Its FAT file system has this label and volume serial number.
 fn medium(bench: &Bench, name: &str, label: &str, serial: &str) -> Result<PathBuf> {
     let path = bench.folder().join(name);
     create_disk(&path, SIZE)?;

@@ -1,6 +1,6 @@
-//! A machine has a second network card whose driver is rare, and does not work without a firmware file. The server has
-//! lost that part of the pack. The machine says so on the console with device, driver, file and reason, its inventory
-//! has the same, and it does its work.
+//! A machine has a second network card whose driver is rare and needs a firmware file. On the server, that part of the
+//! pack is damaged. The machine names device, driver, file and reason on the console and in its inventory, and does its
+//! work.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use slipway_protocol::{DeviceKind, NodeState};
 use xtask::lab::qemu::MachineConfig;
 
 const IMAGE: usize = 8 << 20;
-/// The card of QEMU is an Intel 82551, revision F.
+/// Firmware of the card that QEMU emulates, an Intel 82551, revision F.
 const FIRMWARE: &str = "e100/d102e_ucode.bin";
 
 #[test]

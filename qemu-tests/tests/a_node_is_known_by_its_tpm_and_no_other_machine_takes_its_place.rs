@@ -1,6 +1,6 @@
 //! A machine with a TPM is let in once. After a power cycle it gets in by itself. Machines with the same UUID, serial
-//! number and MAC address do not: with another TPM or none, with what the TPM signed before, and with a log of the boot
-//! that leaves something out.
+//! number and MAC address do not: neither with another TPM or none, nor with what the TPM signed before, nor with an
+//! event log that lacks an event of the boot.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place() -> Result<(
         let state = bench.folder().join("tpm");
         let start = |config: &MachineConfig, name: &str| Machine::start(config, &bench.folder().join(name));
 
-        // The firmware measures what it starts, and has a log of it, which the machine sends.
+        // The firmware measures what it starts, and keeps an event log, which the machine sends.
         let tpm = Tpm::start(&state)?;
         let machine = start(&through_firmware(&bench, &tpm), "first")?;
         let node = bench.wait_for(&machine, "enrolled", |node| node.key.is_some())?;
@@ -64,7 +64,7 @@ fn a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place() -> Result<(
     })
 }
 
-/// Sends what the machine proved last, with a key of the sender. Returns the status of the answer.
+/// Sends the machine's last proof again, with a key of the sender. Returns the status of the answer.
 fn replay(bench: &Bench) -> Result<String> {
     let path = |name: &str| bench.folder().join(name).display().to_string();
     let key =
@@ -85,8 +85,8 @@ fn replay(bench: &Bench) -> Result<String> {
     Ok(command::stdout(curl.args(["-H", "Content-Type: application/json", "--data", &data, &url]))?.trim().to_owned())
 }
 
-/// The machine, with a program that runs before the boot image and measures itself into register 9, as a boot loader
-/// does that hides an event. The command is TPM2_PCR_Extend with the empty password (TPM 2.0 Library, part 3, 22.2).
+/// Adds a program that runs before the boot image and measures itself into PCR 9, like a boot loader that hides an
+/// event. The command is TPM2_PCR_Extend with the empty password (TPM 2.0 Library, part 3, 22.2).
 fn with_hidden_program(mut config: MachineConfig, bench: &Bench) -> Result<MachineConfig> {
     const BEFORE: &str = "/before";
     let script = format!(
@@ -116,7 +116,7 @@ fn with_hidden_program(mut config: MachineConfig, bench: &Bench) -> Result<Machi
     Ok(config)
 }
 
-/// The machine, started by its firmware from the network.
+/// Configures the machine to be started by its firmware from the network.
 fn through_firmware(bench: &Bench, tpm: &Tpm) -> MachineConfig {
     MachineConfig {
         boot: Boot::Uefi { uri: Some(bench.lab.loader_url()) },

@@ -66,7 +66,7 @@ fn a_panic_of_an_action_is_reported_with_its_reason() -> Result<()> {
     })
 }
 
-/// Killed when dropped.
+/// An installer process that is killed on drop.
 struct Installer(Child);
 
 impl Drop for Installer {

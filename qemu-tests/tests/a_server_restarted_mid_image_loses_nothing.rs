@@ -1,4 +1,4 @@
-//! The server that serves the image and receives the reports is killed while a machine installs, and comes back.
+//! The server, which serves the image and receives the reports, is killed while a machine installs, and started again.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, noise, progress, stream, timed};

@@ -1,5 +1,5 @@
-//! A machine on a port of a switch that carries a VLAN and nothing else, in a network without DHCP. Its medium says
-//! that its address is on the VLAN.
+//! The port of the switch carries only a tagged VLAN, and the network has no DHCP. The medium's settings give the
+//! machine an address on that VLAN.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ interfaces:
   addresses: [10.0.2.77/24]
   gateways: [10.0.2.2]
 ";
-/// The tag of VLAN 120 without priority (IEEE 802.1Q, clause 9.6). It comes after the two addresses of a frame.
+/// The tag of VLAN 120 without priority (IEEE 802.1Q, clause 9.6). It follows the two addresses of a frame, 12 bytes.
 const TAG: [u8; 4] = [0x81, 0x00, 0, 120];
 const ADDRESSES: usize = 12;
 
@@ -43,18 +43,18 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// QEMU's network that sends each frame as a datagram between two files of a folder.
+/// Returns QEMU's option for a network that sends each frame as a datagram between two sockets in a folder.
 fn datagrams(folder: &Path, own: &str, other: &str) -> String {
     let path = |name: &str| folder.join(name).display().to_string();
     format!("dgram,id=net0,local.type=unix,local.path={},remote.type=unix,remote.path={}", path(own), path(other))
 }
 
-/// Passes frames on from one file to another, as `change` makes them.
+/// Passes frames from one socket to another, changed by `change`. Drops those for which it returns `None`.
 fn pass_on(from: UnixDatagram, to: PathBuf, change: fn(&[u8]) -> Option<Vec<u8>>) {
     let mut frame = vec![0; 1 << 16];
     while let Ok(length) = from.recv(&mut frame) {
         if let Some(changed) = frame.get(..length).and_then(change) {
-            // Nobody listens until the machine is on.
+            // Fails until the machine is on and listens.
             let _ = from.send_to(&changed, &to);
         }
     }
@@ -75,7 +75,7 @@ fn a_static_address_on_a_vlan_of_the_medium_enrols_a_machine() -> Result<()> {
     timed("a static address on a VLAN of the medium enrols a machine", || {
         let bench = Bench::with_boot_files(make_boot_files)?;
         bench.register()?;
-        // A folder whose name is short enough for sockets.
+        // This folder's name is short enough for paths of sockets.
         let mut programs = Programs::new()?;
         let folder = programs.folder().to_owned();
         for (own, to, change) in
@@ -84,7 +84,7 @@ fn a_static_address_on_a_vlan_of_the_medium_enrols_a_machine() -> Result<()> {
             let (from, to) = (UnixDatagram::bind(folder.join(own))?, folder.join(to));
             std::thread::spawn(move || pass_on(from, to, change));
         }
-        // QEMU's user network, without a machine on it.
+        // QEMU's user network in a process of its own, without a machine.
         let mut site = command("qemu-system-x86_64", ["-machine", "none", "-nodefaults", "-display", "none"]);
         site.args(["-netdev", "user,id=user", "-netdev", &datagrams(&folder, "site", "of-site")]);
         site.args(["-netdev", "hubport,id=a,hubid=1,netdev=user", "-netdev", "hubport,id=b,hubid=1,netdev=net0"]);

@@ -1,6 +1,6 @@
-//! A Debian that is a deployment of OSTree reports how it boots. At first Ignition puts the reporter into it, which
-//! fetches the program from the server, runs it and names a failed unit. Later it is in the files of the deployment. It
-//! reports from the emergency shell what is missing, and once that is there, that the system runs.
+//! A Debian that is an OSTree deployment reports how it boots. First, Ignition installs the reporter, which fetches the
+//! program from the server, runs it and names a failed unit. Later, the reporter is in the files of the deployment. It
+//! reports from the emergency shell which file system is missing, and once that is there, that the system runs.
 
 use std::fs::File;
 
@@ -16,9 +16,9 @@ use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk};
 use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 4 << 30;
-/// Fails in each boot.
+/// Program of a unit that fails in each boot.
 const BROKEN: &str = "/bin/false";
-/// Once nothing of the reporter is left, has later boots wait for a file system, and says so on the console.
+/// Waits until nothing of the reporter is left, makes later boots wait for a file system, and says so on the console.
 const LATER: &str = "/bin/sh -ec 'while [ -e /var/lib/slipway ]; do sleep 1; done; \
                      echo LABEL=data /var/data ext4 x-systemd.device-timeout=40 >/etc/fstab; sync; \
                      echo told: of the reporter $(ls /etc/systemd/system | grep -c slipway) files are left \
@@ -45,7 +45,7 @@ fn a_system_of_ostree_and_ignition_reports_how_it_boots() -> Result<()> {
         assert!(log.contains("/ostree/deploy/debian/") && log.contains("broken.service"), "{log}");
         drop(machine);
 
-        // Ignition does not run again.
+        // Ignition does not run again in a system that has booted.
         install(&bench, &system, &[reporter()])?;
         let machine = start(&bench, &[&system])?;
         let is_shell = |known: &&BootReport| known.system_state.as_deref() == Some(MAINTENANCE);
@@ -71,7 +71,7 @@ fn a_system_of_ostree_and_ignition_reports_how_it_boots() -> Result<()> {
     })
 }
 
-/// An Ignition config that enables two units.
+/// Makes a seed: an Ignition config that enables two units.
 fn seed() -> Action {
     let unit = |name: &str, start: &str| {
         let contents = format!("[Service]\nExecStart={start}\n[Install]\nWantedBy=multi-user.target\n");
@@ -90,7 +90,7 @@ fn reporter() -> Step {
     step("report", Action::BootReporter(BootReporter { optional: false, ..BootReporter::default() }))
 }
 
-/// Has slipway do these steps on the machine.
+/// Boots slipway on the machine and runs these steps.
 fn install(bench: &Bench, disk: &Disk, steps: &[Step]) -> Result<()> {
     bench.start_run(steps)?;
     let machine = bench.power_on(&MachineConfig { disks: vec![disk.clone()], ..bench.machine() })?;
@@ -100,14 +100,14 @@ fn install(bench: &Bench, disk: &Disk, steps: &[Step]) -> Result<()> {
     Ok(())
 }
 
-/// Starts what is installed.
+/// Starts the installed system.
 fn start(bench: &Bench, disks: &[&Disk]) -> Result<Machine> {
     let disks = disks.iter().map(|disk| (*disk).clone()).collect();
     let boot = Boot::Uefi { uri: None };
     bench.power_on(&MachineConfig { boot, disks, memory_mib: 1024, ..bench.machine() })
 }
 
-/// The newest report of the system.
+/// Returns the newest boot report of the system.
 fn report(node: &NodeStatus) -> Option<&BootReport> {
     Some(&node.run.as_ref()?.boot.as_ref()?.report)
 }

@@ -1,5 +1,5 @@
 //! A system with a root partition marked read-only stays as in its image. Its seed goes into a new partition in free
-//! space, which the kernel reads and writes.
+//! space. The kernel can read and write that partition.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use slipway_protocol::{Action, NodeState, NumberOrName, SeedCloudInit, WriteFile
 
 const MIB: u64 = 1 << 20;
 const IMAGE_MIB: u64 = 48;
-/// The root file system in the image, in MiB.
+/// Start and end of the root file system in the image, in MiB.
 const ROOT: std::ops::Range<u64> = 1..40;
 /// Start of the seed partition on a disk of 256 MiB, in MiB: at the end of the free space.
 const SEED: u64 = 251;
@@ -57,7 +57,7 @@ fn a_system_that_must_not_be_written_to_gets_its_seed_in_a_partition() -> Result
     })
 }
 
-/// An image with a root partition marked read-only (Discoverable Partitions Specification, partition flags).
+/// Makes an image with a root partition marked read-only (Discoverable Partitions Specification, partition flags).
 fn make_image(folder: &Path) -> Result<Vec<u8>> {
     let (tree, image) = (folder.join("tree"), folder.join("made"));
     fs::create_dir_all(tree.join("etc"))?;
@@ -75,13 +75,13 @@ fn make_image(folder: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(&image)?)
 }
 
-/// A file of the seed, read by mtools.
+/// Reads a file of the seed with mtools.
 fn in_seed(disk: &Path, name: &str) -> Result<String> {
     let image = format!("{}@@{}", disk.display(), SEED * MIB);
     tell(Command::new("mtype").args(["-i", &image, &format!("::{name}")]))
 }
 
-/// Runs a program that must succeed, and returns what it printed.
+/// Runs a program that must succeed. Returns its output.
 fn tell(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

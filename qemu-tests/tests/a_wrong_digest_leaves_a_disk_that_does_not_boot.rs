@@ -1,4 +1,4 @@
-//! A bootable image arrives, but it is not the one the workflow names.
+//! A bootable image arrives, but its digest differs from the one in the workflow.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn a_wrong_digest_leaves_a_disk_that_does_not_boot() -> Result<()> {
 
         let (url, _) = bench.add_image(&std::fs::read(&image)?)?;
         bench.register()?;
-        // Of SHA-256, the server knows the right one, and would refuse the run.
+        // A SHA-512, because the server knows the right SHA-256 and would refuse the run.
         let wrong = format!("sha512:{}", "0".repeat(128)).parse()?;
         bench.start_run(&[stream("write", &url, wrong), step("leave", Action::Reboot(Reboot {}))])?;
         let mut machine = bench.power_on(&bench.machine())?;

@@ -1,4 +1,4 @@
-//! A machine with arm64 is started by its firmware, gets a Debian, starts it by its firmware from the disk, and the
+//! An arm64 machine is started by its firmware and gets a Debian. Its firmware starts that from the disk, and the
 //! installed system reports that it runs.
 
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ const DISK_SIZE: u64 = 2 << 30;
 #[test]
 fn an_arm64_debian_is_installed_until_it_runs() -> Result<()> {
     timed("an arm64 Debian is installed until it runs", || {
-        // Another test writes a disk of such a machine, and needs no Debian.
+        // Without this Debian, another test still writes the disk of an arm64 machine.
         if let Err(error) = translation::ensure() {
             eprintln!("not checked: no arm64 Debian can be made here: {error:#}");
             return Ok(());

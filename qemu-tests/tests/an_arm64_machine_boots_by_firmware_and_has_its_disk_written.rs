@@ -1,5 +1,5 @@
-//! A machine with another processor architecture: its firmware fetches the unified image by HTTP, a disk is written,
-//! another gets file systems from the programs in the boot image, and the firmware starts what was written.
+//! The firmware of an arm64 machine fetches the unified image by HTTP. slipway writes one disk, and makes file systems
+//! on another with the programs in the boot image. The firmware starts the written disk.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use xtask::lab::qemu::{Boot, Disk, MachineConfig, create_disk, firmware};
 const MIB: u64 = 1 << 20;
 /// Serial number of the disk that gets file systems.
 const DATA_SERIAL: &str = "data-1";
-/// Its file systems, which are labels too, with their first MiB and number of MiB. mkfs.xfs takes no less than 300 MiB.
+/// File systems on that disk, with start and size of their partitions in MiB. mkfs.xfs takes no less than 300 MiB.
 const PARTITIONS: [(FileSystemKind, u64, u64); 2] = [(FileSystemKind::Ext4, 1, 40), (FileSystemKind::Xfs, 41, 310)];
 /// What the program on the written disk prints.
 const GREETING: &str = "iPXE initialising devices";
@@ -58,7 +58,7 @@ fn an_arm64_machine_boots_by_firmware_and_has_its_disk_written() -> Result<()> {
         let run = node.run.context("a run")?;
         assert_eq!(run.state, RunState::Succeeded);
         assert!(run.steps.iter().all(|step| step.state == StepState::Succeeded), "{run:#?}");
-        // The tables at both ends are made to fit the disk.
+        // The partition tables at both ends were fitted to the disk, so only what is between them is compared.
         let partition = MIB as usize..image.len() - MIB as usize;
         let written = std::fs::read(bench.disk())?;
         assert!(written[partition.clone()] == image[partition], "the image is not on the disk");
@@ -69,7 +69,7 @@ fn an_arm64_machine_boots_by_firmware_and_has_its_disk_written() -> Result<()> {
     })
 }
 
-/// Steps that partition the other disk and make its file systems.
+/// Makes the steps that partition the other disk and make its file systems.
 fn file_systems() -> Result<Vec<Step>> {
     let partition = |(kind, _, mib): (FileSystemKind, u64, u64)| NewPartition {
         r#type: "linux".to_owned(),
@@ -92,7 +92,7 @@ fn by_serial(serial: &str) -> Result<DiskHints> {
     Ok(DiskHints { serial: Some(serial.parse()?), ..DiskHints::default() })
 }
 
-/// What blkid finds on a disk at an offset in bytes.
+/// Returns the type of file system that blkid finds on a disk at an offset in bytes.
 fn file_system(disk: &Path, offset: u64) -> Result<String> {
     let query = ["-p", "-o", "value", "-s", "TYPE", "--offset", &offset.to_string()];
     let output = Command::new("blkid").args(query).arg(disk).output()?;

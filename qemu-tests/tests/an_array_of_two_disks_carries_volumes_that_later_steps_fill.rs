@@ -1,5 +1,5 @@
-//! Two disks, each with an EFI system partition and one half of an array, and LVM on the array. It is made twice,
-//! filled by later steps, and checked with other programs.
+//! Two disks, each with an EFI system partition and one half of an array, and LVM on the array. Everything is made
+//! twice, filled by later steps, and checked with other programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use slipway_protocol::{
 use xtask::lab::qemu::create_disk;
 
 const SIZE: u64 = 192 << 20;
-/// The array follows an EFI system partition of 40 MiB and ends before the last MiB.
+/// Start and size in MiB of a disk's part of the array, which follows an EFI system partition of 40 MiB.
 const MEMBER_MIB: u64 = 41;
 const MEMBER_MIBS: u64 = 150;
 
@@ -90,7 +90,7 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
             }
             assert!(said.contains(&format!("Device Role : Active device {index}")), "{said}");
             assert!(said.contains("Data Offset : 2048 sectors"), "{said}");
-            // Both halves have the written data, even if the rest is not synchronised yet.
+            // Both halves have the written data, even if the array is not completely synchronised yet.
             let volumes = cut(&bench, half, "volumes", MEMBER_MIB + 1, MEMBER_MIBS - 1)?;
             let description = succeed(Command::new("pvck").args(["--dump", "metadata"]).arg(&volumes))?;
             assert!(description.contains("vg0 {") && description.contains("my-root {"), "{description}");
@@ -112,7 +112,7 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
     })
 }
 
-/// Copies a part of a disk into its own file.
+/// Copies a part of a disk, which starts at `mib` and has `mibs`, into its own file.
 fn cut(bench: &Bench, disk: &Path, name: &str, mib: u64, mibs: u64) -> Result<PathBuf> {
     let to = bench.folder().join(name);
     let mut dd = Command::new("dd");
@@ -121,7 +121,7 @@ fn cut(bench: &Bench, disk: &Path, name: &str, mib: u64, mibs: u64) -> Result<Pa
     Ok(to)
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program that must succeed. Returns its output.
 fn succeed(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

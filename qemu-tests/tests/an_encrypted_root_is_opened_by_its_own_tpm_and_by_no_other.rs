@@ -1,5 +1,5 @@
-//! Debian is installed through firmware with an encrypted root. The machine's TPM opens it. With another TPM it stays
-//! closed.
+//! Debian is installed with an encrypted root, through firmware. The machine's TPM opens the root. With another TPM the
+//! root stays closed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use xtask::lab::server::{FOR_EMULATION, Lab};
 use xtask::lab::target_image::System;
 
 const DISK_SIZE: u64 = 2 << 30;
-/// An emulated processor makes the initramfs and encrypts a gigabyte.
+/// Time limit of the installation: an emulated processor makes the initramfs and encrypts a gigabyte.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// What systemd asks on the console if no token opens a volume.
 const ASKED: &str = "Please enter";
@@ -52,7 +52,7 @@ fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
     })
 }
 
-/// Installs with the root encrypted.
+/// Makes the steps of an installation with an encrypted root.
 fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
     let stream = match stream("stream", url, digest).action {
         Action::StreamImage(image) => Action::StreamImage(StreamImage { grow: false, ..image }),
@@ -70,13 +70,13 @@ fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
         step("stream", stream),
         step("seed", Action::SeedCloudInit(seed)),
         step("arguments", Action::KernelArgs(arguments)),
-        // The registers of the firmware and of its Secure Boot settings, which are the same for both systems.
+        // PCRs of the firmware and of its Secure Boot settings. They are the same for slipway and the installed system.
         step("encrypt", Action::EncryptRoot(EncryptRoot { pcrs: vec![0, 7], ..EncryptRoot::default() })),
         step("reboot", Action::Reboot(Reboot {})),
     ]
 }
 
-/// A machine with firmware that boots from the network once. The firmware measures what it starts, both times.
+/// Configures a machine whose firmware boots from the network once. It measures what it starts in both boots.
 fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
     MachineConfig {
         boot: Boot::Uefi { uri: Some(bench.lab.loader_url()) },
@@ -88,7 +88,7 @@ fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
     }
 }
 
-/// Waits until the installed system reports that it runs. It does so from its root.
+/// Waits until the installed system reports, from its opened root, that it runs.
 fn install(lab: &Lab, machine: &mut Machine) -> Result<()> {
     let changes = lab.watch("m1")?;
     let deadline = Instant::now() + LIMIT;

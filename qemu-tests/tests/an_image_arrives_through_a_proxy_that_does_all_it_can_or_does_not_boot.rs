@@ -1,5 +1,5 @@
-//! A proxy between the machine and its image redirects in circles, flips a bit, and then does everything else that
-//! proxies do before it behaves.
+//! A proxy between the machine and its image redirects in circles, and flips a bit. For the third run it first does
+//! everything else that proxies do wrong, and then behaves.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -54,7 +54,7 @@ fn an_image_arrives_through_a_proxy_that_does_all_it_can_or_does_not_boot() -> R
     })
 }
 
-/// The run that follows `before`, once it has ended.
+/// Waits until a run other than `before` has ended, and returns that run.
 fn ended(bench: &Bench, machine: &Machine, before: Option<&RunStatus>) -> Result<RunStatus> {
     let is_ended = |run: &RunStatus| {
         matches!(run.state, RunState::Failed | RunState::Succeeded) && before.is_none_or(|before| before.id != run.id)
@@ -66,9 +66,9 @@ fn ended(bench: &Bench, machine: &Machine, before: Option<&RunStatus>) -> Result
 /// What the proxy does with a request.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// Sends the rest of the image up to this byte, with this ETag, and hangs up.
+    /// Sends the rest of the image up to this byte, with this ETag, and closes the connection.
     Cut(usize, &'static str),
-    /// The same, but then stays silent instead of hanging up.
+    /// Sends the same as `Cut`, but then stays silent instead of closing the connection.
     Stall(usize, &'static str),
     /// Ignores the requested range and sends everything.
     Whole,
@@ -77,7 +77,7 @@ enum Fault {
 }
 
 const QUARTER: usize = IMAGE_SIZE / 4;
-/// Start of each request for the image in order, and what the proxy does with it.
+/// For each request for the image, in order: the first byte asked for, and what the proxy does with the request.
 const FAULTS: [(usize, Fault); 9] = [
     (0, Fault::Status("503 Busy\r\nRetry-After: 1")),
     (0, Fault::Cut(QUARTER, "\"a\"")),
@@ -115,7 +115,7 @@ impl Proxy {
         format!("http://10.0.2.2:{}/{name}", self.port)
     }
 
-    /// Start of each request for the image.
+    /// Returns the first byte asked for of each request for the image.
     fn asked(&self) -> Vec<usize> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,7 +150,7 @@ fn answer(mut stream: TcpStream, image: &[u8], asked: &Mutex<Vec<usize>>) -> Res
     Ok(None)
 }
 
-/// The path of a request, and the start of the range it asks for.
+/// Reads a request. Returns its path, and the first byte of the range that it asks for.
 fn request(stream: &TcpStream) -> Result<(String, usize)> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().context("a request")??;

@@ -1,4 +1,4 @@
-//! A system is installed as an image, and then gets a file, an archive, and a command that runs in it.
+//! A system is installed as an image. Then it gets a file and an archive, and a command runs in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,7 +87,7 @@ fn debugfs(disk: &Path, request: &str) -> Result<String> {
     Ok(String::from_utf8(succeed(Command::new("debugfs").args(["-R", request]).arg(disk))?)?)
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program that must succeed. Returns its output.
 fn succeed(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

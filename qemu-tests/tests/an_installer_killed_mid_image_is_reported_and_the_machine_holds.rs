@@ -44,7 +44,7 @@ fn an_installer_killed_mid_image_is_reported_and_the_machine_holds() -> Result<(
     })
 }
 
-/// The URL of an image that always stops half-way, so its client never finishes.
+/// Serves an image that always stops half-way, so that its client never finishes. Returns the URL.
 fn half_an_image(image: &[u8]) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}/image", listener.local_addr()?.port());

@@ -1,5 +1,5 @@
-//! The first interface gets an address and a gateway by DHCP, as on a service processor's own network, but leads
-//! nowhere.
+//! The first interface gets an address and a gateway by DHCP, but leads nowhere, like the internal network of a service
+//! processor.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, timed};

@@ -52,7 +52,7 @@ fn an_nvme_disk_erases_itself_and_one_that_ignores_discards_is_not_believed() ->
     })
 }
 
-/// How the only disk of a step was erased, and the step's warnings.
+/// Returns how the only disk of a step was erased, and the step's warnings.
 fn result(node: &NodeStatus, step: usize) -> Result<(String, Vec<String>)> {
     let steps = &node.run.as_ref().context("a run")?.steps;
     let outcome = steps.get(step).and_then(|step| step.outcome.clone()).context("an outcome")?;

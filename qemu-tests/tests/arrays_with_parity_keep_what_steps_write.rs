@@ -14,7 +14,8 @@ const DISKS: usize = 4;
 const SIZE: usize = 80 << 20;
 /// Size of an array's chunk on one disk, in bytes.
 const CHUNK: usize = 512 << 10;
-/// Start and end of the data of each array on each disk. The MiB before the start holds the superblock.
+/// Name of each array, and start and end of its data on each disk in bytes. The MiB before the start holds the
+/// superblock.
 const ARRAYS: [(&str, usize, usize); 2] = [("five", 2 * MIB, 32 * MIB), ("six", 33 * MIB, 79 * MIB)];
 
 #[test]
@@ -53,7 +54,7 @@ fn arrays_with_parity_keep_what_steps_write() -> Result<()> {
         let mut config = bench.machine();
         let disks: Vec<_> = (0..DISKS).map(|index| bench.folder().join(format!("s-{index}"))).collect();
         for (index, file) in disks.iter().enumerate() {
-            // The parity is wrong until the kernel has made it, because the XOR of these values is not zero.
+            // The XOR of these values is not zero, so the parity is wrong until the kernel has computed it.
             fs::write(file, vec![1 << index; SIZE])?;
             let drive = format!("if=none,id=s-{index},format=raw,file={}", file.display());
             let device = format!("virtio-blk-pci,drive=s-{index},serial=s-{index}");
@@ -81,7 +82,7 @@ fn arrays_with_parity_keep_what_steps_write() -> Result<()> {
     })
 }
 
-/// The content of an array in the left-symmetric layout, restored from all members but one: the first parity of each
+/// Restores the content of an array in the left-symmetric layout from all members but `lost`: the first parity of each
 /// row is the XOR of its data. Rows that were never written may have no parity yet, which does not affect files.
 fn without(members: &[&[u8]], lost: usize, parities: usize) -> Vec<u8> {
     let mut volume = Vec::new();

@@ -21,7 +21,7 @@ fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
         let expect = ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "efi-boot-order", "reboot"];
         assert_eq!(actions, expect);
         assert!(run.steps.iter().all(|step| step.state == StepState::Succeeded && step.attempt == 1), "{run:#?}");
-        // The image is smaller than the disk. Its root grows in the machine before any other change.
+        // The image is smaller than the disk. slipway grows its root file system before any other change.
         let written = &run.steps[1].outcome.as_ref().context("an outcome of stream-image")?.summary;
         assert!(written.contains("with its ext4"), "{written}");
         assert_eq!(run.phone_home.get("hostname").map(String::as_str), Some("demo"));
@@ -29,7 +29,7 @@ fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
 
         let console = machine.console()?;
         let installed = console.rsplit("Linux version").next().context("a second kernel")?;
-        // The firmware tries the network first. It is told to start from the disk the next time.
+        // The firmware tries the network first, until slipway tells it to start from the disk the next time.
         assert_eq!(console.matches("iPXE initialising devices").count(), 1, "the network was started from twice");
         assert!(installed.contains(KERNEL_ARGUMENT), "{installed}");
         Ok(())

@@ -1,5 +1,5 @@
-//! Newer firmware loads the boot image from the server itself, by TLS with the CA that it was given. With another CA it
-//! breaks off before it asks for anything.
+//! Newer firmware loads the boot image from slipway-server itself, by TLS with the CA that the firmware was given. With
+//! another CA it closes the connection before it asks for anything.
 
 use anyhow::Result;
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};

@@ -1,4 +1,4 @@
-//! The firmware fetches the image of a disc by HTTP, takes its memory for a disc (NFIT), and starts slipway from that.
+//! The firmware fetches the image of a disc by HTTP, makes it a RAM disk (NFIT), and starts slipway from that disc.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, timed};
@@ -22,7 +22,7 @@ fn firmware_starts_the_disc_image_as_a_ram_disk() -> Result<()> {
         let machine = bench.power_on(&MachineConfig { boot, disks: Vec::new(), ..bench.machine() })?;
         bench.wait_for(&machine, "enrolled", |node| node.inventory.is_some())?;
         let console = machine.console()?;
-        // The firmware can start nothing of a disc but what it reads from it as a disc.
+        // The firmware prints the URL of what it loads. It can start a disc image only as a disc.
         assert!(console.contains("/slipway.iso)"), "not from the disc:\n{console}");
         Ok(())
     })

@@ -1,6 +1,6 @@
-//! iPXE 2.0, as Debian has it, takes the server's script, kernel and initramfs by HTTPS through nginx. It trusts the
-//! root that the firmware has: the site's root for firmware. Where the firmware has none, it breaks off before it asks
-//! for anything.
+//! iPXE 2.0, as Debian has it, loads the server's script, kernel and initramfs by HTTPS through nginx. It trusts the
+//! root certificate that the firmware has: the site's root for firmware. If the firmware has none, iPXE closes the
+//! connection before it asks for anything.
 
 use anyhow::Result;
 use qemu_tests::nginx::{Nginx, serve_firmware};

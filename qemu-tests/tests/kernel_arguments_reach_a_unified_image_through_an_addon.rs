@@ -1,6 +1,6 @@
 //! The boot loader of a disk starts a unified kernel image. Its stub, of the first version that supports addons, finds
-//! the addon of kernel-args. The arguments reach the kernel after the built-in ones. The same holds for an image that
-//! the system's own update installs later.
+//! the addon that kernel-args wrote. The arguments in it follow the built-in ones. The same holds for an image that the
+//! system's own update installs later.
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +64,7 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
     })
 }
 
-/// The file system at the start of an image, in the form mtools takes.
+/// Names the file system at the start of an image as mtools does.
 fn partition(image: &Path) -> String {
     format!("{}@@1M", image.display())
 }

@@ -1,6 +1,6 @@
-//! Debian with shim, GRUB and two kernels, whose menu does not exist yet. Arguments are added and replaced, for which
-//! Debian's own tools make the menu. One argument is deleted from it. Then the tools make the menu again, as they do
-//! for a new kernel, and the firmware starts it.
+//! Debian with shim, GRUB and two kernels, whose GRUB menu does not exist yet. Arguments are added and replaced, for
+//! which Debian's own tools make the menu. One argument is deleted from the menu. Then the tools make the menu again,
+//! as they do for a new kernel, and the firmware starts the system.
 
 use anyhow::{Context, Result};
 use qemu_tests::installed::install;

@@ -1,5 +1,5 @@
 //! Firmware that knows RSA alone loads the boot image through nginx, with the configuration in `packaging/`. It trusts
-//! the site's root for firmware. With another one it breaks off before it asks for anything.
+//! the site's root for firmware. With another root it closes the connection before it asks for anything.
 
 use anyhow::Result;
 use qemu_tests::nginx::{Nginx, serve_firmware};

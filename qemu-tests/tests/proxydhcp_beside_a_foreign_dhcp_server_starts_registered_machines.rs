@@ -1,5 +1,5 @@
-//! Machines get their address from a DHCP server that knows nothing of slipway, and from slipway what to boot: UEFI
-//! firmware by TFTP, and the option ROM of a BIOS by HTTP. A second proxy refuses to start.
+//! Machines get their address from a DHCP server that knows nothing of slipway. slipway tells them what to boot: UEFI
+//! firmware by TFTP, and the option ROM of a BIOS by HTTP. A second proxyDHCP server refuses to start.
 
 use std::process::Command;
 use std::time::Instant;
@@ -22,13 +22,13 @@ fn proxydhcp_beside_a_foreign_dhcp_server_starts_registered_machines() -> Result
         let Some(mut site) = Site::new()? else { return Ok(()) };
         let boot = site.programs.path("boot");
         std::fs::create_dir_all(boot.join("x86_64"))?;
-        // A small program that says what it does.
+        // iPXE takes the place of slipway, because it is small and says what it does.
         std::fs::copy(IPXE, boot.join("x86_64/slipway.efi")).with_context(|| format!("copying {IPXE}"))?;
         let data = site.programs.path("data");
         site.programs.start(serve(Command::new(&program), &data, &boot, SLIPWAY, "br0"), "server.log")?;
         site.programs.wait_for("server.log", "\"https\":")?;
 
-        // Not registered: it gets an address and nothing else.
+        // A machine that is not registered gets an address and nothing else.
         let card = format!("virtio-net-pci,netdev=net0,mac={MAC},romfile=");
         let stranger = site.machine(Arch::X86_64, Boot::UefiPxe, &card)?;
         site.programs.wait_for("server.log", "unknown machine")?;

@@ -1,5 +1,5 @@
-//! The firmware of a machine with arm64 gets its address from a DHCP server that knows nothing of slipway, and from
-//! slipway the unified image by TFTP, without a boot loader in between. The machine enrols.
+//! The firmware of an arm64 machine gets its address from a DHCP server that knows nothing of slipway. From slipway it
+//! gets the unified image by TFTP, without a boot loader in between. The machine enrols.
 
 use std::process::Command;
 
@@ -40,7 +40,7 @@ fn proxydhcp_starts_an_arm64_machine_by_tftp_in_one_hop() -> Result<()> {
         machine.wait_for_console(&format!("Server IP address is {SLIPWAY}"), LIMIT)?;
         machine.wait_for_console("NBP filename is aarch64/slipway.efi", LIMIT)?;
         machine.wait_for_console("NBP file downloaded successfully", LIMIT)?;
-        // The kernel's first words: nothing was started in between.
+        // The kernel's first message: no boot loader was started in between.
         machine.wait_for_console("EFI stub: ", LIMIT)?;
         machine.wait_for_console("enrolled as node ", LIMIT)?;
         let status = stdout(&mut operator(&["status", "--json"]))?;

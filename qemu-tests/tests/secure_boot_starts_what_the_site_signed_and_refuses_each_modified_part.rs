@@ -1,5 +1,5 @@
-//! Firmware with the site's keys is offered boot images one after the other: each is refused for one reason, and the
-//! last, as it was made, starts.
+//! Firmware with the site's keys tries boot images one after the other. It refuses each for one reason, and starts the
+//! last, which is unchanged.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use slipway_parts::Arch;
 use xtask::lab::qemu::MachineConfig;
 use xtask::lab::qemu::firmware::{self, GLOBAL, Variable};
 
-/// Where the first disk is on the PCI bus. The others follow.
+/// Slot of the first disk on the PCI bus. The others follow.
 const FIRST_SLOT: usize = 0x10;
 
-/// What a loader, or somebody at the firmware's menu, would like the kernel to start.
+/// A kernel argument that a loader, or somebody at the firmware's menu, tries to add.
 const UNWANTED: &str = "init=/bin/sh";
 /// The firmware's entry for the last program, and the program's path.
 const ENTRY: &str = "Boot0077";
@@ -28,7 +28,7 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
             by_old_key = std::fs::read(lab.make_boot_files()?.uki)?;
             lab.operator(&["keys", "rotate"])?;
             lab.operator(&["keys", "rotate", "--finish"])?;
-            // Another program, because it trusts another authority.
+            // This program differs from the later one, because its configuration has the CA twice.
             let files = lab.make_boot_files_with_ca(lab.operator(&["ca"])?.repeat(2))?;
             lab.operator(&["keys", "revoke", files.uki.to_str().context("a path in UTF-8")?])?;
             retired = std::fs::read(files.uki)?;
@@ -49,8 +49,8 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
         for (index, (name, program)) in refused.iter().enumerate() {
             add_disk(&mut config, index, &stick(bench.folder(), name, program, &[])?);
         }
-        // The good one, where firmware looks for it only because its entry says so. This firmware tries the entry when
-        // it comes to the disk that has the entry's file.
+        // The unchanged program, where firmware looks only because its entry says so. This firmware tries the entry
+        // when it comes to the disk that has the entry's file.
         let last = stick(bench.folder(), "last", &refused[0].1, &signed)?;
         add_disk(&mut config, refused.len(), &last);
 
@@ -82,12 +82,12 @@ fn secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part() -> R
     })
 }
 
-/// An entry of the firmware for the last program, after those that are tried for its disks, with arguments that are not
-/// signed (UEFI specification 2.10, 3.1.3, "Load Options").
+/// Makes the firmware's entry for the last program, with arguments that are not signed, after the entries tried for the
+/// disks (UEFI specification 2.10, 3.1.3, "Load Options").
 fn entry() -> [Variable; 2] {
     let text = |text: &str| text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     let file = text(PROGRAM);
-    // A file of any disk (10.3.5.4), and the end of the path.
+    // The path of a file on any disk (10.3.5.4), and the end of the device path.
     let path = [&[4, 4][..], &(file.len() as u16 + 4).to_le_bytes(), &file, &[0x7f, 0xff, 4, 0]].concat();
     let content =
         [&1_u32.to_le_bytes()[..], &(path.len() as u16).to_le_bytes(), &text("signed"), &path, &text(UNWANTED)];
@@ -96,7 +96,7 @@ fn entry() -> [Variable; 2] {
     [variable(ENTRY, content.concat()), variable("BootOrder", number.to_le_bytes().to_vec())]
 }
 
-/// Adds a disk. Firmware tries them in this order.
+/// Adds a disk. Firmware tries the disks in the order in which they are added.
 fn add_disk(config: &mut MachineConfig, index: usize, image: &Path) {
     let drive = format!("if=none,id=try{index},format=raw,readonly=on,file={}", image.display());
     let device = format!("virtio-blk-pci,drive=try{index},bootindex={index},addr=0x{:x}", FIRST_SLOT + index);

@@ -32,8 +32,8 @@ fn the_disk_slipway_booted_from_is_never_erased() -> Result<()> {
         assert!(note.contains(DISK_SERIAL), "{note}");
         let after = std::fs::read(&stick)?;
         assert!(after[..1 << 20] == before[..1 << 20], "the stick has another partition table");
-        // systemd's stub leaves two files of 32 bytes in a folder on the stick, and firmware notes that in the file
-        // system.
+        // systemd's stub writes two files of 32 bytes into a folder on the stick, and firmware updates the file
+        // system's metadata for them.
         let pairs = before.chunks(512).zip(after.chunks(512));
         let written = pairs.filter(|(before, after)| before != after).count();
         assert!(written <= 8, "{written} sectors of the stick were written to");

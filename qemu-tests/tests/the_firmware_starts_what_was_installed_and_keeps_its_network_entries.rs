@@ -1,6 +1,6 @@
 //! A machine whose firmware starts from the network first installs Debian and changes its boot order in its EFI
 //! variables. The entry of a former installation is removed, and the machine starts from its disk from then on. Another
-//! machine starts the installed kernel without its firmware, and the test prints how much sooner.
+//! machine starts the installed kernel by kexec, and the test prints how much sooner that kernel starts.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,7 +22,8 @@ use xtask::lab::target_image::System;
 const NETWORK: u16 = 0x0099;
 /// The entry of the former installation.
 const FORMER: u16 = 0x0042;
-/// The GUID of its partition, as text and as in a device path, and its place in blocks.
+/// GUID of the former installation's partition, as text and as in a device path, and start and size of the partition in
+/// blocks.
 const FORMER_GUID: &str = "0c2f1f6e-5d4b-4c7a-9b1e-7d3a52f0c611";
 const FORMER_GUID_BYTES: [u8; 16] = *b"\x6e\x1f\x2f\x0c\x4b\x5d\x7a\x4c\x9b\x1e\x7d\x3a\x52\xf0\xc6\x11";
 const FORMER_BLOCKS: [u64; 2] = [2048, 2048];
@@ -62,8 +63,8 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
     })
 }
 
-/// Installs Debian on a machine that starts from the network first, and has it leave with these steps. Returns the time
-/// from the last word of PID 1 to the first of the installed kernel.
+/// Installs Debian on a machine that starts from the network first, and leaves slipway with `steps`. Returns the time
+/// from the last word of PID 1 to the first word of the installed kernel.
 fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<Duration> {
     let (url, digest) = bench.add_system(System::SystemdBoot)?;
     bench.start_run(&[&[stream("system", &url, digest)], steps].concat())?;
@@ -88,10 +89,10 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
     let left = Instant::now();
     machine.wait_for_console("Linux version", LIMIT)?;
     let took = left.elapsed();
-    // The command line in the image's boot entry.
+    // This is on the command line in the image's boot entry.
     machine.wait_for_console("root=LABEL=root", LIMIT)?;
-    // If the boot order is unchanged, this shows that the firmware was bypassed: it would have started from the network
-    // again.
+    // If the boot order is unchanged, this shows that the firmware was bypassed, because it would have started from the
+    // network again.
     assert_eq!(machine.console()?.matches(NETWORK_BOOT).count(), 1, "the network was started from twice");
     let node = bench.wait_for(&machine, "installed", |node| node.state == NodeState::Installed)?;
     let outcomes: Vec<_> = node.run.context("a run")?.steps.into_iter().filter_map(|step| step.outcome).collect();
@@ -103,7 +104,7 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
     Ok(took)
 }
 
-/// Variables with which a machine always starts from a URI first, and then from a former installation.
+/// Makes variables with which a machine always tries a URI first, and then a former installation.
 fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     let variables = folder.join("vars.fd");
     firmware::variables(&variables, Arch::X86_64, Release::Host, Some(uri))?;
@@ -117,8 +118,8 @@ fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     run_quietly(change.arg(&file).arg("--inplace").arg(&variables))
 }
 
-/// An active load option with a description and the path of a program on a partition (UEFI specification 2.10, 3.1.3
-/// and 10.3).
+/// Makes an active load option with a description and the path of a program on a partition (UEFI specification 2.10,
+/// 3.1.3 and 10.3).
 fn former_entry() -> Vec<u8> {
     let text = |text: &str| -> Vec<u8> { text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect() };
     let node = |kind: [u8; 2], data: &[u8]| [&kind, &(4 + data.len() as u16).to_le_bytes()[..], data].concat();
@@ -129,7 +130,7 @@ fn former_entry() -> Vec<u8> {
     [&1_u32.to_le_bytes(), &(path.len() as u16).to_le_bytes()[..], &text("former"), &path].concat()
 }
 
-/// The variables of a machine that was switched off.
+/// Reads the variables of a machine that was switched off, as JSON.
 fn read_variables(folder: &Path) -> Result<Value> {
     let file = folder.join("found.json");
     let tools = python::environment(python::FIRMWARE)?;
@@ -138,7 +139,7 @@ fn read_variables(folder: &Path) -> Result<Value> {
     Ok(serde_json::from_slice(&std::fs::read(&file)?)?)
 }
 
-/// The content of a variable in hexadecimal.
+/// Returns the content of a variable in hexadecimal.
 fn content<'a>(variables: &'a Value, name: &str) -> Option<&'a str> {
     let mut all = variables["variables"].as_array()?.iter();
     all.find(|variable| variable["name"] == name)?["data"].as_str()

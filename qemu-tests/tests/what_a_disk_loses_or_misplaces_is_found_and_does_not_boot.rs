@@ -1,5 +1,6 @@
-//! Disks behind the device mapper of the machine's own kernel. It refuses some of the writes, drops them, redirects
-//! them to the place of other data, or corrupts their data in memory. One disk cannot read back what it took.
+//! Disks behind the device mapper of the machine's own kernel, which fails some of the writes, drops them, redirects
+//! them to the place of other data, or corrupts their data in memory. A further disk fails when the written data is
+//! read.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +16,9 @@ use xtask::lab::qemu::{Boot, Disk, MachineConfig, drive};
 
 const DISK_SIZE: usize = 32 << 20;
 const IMAGE_SIZE: usize = 24 << 20;
-/// The program the machine runs first. It starts the boot image in its place.
+/// Path of the program that the machine runs first. The program then replaces itself with the boot image's /init.
 const BEFORE: &str = "/before";
-/// Sectors 20000 to 20007 of every disk are faulty. This is the byte offset of the first.
+/// Sectors 20000 to 20007 of every disk are faulty. This is the byte offset of sector 20000.
 const FAULT: u64 = 20_000 * 512;
 /// The faults as device-mapper tables (kernel documentation, admin-guide/device-mapper): `dm-0` is on `vda`, `dm-1` on
 /// `vdb`, and so on. dm-flakey is always down if its up interval is 0 seconds.
@@ -31,7 +32,7 @@ const FAULTS: [&str; 4] = [
 /// A disk, and the expected report.
 struct Case {
     device: &'static str,
-    /// Start of the reason, and the cause.
+    /// Start of the reported reason, and its cause. `None` if the reason has no further cause.
     reason: &'static str,
     cause: Option<&'static str>,
 }
@@ -54,7 +55,7 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
         let disks = ["vda", "vdb", "vdc", "vdd", "vde"]
             .map(|name| Disk { path: bench.folder().join(name), serial: name.to_owned() });
         for disk in &disks {
-            // Differs from the image, so that lost writes are noticed.
+            // The old content differs from the image, so that lost writes are noticed.
             fs::write(&disk.path, vec![0xA5; DISK_SIZE])?;
         }
         let [refuses, drops, misplaces, damages, forgets] = disks.clone();
@@ -86,7 +87,7 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
     })
 }
 
-/// The step for a disk, with complete readback.
+/// Directs a step at a disk, with complete readback.
 fn to(device: &str, mut step: Step) -> Step {
     if let Action::StreamImage(StreamImage { disk, verify, .. }) = &mut step.action {
         (disk.device, *verify) = (Some(device.to_owned()), Verify::Readback);
@@ -101,7 +102,7 @@ fn covers(reason: &str, byte: u64) -> bool {
     digits.parse::<u64>().is_ok_and(|at| (at..at + (1 << 20)).contains(&byte))
 }
 
-/// The machine with mappings that are made on its disks before the boot image starts.
+/// Configures the machine to make mappings on its disks before the boot image starts.
 fn with_mappings(mut machine: MachineConfig, file: &Path) -> Result<MachineConfig> {
     if let Boot::Kernel { initramfs, cmdline, .. } = &mut machine.boot {
         let mut bytes = fs::read(&*initramfs)?;
@@ -114,7 +115,7 @@ fn with_mappings(mut machine: MachineConfig, file: &Path) -> Result<MachineConfi
     Ok(machine)
 }
 
-/// A shell, the programs and modules of the device mapper, and the script that uses them.
+/// Makes an archive with a shell, the programs and modules of the device mapper, and the script that uses them.
 fn mapper() -> Result<Archive> {
     let mut archive = Archive::default();
     let dmsetup = fs::canonicalize("/sbin/dmsetup").context("looking for dmsetup")?;

@@ -1,5 +1,5 @@
 //! Runs that would fail once the disk was erased, on a machine with a system on its disk. The server refuses those of
-//! which it knows, and the machine the others. The system still boots after all of them.
+//! which it knows that, and the machine the others. The system still boots after all of them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,7 +21,7 @@ use xtask::lab::qemu::firmware;
 const GREETING: &str = "iPXE initialising devices";
 const MIB: usize = 1 << 20;
 
-/// An image of so many MiB with the table that sgdisk makes with these options, and then cut off or not.
+/// Makes an image of `mib` MiB with the table that sgdisk makes with these options, and cuts it off after `kept` MiB.
 fn gpt(folder: &Path, mib: u64, kept: u64, options: &[&str]) -> Result<Vec<u8>> {
     let file = folder.join("made");
     fs::File::create(&file)?.set_len(mib << 20)?;
@@ -32,7 +32,7 @@ fn gpt(folder: &Path, mib: u64, kept: u64, options: &[&str]) -> Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// Images that no run of this machine can install, each with what is said of it.
+/// Returns images that no run of this machine can install: name, content and the expected reason.
 fn images(folder: &Path) -> Result<Vec<(&'static str, Vec<u8>, &'static str)>> {
     let mut damaged = gpt(folder, 16, 16, &["--new=1:2048:0"])?;
     damaged[528] ^= 1;
@@ -52,7 +52,7 @@ fn sha256(bytes: &[u8]) -> Result<Digest> {
     Ok(format!("sha256:{:x}", Sha256::digest(bytes)).parse()?)
 }
 
-/// A server of files, of which slipway's server knows nothing. Returns its URL for the machine.
+/// Serves files of which slipway's server knows nothing. Returns the base URL for the machine.
 fn serve(files: HashMap<String, Vec<u8>>) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}", listener.local_addr()?.port());
@@ -86,11 +86,11 @@ fn write(url: String, digest: Option<Digest>) -> Action {
     Action::StreamImage(StreamImage { url, digest, ..StreamImage::default() })
 }
 
-/// What the server refuses when the run is started, with its reasons.
+/// Returns what the server refuses when the run is started, with the expected reasons.
 fn known_to_the_server(bench: &Bench) -> Result<Vec<(Action, String)>> {
     let mut cases = Vec::new();
     for (_, image, expect) in images(bench.folder())? {
-        // As if an earlier version had taken it.
+        // The server did not check this image, as if an earlier version had accepted it.
         let (url, digest) = bench.add_other(&image)?;
         cases.push((write(url, Some(digest)), expect.to_owned()));
     }
@@ -113,13 +113,13 @@ fn known_to_the_server(bench: &Bench) -> Result<Vec<(Action, String)>> {
     Ok(cases)
 }
 
-/// What the machine refuses before its first step, with its reasons.
+/// Returns what the machine refuses before its first step, with the expected reasons.
 fn known_to_the_machine(bench: &Bench) -> Result<Vec<(Action, String)>> {
     let images = images(bench.folder())?;
     let url = serve(images.iter().map(|(name, image, _)| ((*name).to_owned(), image.clone())).collect())?;
     let mut cases = Vec::new();
     for (name, image, expect) in images {
-        // The server has these images, and knows them by SHA-256.
+        // A SHA-512, because the server has these images and knows them by SHA-256.
         let digest = format!("sha512:{:x}", Sha512::digest(&image)).parse()?;
         cases.push((write(format!("{url}/{name}"), Some(digest)), expect.to_owned()));
     }

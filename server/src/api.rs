@@ -73,11 +73,11 @@ pub struct App {
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
     pub tpms: tpm::Verifier,
-    /// The folder of boot files.
+    /// The folder of boot files. `None` if the server serves none.
     pub boot: Option<PathBuf>,
     /// Makes boot files for operators.
     pub boot_files: BootFiles,
-    /// Held while firmware updates are signed for a run.
+    /// Lock that is held while firmware updates are signed for a run.
     pub signing: Arc<Mutex<()>>,
     /// Proxies that are trusted to name the machine that fetches a boot file.
     pub trusted_proxies: Vec<IpAddr>,
@@ -108,7 +108,7 @@ pub struct App {
 }
 
 impl App {
-    /// Waits until a stranger's request may use the database. It processes one request at a time, and nodes must not
+    /// Waits until a stranger's request may use the database. The database has a single writer, and nodes must not
     /// queue behind all strangers.
     pub async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         // The semaphore is never closed.
@@ -126,7 +126,7 @@ impl App {
     }
 }
 
-/// All routes, for the TLS listener.
+/// Returns all routes, for the TLS listener.
 pub fn router(app: Arc<App>) -> Router {
     let operator = Router::new()
         .route("/nodes", get(operator::nodes).post(operator::add_node))
@@ -181,7 +181,7 @@ pub fn router(app: Arc<App>) -> Router {
     finish(routes, app)
 }
 
-/// Only the boot routes, for the plain HTTP listener.
+/// Returns only the boot routes, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
     finish(boot_routes(&app, BootWay::Http), app)
 }
@@ -210,7 +210,8 @@ async fn keep_pace(State(app): State<Arc<App>>, peer: Peer, request: Request, ne
     }
 }
 
-/// The path is not repeated in the error: it may contain a token and differ from a route only by a slash.
+/// Refuses a path that no route has. The error does not repeat the path, which may contain a token and differ from a
+/// route only by a slash.
 async fn no_route() -> ApiError {
     Error::refused(ErrorCode::NotFound, "there is nothing at this path").into()
 }

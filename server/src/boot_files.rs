@@ -1,4 +1,4 @@
-//! Boot files: made, recorded, served over PXE, and which machine fetched which.
+//! Makes boot files, records the builds, offers boot files over PXE, and records which machine fetched which file.
 
 pub mod builds;
 mod error;

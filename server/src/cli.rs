@@ -121,7 +121,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The log format, if one was given.
+    /// Returns the log format that was given to `serve`, or `None` if none was given. Other commands log as text.
     pub fn log_format(&self) -> Option<log::Format> {
         match self {
             Command::Serve(options) => options.log_format,
@@ -129,7 +129,7 @@ impl Command {
         }
     }
 
-    /// The log level if the environment sets none. The server logs what happens; commands log only problems.
+    /// Returns the log level if the environment sets none. The server logs what happens; commands log only problems.
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
@@ -178,7 +178,7 @@ Examples:
     },
 }
 
-/// The arguments of this program. Prints an error and ends the program if they are wrong.
+/// Parses the arguments of this program. If they are wrong, prints an error and ends the program.
 pub fn arguments() -> Arguments {
     options::read(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }

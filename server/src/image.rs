@@ -31,9 +31,9 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// What the operator states about an image. It must be right.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Digest after decompression.
+    /// Digest of the raw image, after decompression.
     pub raw_digest: Option<Digest>,
-    /// Size after decompression in bytes.
+    /// Size of the raw image in bytes, after decompression.
     pub raw_size: Option<u64>,
     /// Whether the file is not an image but another file for actions, such as an archive or a block map. Its content is
     /// not checked.
@@ -45,7 +45,7 @@ pub struct Known {
 pub struct Progress {
     /// The current work: "copying" or "checking".
     pub doing: &'static str,
-    /// Number of bytes done.
+    /// Number of the file's bytes that are copied or checked.
     pub done: u64,
     /// Size of the file in bytes.
     pub total: u64,
@@ -60,24 +60,24 @@ pub struct Added {
     pub warnings: Vec<String>,
 }
 
-/// The raw image.
+/// What decoding a file shows about the raw image in it.
 #[derive(Debug)]
 struct Raw {
     /// Size in bytes.
     size: u64,
-    /// SHA-256; none for qcow2, whose blocks are in another order.
+    /// SHA-256. `None` for qcow2, whose blocks are in another order.
     digest: Option<Digest>,
-    /// What the operator should know about its partition table.
+    /// What the operator should know about the partition table.
     warnings: Vec<String>,
-    /// What it is made for.
+    /// The kind of machine and disk that the image is made for.
     made_for: MadeFor,
-    /// What is in its file systems.
+    /// What is in the image's file systems.
     inside: Inside,
 }
 
-/// Copies a file into the folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is refused
-/// here. Size and digest of the raw image are recorded. The image is there complete, and safe from a power cut, or not
-/// at all.
+/// Copies a file into the data folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is
+/// refused. Size and digest of the raw image are recorded. The image is published only when it is complete and would
+/// survive a power cut.
 pub async fn add(
     store: &Store,
     data: &DataDir,
@@ -174,8 +174,8 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
-/// Creates a file for an image. It is locked until it is published or the process ends. An unlocked file is a leftover
-/// of a process that was stopped.
+/// Creates a file for an image. The file is locked until it is published or the process ends. So an unlocked file
+/// remains from a process that was stopped.
 fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
     loop {
         let path = data.incoming_image();
@@ -185,14 +185,14 @@ fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
         };
         let file = File::create_new(&path).map_err(failed("creating"))?;
         file.lock().map_err(failed("locking"))?;
-        // Before it was locked, another process may have removed it as a leftover.
+        // Before the file was locked, another process may have removed it like one of a stopped process.
         if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
             return Ok((path, file));
         }
     }
 }
 
-/// Returns the copy's digest and size, and the copy itself, which is locked until it is dropped.
+/// Copies a file. Returns the copy's digest, size in bytes, and the copy itself, which is locked until it is dropped.
 fn copy(
     from: &Path,
     to: &Path,

@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use slipway_protocol::Failure;
 use tracing_subscriber::EnvFilter;
 
-/// How long work on files may continue when the program ends.
+/// How long work on files in other threads may continue when the program ends.
 const LAST_WORK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     cli::log::start(filter, arguments.command.log_format());
     let done = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let done = runtime.block_on(cli::run(arguments));
-        // With a limit, because a PKCS #11 token that does not answer blocks its thread.
+        // With a time limit, because a PKCS #11 token that does not answer blocks its thread.
         runtime.shutdown_timeout(LAST_WORK);
         done
     });

@@ -41,7 +41,7 @@ pub use self::tpm::{NodeAttestation, node_attestation};
 pub use self::workflow_file::parse_workflow;
 pub use crate::run::new_run::{NewRun, Task, WorkflowFile};
 
-/// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).
+/// Refuses a name that cannot be a host name: labels of letters, digits and hyphens (RFC 1123, section 2.1).
 fn check_name(what: &str, name: &str) -> Result<(), Error> {
     if is_host_name(name) {
         return Ok(());
@@ -59,7 +59,7 @@ fn check_keys(keys: &[String]) -> Result<(), Error> {
     (1..).zip(keys).find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
 }
 
-/// The node with this id or name, or the one whose identifiers the machine with this claim code has.
+/// Returns the node with this id or name, or the node whose identifiers the machine with this claim code has.
 async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node, Error> {
     if let Some(node) = nodes::find(connection, reference).await? {
         return Ok(node);

@@ -51,11 +51,11 @@ use tokio::sync::OwnedMutexGuard;
 /// A connection, inside or outside of a transaction.
 pub type Connection = sqlx::SqliteConnection;
 
-/// How long a statement waits for another process that is writing.
+/// How long a statement waits while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for readers before giving up emptying the write-ahead log.
+/// How long to wait for readers before emptying the write-ahead log is given up.
 const EMPTY_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long a writer waits for the connection. Longer than a request may take.
+/// How long a writer waits for the writing connection. Longer than a request may take.
 const TURN_TIMEOUT: Duration = Duration::from_secs(90);
 const READERS: u32 = 8;
 /// Size in bytes to which the write-ahead log is truncated after a checkpoint (SQLite, "PRAGMA journal_size_limit").
@@ -68,11 +68,11 @@ const CACHE_KIB: &str = "-1024";
 #[derive(Clone, Debug)]
 pub struct Store {
     readers: SqlitePool,
-    /// A pool of one connection.
+    /// A pool of one connection, so that writers queue.
     writer: SqlitePool,
     /// The data folder, which also has the images.
     folder: PathBuf,
-    /// A lock for each image that was examined.
+    /// A lock for each image that was or is being examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
 }
 
@@ -81,7 +81,7 @@ type Turn = tokio::sync::Mutex<()>;
 impl Store {
     /// Opens the database and updates its schema. Creates it if it is missing, but not where a server has already run.
     pub async fn open(file: &Path) -> Result<Self, Error> {
-        // Full synchronisation, because what a node was told is stored must survive a power cut.
+        // Full synchronisation, because a write that a node was told about must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -93,16 +93,16 @@ impl Store {
             // Deleted data must not remain in free pages of the file.
             .pragma("secure_delete", "ON")
             .busy_timeout(BUSY_TIMEOUT);
-        // If several processes find no database, one of them creates it. Without the lock, the others would not wait
-        // while it changes the journal mode.
+        // If several processes find no database, one of them creates it. SQLite does not make the others wait while
+        // that process changes the journal mode, so this lock does.
         let lock = lock(file.with_extension("lock")).await?;
-        // SQLite removes the write-ahead log next to an empty file, but the log may contain the missing data.
+        // SQLite would remove the write-ahead log next to an empty file, but the log may contain the missing data.
         match std::fs::metadata(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => check_never_served(file, "missing")?,
             Ok(found) if found.len() == 0 => check_never_served(file, "empty")?,
             _ => {}
         }
-        // SQLite gives its other files the same mode.
+        // SQLite creates its other files with the mode of the database.
         let made = File::options().write(true).create(true).truncate(false).mode(0o600).open(file);
         made.map_err(|source| Error::File { doing: "opening", path: file.to_owned(), source })?;
         let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
@@ -126,7 +126,7 @@ impl Store {
         Ok(Self { readers, writer, folder, turns: Arc::default() })
     }
 
-    /// Opens the database read-only, with its schema as it is, which may be another version's.
+    /// Opens the database read-only. Leaves the schema as it is; it may be another version's.
     pub fn open_read_only(file: &Path) -> Self {
         let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
         let pool = |most| SqlitePoolOptions::new().max_connections(most).connect_lazy_with(options.clone());
@@ -134,31 +134,31 @@ impl Store {
         Self { readers: pool(1), writer: pool(1), folder, turns: Arc::default() }
     }
 
-    /// Path of the image with this digest. The file need not exist.
+    /// Returns the path of the image with this digest. The file need not exist.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.folder, digest)
     }
 
-    /// Locks the examination of the image with this digest in this process. The lock is held until the guard is
-    /// dropped.
+    /// Waits until nobody in this process examines the image with this digest, and locks the examination until the
+    /// guard is dropped.
     pub async fn turn_to_examine(&self, digest: &Digest) -> OwnedMutexGuard<()> {
         let turns = || self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = Arc::clone(turns().entry(digest.clone()).or_default());
         turn.lock_owned().await
     }
 
-    /// A connection for reading.
+    /// Returns a connection for reading.
     pub async fn read(&self) -> Result<PoolConnection<Sqlite>, Error> {
         self.readers.acquire().await.map_err(database("connecting to the database"))
     }
 
-    /// A transaction that holds the write lock from its start, so that what it reads cannot change. Waits for earlier
-    /// writers of this process.
+    /// Begins a transaction that holds the write lock from its start, so that what it reads cannot change. Waits for
+    /// earlier writers of this process.
     pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }
 
-    /// Copies the current database into an empty file, while it stays in use, and checks the copy.
+    /// Copies the database into an empty file, while the database stays in use, and checks the copy.
     pub async fn copy_to(&self, file: &Path) -> Result<(), Error> {
         let mut connection = self.read().await?;
         let query = sqlx::query("VACUUM INTO $1").bind(file.to_string_lossy().into_owned());
@@ -173,19 +173,19 @@ impl Store {
         check(&mut *self.read().await?).await
     }
 
-    /// Moves the content of the write-ahead log into the database and empties the log, so that it contains no deleted
-    /// data. Does nothing while the database is in use; returns whether the log is empty.
+    /// Moves the content of the write-ahead log into the database and empties the log, so that the log contains no
+    /// deleted data. Does nothing while the database is in use. Returns whether the log is empty.
     pub async fn empty_log(&self) -> Result<bool, Error> {
         let failed = || database("emptying the log of the database");
         let mut connection = self.read().await?;
-        // It blocks all writers while it waits for readers, such as a backup.
+        // With a short timeout, because the checkpoint blocks all writers while it waits for readers, such as a backup.
         set_busy_timeout(&mut connection, EMPTY_TIMEOUT).await?;
         let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *connection).await;
         set_busy_timeout(&mut connection, BUSY_TIMEOUT).await?;
         Ok(row.and_then(|row| row.try_get::<i64, _>(0)).map_err(failed())? == 0)
     }
 
-    /// Closes all connections, after those in use.
+    /// Closes all connections, and waits for those in use.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
@@ -209,7 +209,7 @@ async fn check(connection: &mut Connection) -> Result<(), Error> {
     }
 }
 
-/// Waits for an exclusive lock, held until the file is closed.
+/// Waits for an exclusive lock, and returns the locked file. The lock is held until the file is closed.
 async fn lock(path: PathBuf) -> Result<File, Error> {
     let locking = tokio::task::spawn_blocking(move || {
         let locked = File::create(&path).and_then(|file| file.lock().map(|()| file));
@@ -223,7 +223,7 @@ pub async fn commit(transaction: Transaction<'static, Sqlite>) -> Result<(), Err
     transaction.commit().await.map_err(database("committing a transaction"))
 }
 
-/// All migrations, in order. A released migration is never changed.
+/// Returns all migrations, in order. A released migration is never changed.
 fn migrations() -> Migrator {
     let migration = |version, name: &'static str, sql: &'static str| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
@@ -264,7 +264,7 @@ fn undecodable<E: std::error::Error + Send + Sync + 'static>(column: &'static st
     move |source| Error::Record { what: column, source: Box::new(source) }
 }
 
-/// A count or a time, which is never negative.
+/// Reads a count or a time, which is never negative.
 fn number(row: &SqliteRow, column: &'static str) -> Result<u64, Error> {
     get::<i64>(row, column).map(i64::cast_unsigned)
 }
@@ -283,7 +283,7 @@ fn optional_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> 
     text.map(|text| serde_json::from_str(&text)).transpose().map_err(undecodable(column))
 }
 
-/// An enum without data, or another value that is a text in the protocol, stored as plain text.
+/// Reads an enum without data, or another value that is a text in the protocol. It is stored as plain text.
 fn enum_from_text<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
     let text: String = get(row, column)?;
     serde_json::from_value(serde_json::Value::String(text)).map_err(undecodable(column))
@@ -298,7 +298,7 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("protocol values have text keys and so are always JSON")
 }
 
-/// The word for a value, as in JSON.
+/// Returns the word for a value, as in JSON but without quotes.
 pub(crate) fn to_word<T: Serialize>(value: &T) -> String {
     to_json(value).trim_matches('"').to_owned()
 }
@@ -333,7 +333,7 @@ mod tests {
                 said.send(number).expect("the test listens");
                 drop(turn);
             });
-            // It queues before the next one does.
+            // Lets the task queue before the next task does.
             tokio::task::yield_now().await;
         }
         drop((first, said));

@@ -36,7 +36,7 @@ pub const DISK: u64 = 16 << 20;
 pub struct Lab {
     /// Temporary folder.
     pub folder: TempDir,
-    /// How long an image server may fail. None for the default.
+    /// How long an image server may fail. `None` for the default.
     pub patience: Option<Duration>,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -104,7 +104,7 @@ impl Lab {
         DiskHints { device: Some(self.disk().to_str().unwrap().to_owned()), ..DiskHints::default() }
     }
 
-    /// The store, opened from outside the server like operators' commands do.
+    /// Opens the store from outside the server, as operators' commands do.
     pub async fn store(&self) -> Store {
         Store::open(&self.data().database()).await.unwrap()
     }
@@ -146,7 +146,7 @@ impl Lab {
     pub async fn add_image(&self, content: &[u8]) -> (String, Digest) {
         let digest: Digest = format!("sha256:{:x}", Sha256::digest(content)).parse().unwrap();
         std::fs::write(self.data().image(&digest), content).unwrap();
-        // Not as `image add` does, which refuses what is damaged.
+        // Stored directly, because `image add` refuses a damaged image.
         let image = Image {
             digest: digest.clone(),
             file_name: "disk.img".to_owned(),

@@ -22,7 +22,7 @@ fn steps() -> Vec<Step> {
     vec![Step { name: "report".to_owned(), action, retries: 0, timeout: None }]
 }
 
-/// A machine whose run has left a reporter in its system and waits for its report.
+/// Prepares a machine whose run has left a reporter in its system and waits for the reporter's first report.
 async fn booting(lab: &Lab) -> BootReporterConfig {
     lab.register(true).await;
     lab.start_run(steps()).await;
@@ -43,7 +43,8 @@ async fn booting(lab: &Lab) -> BootReporterConfig {
     }
 }
 
-/// A system in a folder: the files the action writes, the kernel files that are read, and programs that print reports.
+/// Makes a system in a folder: the files that the action writes, the kernel files that are read, and programs that
+/// print reports.
 fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
     let write = |path: &str, content: &str| {
         let path = root.join(path);
@@ -185,12 +186,12 @@ async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log()
     let boot = node.run.unwrap().boot.unwrap();
     assert_eq!(node.state, NodeState::Booting);
     assert_eq!((boot.report.stage, boot.report.system_state.as_deref()), (BootStage::Booting, Some("maintenance")));
-    // The device of the second is missing, so that it was never started.
+    // The device of srv-b.mount is missing, so that unit was never started.
     assert_eq!(boot.report.failed_units, ["srv-a.mount", "dev-b.device", "srv-b.mount"]);
-    // What needs sysinit.target would end the shell.
+    // A unit that needs sysinit.target would end the shell.
     let started = fs::read_to_string(&asked).unwrap();
     assert_eq!(started, "systemd-networkd.service\nnetworking.service\n");
-    // The operator mends it and leaves the shell.
+    // The operator mends the system and leaves the shell.
     fs::write(&state, "running\n").unwrap();
     assert_eq!(reporting.await.unwrap().unwrap(), End::Healthy);
     assert_eq!(fs::read_to_string(&asked).unwrap(), started, "the network is asked for once");
@@ -203,7 +204,7 @@ async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
     let config = booting(&lab).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
-    // The system is running once its journal was read twice.
+    // The system counts as running once its journal was read twice.
     let asked = root.join("state/asked");
     fs::write(&asked, "").unwrap();
     let times = format!("$(wc -l <{})", asked.display());

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Status and body.
+/// Status code and body.
 type Answer = (u16, String);
 
 fn refusal(code: ErrorCode) -> Answer {
@@ -24,7 +24,7 @@ fn refusal(code: ErrorCode) -> Answer {
     (code.status(), serde_json::to_string(&body).unwrap())
 }
 
-/// Has a system report to a server with the right certificate that gives these answers in order. Returns how the
+/// Runs a reporter against a server that has the right certificate and gives these answers in order. Returns how the
 /// reporter ended, and the methods of its requests.
 async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ async fn method(connection: &mut (impl AsyncRead + Unpin)) -> String {
     head.split(' ').next().unwrap().to_owned()
 }
 
-/// A system without programs that could tell its state.
+/// Makes a system without programs that could tell its state.
 fn system(folder: &Path) -> Surroundings {
     Surroundings { root: folder.to_owned(), programs: Vec::new(), state: folder.to_owned() }
 }

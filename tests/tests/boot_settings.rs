@@ -26,13 +26,13 @@ fn every_setting() -> BootSettings {
     settings
 }
 
-/// Each key, and whether it has a value.
+/// Lists the keys of settings, and whether each has a value.
 fn keys(settings: &impl serde::Serialize) -> Vec<(String, bool)> {
     let json = serde_json::to_value(settings).unwrap();
     json.as_object().unwrap().iter().map(|(key, value)| (key.clone(), !value.is_null())).collect()
 }
 
-/// What a machine reads from these sources, without a warning.
+/// Reads a configuration from these sources, as a machine does. Fails on a warning.
 fn read(sources: &[Source]) -> Config {
     let (config, warnings) = merge(sources, false).unwrap();
     assert_eq!(warnings, [""; 0]);
@@ -57,7 +57,7 @@ fn a_machine_reads_every_setting_that_its_medium_has() {
     let of_machine = from_yaml("the settings of the machine", &of_machine).unwrap();
     assert_eq!(read(&[site(settings.require), of_machine.clone()]), expect);
 
-    // The command line takes away the quotes that JSON needs, and warns of a token.
+    // The command line loses the quotes that JSON needs, and gives a warning about a token.
     let words = of_machine.values.iter().filter(|(_, value)| !value.contains('"'));
     let words: Vec<String> = words.map(|(key, value)| format!("slipway.{key}={value}")).collect();
     let read = read(&[site(Proof::Registered), from_command_line(&words.join(" ")).unwrap()]).machine;

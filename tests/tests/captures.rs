@@ -72,8 +72,8 @@ async fn a_captured_disk_is_an_image_that_can_be_installed() {
     assert!(std::fs::read(lab.disk()).unwrap() == raw);
 }
 
-/// A connection to the server that is cut each time this many bytes went to the server, summed over all connections.
-/// Returns its URL, and how often it was cut.
+/// Forwards connections to the server. Cuts the connection each time `after` more bytes went to the server, summed over
+/// all connections. Returns the URL, and how often a connection was cut.
 async fn cutting_line(lab: &Lab, after: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -116,7 +116,7 @@ async fn a_line_that_is_cut_again_and_again_gets_a_disk_through() {
     fill_disk(&lab);
     lab.register(true).await;
     lab.start_run(vec![capture(&lab)]).await;
-    // More than one piece, and much less than the disk.
+    // The line is cut after more than one piece, and after much less than the disk.
     let (url, cut) = cutting_line(&lab, 6 << 20).await;
     let config = Config { server: url.parse().unwrap(), ..lab.config() };
     assert_eq!(slipway_installer::run(config, lab.options(None)).await.unwrap(), End::Done);

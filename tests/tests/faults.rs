@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use xz_dictionary::with_dictionary;
 
 const MIB: usize = 1 << 20;
-/// More than the pipeline's buffers hold, so some of the image is written before its end is seen.
+/// Size of the image in bytes. More than the pipeline's buffers hold, so some of it is written before its end is seen.
 const IMAGE: usize = 14 * MIB;
 
 /// What is on the disk after a fault.
@@ -27,7 +27,7 @@ const IMAGE: usize = 14 * MIB;
 enum Left {
     /// Unchanged, because the fault is found before the first byte is written.
     AsItWas,
-    /// Nothing by which a system would be recognised.
+    /// Nothing by which firmware or a kernel recognises a system.
     Unbootable,
 }
 
@@ -36,16 +36,16 @@ use Left::{AsItWas, Unbootable};
 /// A step that must fail.
 struct Fault {
     name: &'static str,
-    /// Without disk hints.
+    /// Options of the step, without disk hints.
     image: StreamImage,
     /// Part of the reason in the event.
     reason: &'static str,
-    /// Part of one of the causes. None if the reason has no further cause.
+    /// Part of one of the causes. `None` if the reason has no further cause.
     cause: Option<&'static str>,
     left: Left,
 }
 
-/// The fault fails its own run on the machine.
+/// Runs the step on the machine, and checks that the run fails as `fault` says.
 async fn check(lab: &Lab, fault: Fault) {
     let Fault { name, image, reason, cause, left } = fault;
     std::fs::write(lab.disk(), disk_that_boots()).unwrap();
@@ -88,7 +88,7 @@ fn check_left(lab: &Lab, left: Left, name: &str) {
     }
 }
 
-/// Has what firmware and kernels look for in its first blocks.
+/// Makes a disk that has what firmware and kernels look for in its first blocks.
 fn disk_that_boots() -> Vec<u8> {
     let mut disk = vec![0xAA; DISK as usize];
     disk[510..520].copy_from_slice(b"\x55\xAAEFI PART");
@@ -102,7 +102,7 @@ async fn check_all(lab: &Lab, faults: Vec<Fault>) {
     }
 }
 
-/// Data that compresses to about a third.
+/// Makes data that compresses to about a third.
 fn raw() -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(IMAGE);
@@ -120,7 +120,7 @@ fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex(bytes)).parse().unwrap()
 }
 
-/// The hexadecimal digits of a SHA-256.
+/// Returns the SHA-256 of bytes in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
@@ -147,22 +147,22 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Frames without their size.
+/// Makes a zstd frame that does not state its content size.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     ::zstd::encode_all(bytes, 1).unwrap()
 }
 
-/// Concatenated streams, which are one image.
+/// Makes concatenated compressed streams, which are one image.
 fn in_parts(bytes: &[u8], encode: fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     bytes.chunks(MIB).flat_map(encode).collect()
 }
 
-/// The image in each compression, with its name.
+/// Returns the image in each compression, with the compression's name.
 fn compressed(raw: &[u8]) -> [(&'static str, Vec<u8>); 4] {
     [("gzip", gzip(raw)), ("bzip2", bzip2(raw)), ("zstd", in_parts(raw, zstd)), ("xz", in_parts(raw, xz))]
 }
 
-/// The file that `qemu-img` makes. Its path goes between these arguments.
+/// Makes a file with `qemu-img`, with its path between these arguments, and returns its content.
 fn qcow2(folder: &Path, before: &[&str], after: &[&str]) -> Vec<u8> {
     let file = folder.join("qcow2");
     let status = Command::new("qemu-img").args(before).arg(&file).args(after).status().unwrap();
@@ -170,15 +170,16 @@ fn qcow2(folder: &Path, before: &[&str], after: &[&str]) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-/// Stores these bytes as an image of which the server knows nothing: else it would refuse to start the run. The options
-/// have nothing but its place.
+/// Stores these bytes as an image of which the server knows nothing, because otherwise it would refuse to start the
+/// run. The returned options have only the URL.
 async fn served(lab: &Lab, bytes: &[u8]) -> StreamImage {
     let file = lab.folder.path().join(format!("image-{}", hex(bytes)));
     std::fs::write(&file, bytes).unwrap();
     StreamImage { url: file.to_str().unwrap().to_owned(), ..StreamImage::default() }
 }
 
-/// A server that answers each request with these bytes, given the request's head. Returns the URL of its image.
+/// Starts a server that answers each request with the result of `answer` for the request's head, in lower case. Returns
+/// the image's URL.
 async fn answering(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/image", listener.local_addr().unwrap());
@@ -209,14 +210,14 @@ async fn an_image_that_is_cut_off() {
         cause: None,
         left: Unbootable,
     }];
-    // In order, so that what comes before the end is on the disk by then.
+    // These streams are written in order, so what precedes the missing end is on the disk by then.
     let raw_digest = Some(sha256(&raw));
     for (name, stream) in compressed(&raw) {
         let image = served(&lab, &stream[..stream.len() * 9 / 10]).await;
         let image = StreamImage { raw_digest: raw_digest.clone(), ..image };
         faults.push(Fault { name, image, reason: "decoding the ", cause: Some(ends_early), left: Unbootable });
     }
-    // This block is decoded only once it is complete.
+    // An xz block is decoded only once it is complete.
     let stream = xz(&raw[..4 * MIB]);
     let image = served(&lab, &stream[..stream.len() / 2]).await;
     faults.push(Fault { name: "xz block", image, reason: "decoding the xz", cause: Some(ends_early), left: AsItWas });
@@ -304,7 +305,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
     check_all(&lab, faults).await;
 }
 
-/// A map with the whole image as one range and the digest of that range, but without the map's own digest.
+/// Makes a block map with the whole image as one range and that range's digest, but without the map's own digest.
 fn map(raw: &[u8]) -> String {
     let blocks = raw.len() / 4096;
     format!(
@@ -379,13 +380,13 @@ async fn an_image_that_is_another_than_it_should_be() {
     check_all(&lab, faults).await;
 }
 
-/// An answer with the first `until` bytes, and this Content-Length.
+/// Makes an answer with the first `until` bytes, and with `length` as Content-Length.
 fn beginning(bytes: &[u8], until: usize, length: usize) -> Vec<u8> {
     let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {length}\r\n\r\n");
     [head.as_bytes(), &bytes[..until]].concat()
 }
 
-/// An answer without a body.
+/// Makes an answer without a body.
 fn nothing(status: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
 }
@@ -431,7 +432,7 @@ async fn an_image_that_a_server_does_not_give() {
         true => nothing("416 No"),
         false => beginning(raw, raw.len(), raw.len() + 1),
     });
-    // The answer for the rest belongs to a longer file.
+    // The answer to the request for the rest belongs to a longer file.
     let of_another_length = answering(move |head| match is_for_the_rest(head) {
         true => {
             let range = format!("bytes {cut}-{}/{}", raw.len(), raw.len() + 1);

@@ -1,4 +1,4 @@
-//! What can be known before the disk is erased is known before: the old system is as it was after each of these runs.
+//! What can be known before the disk is erased stops a run before that: the old system stays as it was.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -12,7 +12,7 @@ use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// A server of images that has none. Returns its URL.
+/// Starts a server without any image. Returns its URL.
 async fn empty_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -26,7 +26,7 @@ async fn empty_server() -> String {
     url
 }
 
-/// A system that would boot: a boot sector and data.
+/// Makes a disk with a system that would boot: a boot sector and data.
 fn old_system() -> Vec<u8> {
     let mut disk = vec![7; DISK as usize];
     disk[510..512].copy_from_slice(&[0x55, 0xAA]);
@@ -111,7 +111,7 @@ async fn a_number_of_a_partition_is_one_of_the_image_before() {
     assert!(std::fs::read(lab.disk()).unwrap() == old_system(), "the disk was touched");
 }
 
-/// The run fails before its first step, for this reason, and leaves the disk as it was.
+/// Checks that the run fails before its first step, for this reason, and leaves the disk as it was.
 async fn check(lab: &Lab, expect: &str, action: Action) {
     std::fs::write(lab.disk(), old_system()).unwrap();
     let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
@@ -131,7 +131,8 @@ async fn check(lab: &Lab, expect: &str, action: Action) {
     assert!(std::fs::read(lab.disk()).unwrap() == old_system(), "{expect}: the disk was touched");
 }
 
-/// A file that a script makes, of which the server knows nothing.
+/// Makes a file with a script. The server knows nothing of the file. `None` if a program that the script needs is
+/// missing.
 fn made(lab: &Lab, name: &str, script: &str) -> Option<StreamImage> {
     let file = lab.folder.path().join(name);
     std::fs::File::create(&file).unwrap().set_len(14 << 20).unwrap();

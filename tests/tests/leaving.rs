@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 
 use common::disk_image::{Part, ROOT, can_mount, make};
 
-/// The host, except that it starts no kernel.
+/// The real host, except that it starts no kernel.
 struct Loading(Host);
 
 impl Machine for Loading {
@@ -78,8 +78,8 @@ async fn give(listener: TcpListener, image: Vec<u8>) {
     }
 }
 
-/// A run whose second step leaves the machine. The server goes away during the first step. It comes back after the
-/// machine has tried in vain to reach it during the second step.
+/// Checks a run whose second step leaves the machine. The server goes away during the first step. It comes back after
+/// the machine has tried in vain to reach it during the second step.
 async fn check(image: Vec<u8>, leave: impl FnOnce(&Lab) -> Action, expect: End) {
     let mut lab = Lab::start().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

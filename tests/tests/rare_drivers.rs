@@ -1,4 +1,4 @@
-//! A machine with a device without a driver, and the pack of drivers on its server. Its kernel is a folder.
+//! A machine with a device that has no driver, and the pack of drivers on its server. Its kernel is a folder.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::BTreeMap;
@@ -20,13 +20,14 @@ fn sha256(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-/// The pack with a controller's driver, the module that it needs, and its firmware; and a driver for something else.
+/// A pack with a controller's driver, the module that this driver needs, and its firmware, and with a driver for
+/// another device.
 struct Pack {
     index: RareDrivers,
     bytes: Vec<u8>,
-    /// What is written over the index that the machine expects.
+    /// Index to serve instead of the one whose digest the machine has.
     other_index: Option<Vec<u8>>,
-    /// The module that the kernel does not come back from loading.
+    /// Name of a module that never finishes loading.
     hanging: Option<&'static str>,
 }
 
@@ -66,14 +67,14 @@ impl Pack {
     }
 }
 
-/// The modules that were loaded, and what the machine said.
+/// The modules that were loaded, the machine's log, and whether the controller's firmware was there.
 struct Outcome {
     loaded: Vec<String>,
     said: String,
     firmware: bool,
 }
 
-/// A device without a driver is looked after, with this pack on the server.
+/// Loads drivers for a device that has none, with this pack on the server. `alias` is the device's modalias.
 async fn boot(lab: &Lab, pack: &Pack, alias: &str) -> Outcome {
     let folder = tempfile::tempdir_in(lab.folder.path()).unwrap();
     let root = |name: &str| folder.path().join(name);
@@ -98,7 +99,7 @@ async fn boot(lab: &Lab, pack: &Pack, alias: &str) -> Outcome {
     let places = Places { roots, digest: root("etc/sha256"), firmware: root("firmware"), state: root("run") };
     assert!(places.lack_drivers());
     let loaded = Arc::new(Mutex::new(Vec::new()));
-    // It hangs until this ends.
+    // Loading the hanging module lasts until `_end` is dropped.
     let (_end, ended) = mpsc::channel::<()>();
     let (hanging, ended) = (pack.hanging, Mutex::new(ended));
     let insert: Insert = {
@@ -131,7 +132,7 @@ async fn boot(lab: &Lab, pack: &Pack, alias: &str) -> Outcome {
     Outcome { loaded, said, firmware: root("firmware").join(FIRMWARE).exists() }
 }
 
-/// Where log lines go.
+/// Collects log lines.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Said {
@@ -155,7 +156,7 @@ async fn the_driver_of_a_device_is_loaded_after_what_it_needs() {
     assert_eq!(loaded, ["esp_scsi", "am53c974"], "{said}");
     assert!(firmware && said.contains(&format!("loaded am53c974 from the server for the {NAME}")), "{said}");
     assert!(!said.contains("WARN"), "{said}");
-    // A device that nothing in the pack drives.
+    // No driver in the pack is for this device.
     let Outcome { loaded, said, .. } = boot(&lab, &Pack::new(), &CONTROLLER.replace("2020", "2021")).await;
     assert!(loaded.is_empty() && !said.contains("WARN"), "{loaded:?} {said}");
 }
@@ -256,6 +257,6 @@ async fn nothing_is_asked_of_a_server_if_every_device_has_a_driver() {
     let places = Places { roots, digest: root("sha256"), firmware: root("firmware"), state: root("run") };
     assert!(!places.lack_drivers());
     let insert: Insert = Arc::new(|_: &Path| Ok(true));
-    // It would ask without end.
+    // If it asked the server, it would try without end.
     assert_eq!(rare_drivers::load(&lab.config(), &places, &insert, rare_drivers::PATIENCE).await, 0);
 }

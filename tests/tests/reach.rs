@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Longer than any test takes. Only a host that says nothing waits for it, in time that does not pass.
+/// A time limit longer than any test takes. Only a test with a silent host reaches it, on a paused clock.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The beginning of an endless handshake message: a record of TLS with as many zeros as fit.
+/// Makes the beginning of an endless handshake message: a TLS record with as many zeros as fit.
 fn record() -> Vec<u8> {
     let length = 16_384u16.to_be_bytes();
     let mut record = vec![22, 3, 3, length[0], length[1]];
@@ -42,7 +42,8 @@ async fn the_server_is_whom_the_ca_and_the_name_vouch_for() {
     assert_eq!(server("[::1]", &lab.ca()).first_hop(), ("[::1]", 443));
 }
 
-/// Answers one request for a connection with `answer`. If that is a success, it passes everything on to the lab.
+/// Starts a proxy that answers one CONNECT request with `answer`. If that is a success, it then forwards everything to
+/// the lab.
 async fn proxy(answer: Vec<u8>, lab: &Lab) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -53,7 +54,7 @@ async fn proxy(answer: Vec<u8>, lab: &Lab) -> (String, JoinHandle<String>) {
         while !request.ends_with(b"\r\n\r\n") {
             request.push(machine.read_u8().await.unwrap());
         }
-        // Fails if the machine does not want to hear it all.
+        // Fails if the machine closes the connection before the end of the answer.
         let _ = machine.write_all(&answer).await;
         if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"\r\n\r\n") {
             let _ = copy_bidirectional(&mut machine, &mut there).await;
@@ -63,7 +64,7 @@ async fn proxy(answer: Vec<u8>, lab: &Lab) -> (String, JoinHandle<String>) {
     (url, answering)
 }
 
-/// Reaches the server through this proxy, except what `no_proxy` names.
+/// Configures the machine to reach the server through this proxy, except what `no_proxy` names.
 fn through(proxy: String, no_proxy: &str, config: Config) -> Config {
     let machine = MachineSettings { proxy: Some(proxy), no_proxy: Some(no_proxy.to_owned()), ..config.machine };
     Config { machine, ..config }
@@ -101,14 +102,14 @@ async fn a_server_behind_a_proxy_is_verified_through_it() {
         let said = verify(answer).await.unwrap_err();
         assert!(said.contains(expect), "{said}");
     }
-    // The same for requests.
+    // HTTP requests go through the proxy too.
     let (url, answering) = proxy(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), &lab).await;
     let behind = through(url, "", lab.config());
     let seen = lab.folder.path().join("run/clock");
     assert_eq!(clock::set_from_server(&behind, &seen).await.unwrap(), Verdict::Right);
     drop(behind);
     assert!(answering.await.unwrap().starts_with("CONNECT 127.0.0.1"));
-    // Without it.
+    // A host in `no_proxy` is reached without the proxy.
     let without = through("http://192.0.2.1:3128".to_owned(), "127.0.0.0/8", lab.config());
     let direct = Server::new(&without).unwrap();
     assert_eq!(direct.first_hop().0, "127.0.0.1");
@@ -160,22 +161,22 @@ async fn the_clock_does_not_go_back_behind_what_this_boot_has_seen() {
     let before = clock::now_ms() / 1000;
     assert_eq!(ask().await, Verdict::Right);
     assert!(kept() >= before - 1 && kept() <= clock::now_ms() / 1000);
-    // In this boot the server has already given a time that is later than today: its clock was set back, or it is an
-    // older certificate's.
+    // In this boot the server has already given a time later than today: its clock was set back, or the answer comes
+    // from somebody with an older certificate.
     std::fs::write(&seen, "4102444800").unwrap();
     assert_eq!(ask().await, Verdict::Refused);
     assert_eq!(kept(), 4_102_444_800);
-    // A file that was cut off holds nothing up.
+    // A file that was truncated holds nothing up.
     std::fs::write(&seen, "").unwrap();
     assert_eq!(ask().await, Verdict::Right);
 }
 
-/// The server with this host in its URL and this CA.
+/// Makes a server with this host in its URL and this CA.
 fn server(host: &str, ca: &str) -> Server {
     Server::new(&Config::new(format!("https://{host}").parse().unwrap(), ca.to_owned())).unwrap()
 }
 
-/// Some CA.
+/// Makes a new CA, which the lab's server does not use.
 fn some_ca() -> String {
     let folder = tempfile::tempdir().unwrap();
     let data = slipway_server::base::data::DataDir::make(folder.path()).unwrap();

@@ -24,7 +24,7 @@ use slipway_server::node::recovery_keys;
 use slipway_tests::Lab;
 
 const ROOT_AT: usize = 10;
-/// On the file system with the kernel, which is the installed system's /boot.
+/// Boot entry on the file system with the kernel, which the installed system mounts at /boot.
 const ENTRY: (&str, &str) =
     ("loader/entries/a.conf", "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=PARTLABEL=system ro\n");
 const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");

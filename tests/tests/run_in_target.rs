@@ -1,6 +1,7 @@
 //! What the server learns about a command in the installed system that fails or does not end.
 //!
-//! The command's first process is the program that runs the action, so this test has a `main` that can act as it.
+//! The program that runs the action is also the first process of the command, so this test has a `main` that can be
+//! both.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -54,7 +55,7 @@ async fn a_command_is_told_with_what_it_printed() {
     let reason = "running the script in the installed system: it ended with exit status 3; last output: one / two";
     assert_eq!((step.state, step.failure.unwrap().reason.as_str()), (StepState::Failed, reason));
 
-    // It prints both at once, and stops itself before the second line ends.
+    // The script prints both lines at once, and stops itself before the second line ends.
     start(&lab, "printf 'one\\nreally? '\nkill -STOP $$\n").await;
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     lab.wait_for("asking", |node| {
@@ -86,7 +87,7 @@ async fn start(lab: &Lab, script: &str) {
     lab.start_run(steps.map(step).into()).await;
 }
 
-/// The first step of the run. Checks that both failed.
+/// Returns the first step of the run. Checks that the node failed and that the second step was skipped.
 async fn failed(lab: &Lab) -> StepStatus {
     let node = lab.status().await;
     assert_eq!(node.state, NodeState::Failed);

@@ -1,4 +1,4 @@
-//! What the server has of a run, step by step.
+//! What the server knows of a run, step by step.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ fn stream(lab: &Lab, url: &str, digest: &slipway_protocol::Digest) -> Step {
     step("write", Action::StreamImage(image))
 }
 
-/// Registers the machine and starts a run. Its step "write" waits for an image that does not come while the listener
-/// exists.
+/// Registers the machine and starts a run. The run's step "write" waits for an image that does not come while the
+/// returned listener exists.
 async fn start_hanging_run(lab: &Lab) -> TcpListener {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/image", silent.local_addr().expect("an address"));
@@ -71,7 +71,7 @@ async fn every_step_of_a_run_is_stored_before_the_machine_leaves() {
 async fn a_disk_that_every_step_names_is_not_kept_waiting_for_others() {
     let lab = Lab::start().await;
     lab.register(true).await;
-    // Disks are looked for, and no end of that is in sight.
+    // The search for disks never ends.
     let (_looking, disks_settled) = tokio::sync::watch::channel(false);
     let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
     lab.start_run(vec![step("erase", erase), step("leave", Action::Reboot(Reboot::default()))]).await;
@@ -105,7 +105,7 @@ async fn a_step_that_looks_at_all_disks_or_names_none_waits_for_them() {
 async fn a_failed_step_says_why_and_no_later_one_runs() {
     let lab = Lab::start().await;
     let (url, _) = lab.add_image(&image()).await;
-    // Of SHA-256, the server knows the right one.
+    // A SHA-512, because the server knows the right SHA-256.
     let wrong = format!("sha512:{}", "0".repeat(128)).parse().unwrap();
     lab.register(true).await;
     lab.start_run(vec![stream(&lab, &url, &wrong), step("leave", Action::Reboot(Reboot::default()))]).await;
@@ -234,7 +234,7 @@ async fn a_machine_taken_out_of_service_knocks_as_an_unknown_one_and_waits() {
     let lab = Lab::start().await;
     let store = lab.store().await;
     lab.register(true).await;
-    // A released machine does not use up the token. It must not let this machine in again.
+    // A released machine does not use up the token, but the token must not let this machine in again.
     let token = operate::add_token(&store, None, None).await.unwrap().token;
     let machine = MachineSettings { token: Some(token.into()), ..MachineSettings::default() };
     let config = Config { machine, ..lab.config() };
@@ -263,7 +263,7 @@ async fn somebody_at_the_terminal_is_told_at_once_of_a_server_that_is_not_truste
 async fn a_server_that_is_away_for_a_while_misses_nothing() {
     let mut lab = Lab::start().await;
     let image = image();
-    // The image comes from elsewhere, so only the reports have to wait.
+    // The image comes from a file, so only the reports need the server.
     let file = lab.folder.path().join("elsewhere");
     std::fs::write(&file, &image).unwrap();
     let (_, digest) = lab.add_image(&image).await;

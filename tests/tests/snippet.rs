@@ -24,12 +24,12 @@ use xtask::host::debian;
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// The initramfs of Debian's installer in its package, and a script that runs a preseeded command in it.
+/// Path of the initramfs in the package of Debian's installer, and a script that runs a preseeded command in it.
 const INITRAMFS: &str = "usr/lib/debian-installer/images/12/amd64/text/debian-installer/amd64/initrd.gz";
 const PRESEEDED: &str =
     "#!/bin/sh\n. /usr/share/debconf/confmodule\ndebconf-set-selections /preseed.cfg\npreseed_command \"$1\"\n";
 
-/// The shell function for the run of the lab's machine.
+/// Returns the shell function for the run of the lab's machine.
 async fn function(lab: &Lab) -> String {
     snippet(lab, Surrounding::Shell).await
 }
@@ -42,7 +42,7 @@ async fn snippet(lab: &Lab, surrounding: Surrounding) -> String {
     snippet::text(surrounding, &format!("{}/v1/report", lab.url()), &token, &lab.ca())
 }
 
-/// The output of a script.
+/// Runs a script that must succeed. Returns its output.
 async fn run(command: &mut Command, script: &str) -> String {
     let output = command.args(["-eu", "-c", script]).stdin(Stdio::null()).output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -71,7 +71,7 @@ async fn the_sixth_word_is_the_priority() {
 async fn where_nothing_can_verify_the_server_nothing_is_sent() {
     let lab = Lab::start().await;
     let script = function(&lab).await + "slipway_report packages done 100\necho $?\n";
-    // Includes busybox's wget, which does not verify the server.
+    // The shell has busybox's wget, which does not verify the server.
     let folder = tempfile::tempdir().unwrap();
     for applet in ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "wc", "wget"] {
         symlink(BUSYBOX, folder.path().join(applet)).unwrap();
@@ -84,9 +84,9 @@ async fn where_nothing_can_verify_the_server_nothing_is_sent() {
     assert_eq!(left.count(), 0, "the secret stays nowhere");
 }
 
-/// Cannot verify a server.
+/// Name of the sender that cannot verify a server.
 const ALONE: &str = "busybox alone";
-/// What a shell can send with: names of programs, and where they are.
+/// What a shell can send with: a name, and the programs with their paths.
 const SENDERS: [(&str, &[(&str, &str)]); 4] = [
     ("curl", &[("curl", "/usr/bin/curl")]),
     ("GNU wget", &[("wget", "/usr/bin/wget")]),
@@ -117,7 +117,7 @@ impl Ca {
     }
 }
 
-/// How many reports a whole snippet makes, and a script that runs all of it.
+/// Returns how many reports a whole snippet makes, and a script that runs all of it.
 fn whole(surrounding: Surrounding, text: &str) -> (usize, String) {
     let after = |start: &str| text.split_once(start).unwrap().1;
     match surrounding {
@@ -137,7 +137,7 @@ fn whole(surrounding: Surrounding, text: &str) -> (usize, String) {
     }
 }
 
-/// The request on one connection. Empty if there is none.
+/// Reads the request on one connection. Empty if the TLS handshake fails.
 async fn request(tls: &TlsAcceptor, connection: TcpStream) -> String {
     let mut request = Vec::new();
     if let Ok(mut connection) = tls.accept(connection).await {
@@ -147,7 +147,7 @@ async fn request(tls: &TlsAcceptor, connection: TcpStream) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// A shell whose PATH has only these programs and basic ones. Its system trusts the authorities in a folder.
+/// Prepares a shell whose PATH has only these programs and basic ones. Its system trusts the authorities in `trusted`.
 fn shell(found: &[(&str, &str)], trusted: Option<&Path>) -> (TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
     // Busybox's shell would prefer its own wget over any other.
@@ -169,9 +169,9 @@ fn shell(found: &[(&str, &str)], trusted: Option<&Path>) -> (TempDir, Command) {
     (folder, command)
 }
 
-/// Runs every snippet with every sender against a server that answers. They verify the server with `ca`, and the system
-/// trusts the authorities in a folder. Each report arrives whole or not at all, and a sender that cannot verify a
-/// server does not even connect.
+/// Runs every snippet with every sender against a server that answers. The snippets verify the server with `ca`, and
+/// the system trusts the authorities in the folder `trusted`. Each report arrives whole or not at all, and a sender
+/// that cannot verify a server does not even connect.
 async fn check_told(ca: &Ca, tls: &TlsAcceptor, trusted: Option<&Path>, is_told: bool) {
     for (sender, found) in SENDERS {
         if let Some((_, lacking)) = found.iter().find(|(_, program)| !Path::new(program).exists()) {
@@ -233,7 +233,7 @@ async fn nothing_is_told_to_a_server_of_a_ca_that_the_system_trusts() {
     check_told(&ca, &other.acceptor("127.0.0.1"), Some(trusted.path()), false).await;
 }
 
-/// In the root file system of Debian's installer, with its shell, debconf and wget.
+/// Runs in the root file system of Debian's installer, with its shell, debconf and wget.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preseeded_installer_reports_by_what_it_has_itself() {
     if !rustix::process::geteuid().is_root() {

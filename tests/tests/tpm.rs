@@ -11,7 +11,7 @@ use swtpm::Swtpm;
 #[allow(dead_code, reason = "shared with other tests")]
 mod swtpm;
 
-/// One boot of the machine: the key of the boot before is lost.
+/// Returns the options of one boot of the machine: the key of the boot before is lost.
 fn boot(lab: &Lab, name: &str, device: std::path::PathBuf) -> Options {
     let mut options = lab.options(None);
     options.state = lab.folder.path().join(name);
@@ -37,7 +37,7 @@ async fn a_machine_proves_its_tpm_at_each_boot() {
     assert_eq!(first.key.unwrap().origin, KeyOrigin::First);
     let pinned = first.tpm.unwrap();
 
-    // It need not wait until the machine before counts as silent, which it was a moment ago.
+    // The second boot need not wait until the first counts as silent, although the first was heard a moment ago.
     tpm.power_cycle();
     start_run(&lab).await;
     let options = boot(&lab, "second", tpm.path("tpm"));

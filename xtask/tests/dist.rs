@@ -11,7 +11,7 @@ use xtask::build::{dist, image, kernel, server};
 use xtask::check::fresh;
 use xtask::host::packages;
 
-/// A release for virtual machines, with the server of the tests.
+/// The inputs of a release for virtual machines, with the server of the tests.
 fn inputs() -> Result<dist::Inputs> {
     let parts = vec![image::config(kernel::CLOUD, Arch::X86_64)?];
     Ok(dist::Inputs { server: server::build_server(server::Profile::Dev)?, manual: None, parts, date: dist::date()? })
@@ -51,8 +51,8 @@ fn run_in(root: &Path, script: &str) -> Result<String> {
     succeed(unshare.arg(root).arg(script))
 }
 
-/// Starts the server as its unit does, once the one line is edited; then makes boot files and writes a stick. Prints
-/// how long the boot files took and how many there are.
+/// Edits one line of the server's settings and starts the server as its unit does, then makes boot files and writes a
+/// stick. Prints how long the boot files took and how many there are.
 const WORK: &str = r#"
     sed -i 's|^#\(SLIPWAY_URL=\).*|\1https://127.0.0.1:8443|' /etc/default/slipway-server
     unit=/usr/lib/systemd/system/slipway-server.service

@@ -138,7 +138,7 @@ fn each_rare_driver_is_in_the_pack_with_all_it_needs() -> Result<()> {
         assert_eq!(missing, None, "{name}");
         let order: Vec<&str> = index.in_order(&[&name], |_| false).into_iter().map(|(name, _)| name).collect();
         assert_eq!(order.last(), Some(&name.as_str()));
-        // What machines get of the pack is the kernel's own file, with its signature.
+        // What machines get from the pack is the kernel's own file, with its signature.
         let (start, size) = (usize::try_from(module.piece.offset)?, usize::try_from(module.piece.size)?);
         let packed = folder.path().join("packed");
         fs::write(&packed, &rare.pack[start..start + size])?;
@@ -163,7 +163,7 @@ fn the_image_has_the_digest_of_the_pack_beside_it() -> Result<()> {
     Ok(())
 }
 
-/// Bytes in which the compressed archive of the bare-metal image must fit, without the program: 16 MB for all, of
+/// Maximum size in bytes of the compressed initramfs for physical machines, without the program: 16 MB for both, of
 /// which the program takes at most 2.5 MB.
 const MOST_BYTES: u64 = 13_500_000;
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use anyhow::{Context, Result};
 use xtask::lab::server::Lab;
 
-/// The status line of the answer to a request for a boot file.
+/// Requests a boot file, and returns the status line of the answer.
 fn get(boot_url: &str, path: &str) -> Result<String> {
     let port = boot_url.trim_start_matches("http://10.0.2.2:").split('/').next().unwrap_or_default();
     let mut stream = TcpStream::connect(("127.0.0.1", port.parse()?))?;

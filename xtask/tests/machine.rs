@@ -44,7 +44,8 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     target_image::build(System::SystemdBoot)?.unpack(&path)?;
     let server = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}", server.local_addr()?.port());
-    // Read before the machine starts: it may have to be fetched first, and the firmware would not wait for that.
+    // Read before the machine starts: the loader may have to be fetched first, and the firmware would not wait for
+    // that.
     let loader = std::fs::read(firmware::network_boot_loader(Arch::X86_64)?)?;
     std::thread::spawn(move || server.incoming().flatten().for_each(|stream| drop(serve(stream, &loader))));
 

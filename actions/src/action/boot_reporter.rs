@@ -1,5 +1,5 @@
 //! `boot-reporter`: installs this program in the installed system, with a systemd unit that runs it to report the
-//! system's boots. It removes itself when the system runs.
+//! system's boots. The reporter removes itself from the running system when it is done.
 
 mod home;
 mod ignition;
@@ -23,7 +23,7 @@ use crate::text;
 use home::{Files, Home};
 
 const UNIT: &str = include_str!("boot_reporter/slipway-report.service");
-/// Target of the symbolic links, as `systemctl enable` makes them.
+/// Target of the symbolic links that enable the unit, as `systemctl enable` makes them.
 const LINK_TO: &str = "/etc/systemd/system/slipway-report.service";
 const SELINUX: &str = "etc/selinux/config";
 const READ_ONLY: &str = "its root file system is read-only; include the reporter in the image, or leave the step out";
@@ -75,8 +75,8 @@ fn write(
     places::LINKS.iter().try_for_each(|link| etc.link(link, LINK_TO))?;
     if etc.read(SELINUX)?.is_some_and(|config| has_labels(&config)) {
         let label = |root: &TargetRoot, path: &str, kind| root.label(path, &format!("system_u:object_r:{kind}:s0"));
-        // With an enforced policy, a file without its type may not be executed or read. These are the types that the
-        // policies of Fedora and Red Hat assign to the paths, except for a program in /var.
+        // Under an enforced SELinux policy, a file without the right type may not be executed or read. The policies of
+        // Fedora and Red Hat assign these types to the paths, except for a program in /var.
         label(store, &program, "bin_t")?;
         if folder == places::USR_LOCAL {
             label(store, path, "lib_t")?;
@@ -90,7 +90,7 @@ fn write(
     etc.sync()
 }
 
-/// The text of the unit. `folder` is the program's folder, and `start` the command line.
+/// Returns the text of the unit. `folder` is the program's folder, and `start` the command line.
 fn unit(folder: &str, start: &str) -> String {
     let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
     UNIT.replace("@START@", start).replace("@PARENT@", &format!("/{parent}"))

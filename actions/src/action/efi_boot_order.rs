@@ -263,11 +263,11 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// What an operator should know about an entry that somebody else wants to be started next time. It stays, because
+    /// Warns about an entry that somebody else has set to be started next time (`BootNext`). The entry stays, because
     /// it may be a firmware update.
     fn another_is_next(&self, has: &order::Entries, plan: &order::Plan) -> Option<String> {
         let next = *order::decode(&self.variables.read(&global("BootNext")).ok()??).first()?;
-        // A number without an entry is passed over by the firmware.
+        // The firmware ignores a BootNext without an entry.
         let option = has.options.get(&next).filter(|_| next != plan.number && !plan.removed.contains(&next))?;
         let called = option.as_ref().map_or("unreadable".to_owned(), LoadOption::description);
         Some(format!(
@@ -290,7 +290,7 @@ impl Order<'_> {
         format!("{number} ({called}), {} on {partition}, {place}{removed}", loader.file)
     }
 
-    /// Where the firmware finds the program.
+    /// Returns the path by which the firmware finds the program.
     fn loader(&self) -> Result<LoaderPath, Error> {
         let unknown = || {
             Error::Boot(BootError::Loader {
@@ -306,8 +306,8 @@ impl Order<'_> {
         Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })
     }
 
-    /// Other disks with a partition that the firmware cannot tell from this one. Excludes the devices the disk is made
-    /// of and other paths to the same disk.
+    /// Returns the other disks with a partition that the firmware cannot tell from this one. Excludes the devices the
+    /// disk is made of and other paths to the same disk.
     fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
         let own = choose::named(self.disk.path(), machine)?;
         let is_other = |other: &Candidate| {
@@ -338,12 +338,12 @@ impl Order<'_> {
     }
 }
 
-/// Those of the partitions that are on no disk of the machine.
+/// Returns those of the partitions that are on no disk of the machine.
 fn gone(mut partitions: Vec<Signature>, machine: &dyn Machine) -> Result<Vec<Signature>, Error> {
     if partitions.is_empty() {
         return Ok(partitions);
     }
-    // Another path to a disk shows the same partitions, or cannot be read while it stands by.
+    // Another path to a disk has the same partitions, or cannot be read because it is on standby.
     for candidate in machine.disks()?.iter().filter(|candidate| candidate.disk.other_path_to.is_none()) {
         let disk = OpenDisk::open(&candidate.disk.path, Access::Read)?;
         for partition in partitions::read(&disk)? {

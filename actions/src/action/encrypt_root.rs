@@ -41,11 +41,11 @@ use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
 use table::{State, Table};
 
-/// All entries, because rescue entries would not start without the arguments.
+/// All entries get the arguments, because without them rescue entries would not start either.
 const ENTRIES: EntryScope = EntryScope::All;
 /// Placeholder for a volume that has no UUID yet.
 const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
-/// How long the TPM may take for a command. An RSA key takes a slow one half a minute.
+/// How long the TPM may take for a command. A slow TPM needs half a minute to make an RSA key.
 const TPM_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What to encrypt, and where.
@@ -120,8 +120,8 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: Tell) -> 
     Ok(Done::go_on(summary, warnings))
 }
 
-/// What in the boot files would keep the system from starting, or would keep the files from being changed. What affects
-/// only a rescue entry is added to `warnings`.
+/// Returns what in the boot files would keep the system from starting or the files from being changed. Problems that
+/// affect only a rescue entry are added to `warnings`.
 fn obstacle(
     disk: &OpenDisk,
     volumes: &[crate::target::volume::Volume],
@@ -136,7 +136,7 @@ fn obstacle(
     kernel_args::check(ENTRIES, &wanted, disk, volumes, looked_at).map(|()| None)
 }
 
-/// Plans the encryption, if the partition has room for the LUKS2 header besides the file system.
+/// Plans the encryption. Fails if the partition has no room for the LUKS2 header besides the file system.
 fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Plan, Error> {
     let refused = |reason: String| Err(EncryptError::Refused { what: root.describe(disk), reason }.into());
     if root.number == 0 {
@@ -199,8 +199,8 @@ fn encrypt(disk: &OpenDisk, mut plan: Plan, keys: &Keys, machine: &dyn Machine, 
 }
 
 /// Has the installed system open its root at boot: adds kernel arguments, then rebuilds its initramfs images. The order
-/// matters: if the system has no kernel command line of its own, kernel-install makes entries with the one of the
-/// running kernel. Adding the arguments first prevents that.
+/// matters: if the system has no kernel command line of its own, kernel-install makes entries with that of the running
+/// kernel. Adding the arguments first prevents that.
 fn prepare_boot(disk: &DiskHints, uuid: &str, machine: &dyn Machine, report: Tell) -> Result<Vec<String>, Error> {
     let added = kernel_args::run_for(ENTRIES, &boot_arguments(disk.clone(), uuid), machine, report)?;
     let script = Some(target_files::INITRAMFS.to_owned());
@@ -209,7 +209,7 @@ fn prepare_boot(disk: &DiskHints, uuid: &str, machine: &dyn Machine, report: Tel
     Ok([added.outcome.warnings, made.outcome.warnings].concat())
 }
 
-/// The kernel arguments to add.
+/// Returns the kernel arguments to add.
 fn boot_arguments(disk: DiskHints, uuid: &str) -> KernelArgs {
     KernelArgs { disk, append: target_files::kernel_arguments(uuid), ..KernelArgs::default() }
 }

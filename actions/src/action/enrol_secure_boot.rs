@@ -15,26 +15,26 @@ use crate::machine::{Cancel, Machine};
 use crate::report::{Report, Tell};
 use crate::target::efi::variables::{Variables, global, image_security};
 
-/// The attributes of an update, which precede it in efivarfs (UEFI 2.10, section 8.2.1): non-volatile, at boot, at run
-/// time, authenticated by time; and whether it is appended.
+/// The attributes that precede an update in efivarfs (UEFI 2.10, section 8.2.1): non-volatile, accessible at boot and
+/// at run time, with time-based authentication; and append.
 const AUTHENTICATED: u32 = 0x27;
 const APPEND: u32 = 0x40;
 
 /// The content of a variable after its attributes. None if there is no such variable.
 type Content = Result<Option<Vec<u8>>, Error>;
 
-/// How the firmware's variables are read and written, by their file names.
+/// Functions that read and write the firmware's variables by their file names.
 struct Firmware<'a> {
     read: &'a dyn Fn(&str) -> Content,
     /// Writes attributes and update at once.
     write: &'a dyn Fn(&str, &[u8]) -> io::Result<()>,
 }
 
-/// An update that can be read.
+/// A decoded update.
 struct Update {
     variable: SecureBootVariable,
     append: bool,
-    /// Time, signature and lists.
+    /// Time, signature and signature lists.
     signed: Vec<u8>,
 }
 
@@ -128,13 +128,14 @@ impl Update {
     }
 
     /// Whether there is nothing to write. Firmware refuses an update for the second time, because its time is not
-    /// later. A platform key is the same whoever is noted as its owner, such as the menu through which it was enrolled.
+    /// later. The owner of a platform key is ignored, because a firmware menu that enrolled the key may have set
+    /// another owner.
     fn is_in(&self, content: &[u8]) -> bool {
         self.was_taken(content) || self.variable == SecureBootVariable::Pk && has_same_data(content, self.lists())
     }
 }
 
-/// Whether the lists have every entry of others. Firmware adds only those that it does not have, so the bytes differ.
+/// Whether signature lists have every wanted entry. Firmware adds only the entries that it lacks, so the bytes differ.
 fn has_all(lists: &[u8], wanted: &[u8]) -> bool {
     let (Ok(has), Ok(wanted)) = (signature_list::parse(lists), signature_list::parse(wanted)) else { return false };
     wanted.iter().all(|entry| has.contains(entry))
@@ -148,7 +149,7 @@ fn has_same_data(a: &[u8], b: &[u8]) -> bool {
     data(a).is_some_and(|a| Some(a) == data(b))
 }
 
-/// A variable of one byte, 0 or 1 (UEFI 2.10, section 3.3).
+/// Reads a variable of one byte, 0 or 1 (UEFI 2.10, section 3.3).
 fn flag(firmware: &Firmware<'_>, name: &str) -> Result<Option<bool>, Error> {
     Ok((firmware.read)(&global(name))?.and_then(|content| content.first().map(|value| *value == 1)))
 }
@@ -165,7 +166,7 @@ fn not_in_setup_mode(secure_boot: Option<bool>) -> String {
     )
 }
 
-/// The error of a failed write, with the variables that are written and those that are not.
+/// Returns the error of a failed write, with the variables that are written and those that are not.
 fn interrupted(
     variable: SecureBootVariable,
     source: io::Error,
@@ -182,7 +183,7 @@ fn interrupted(
     BootError::SecureBootVariable { variable: variable.to_string(), state, source }.into()
 }
 
-/// The firmware's error with what to do. The kernel translates the statuses of firmware (Linux,
+/// Adds to the firmware's error what to do. The kernel translates the statuses of firmware (Linux,
 /// drivers/firmware/efi/vars.c).
 fn explained(error: io::Error) -> io::Error {
     let what_to_do = match Errno::from_io_error(&error) {
@@ -217,7 +218,7 @@ fn summary(done: &[SecureBootVariable], there: &[SecureBootVariable], is_open: b
     format!("{written}{there}; {state}")
 }
 
-/// Names with commas, and "and" before the last.
+/// Joins names with commas, and the last with "and".
 fn listed(variables: &[SecureBootVariable]) -> String {
     match variables {
         [] => String::new(),
@@ -233,7 +234,7 @@ fn refused(reason: impl Into<String>) -> Error {
     BootError::SecureBoot { reason: reason.into() }.into()
 }
 
-/// Never happens, because inputs are judged before.
+/// The error for an unreadable update. It never occurs, because inputs are judged before.
 fn unreadable() -> Error {
     refused("an update is not a time, a signature and lists in base64")
 }

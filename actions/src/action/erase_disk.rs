@@ -79,7 +79,7 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Re
     Ok(Done { outcome, next: Next::Continue })
 }
 
-/// The result for a disk, in words.
+/// Describes the result for a disk.
 fn told(path: &str, result: &Erasure) -> String {
     match result {
         Erasure::Erased { method, millis, samples } => {
@@ -152,7 +152,8 @@ fn erase_all(
     })
 }
 
-/// Passes on the notes of the threads until the last has ended. Reports no progress before one of them has begun.
+/// Passes on the notes of the threads until the last has ended. Reports no progress before one of the threads has begun
+/// a task.
 fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: Tell) {
     let counters = Counters::default();
     let mut watch = Watch::new(&counters, &[], None);

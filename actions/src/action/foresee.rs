@@ -13,8 +13,8 @@ use crate::fetch::shown;
 use crate::machine::{Machine, Request};
 use crate::text;
 
-/// The first problem that the steps are known to have on this machine. Nothing is written. Temporary problems, such as
-/// a server that does not answer, are left to the step, which waits.
+/// Finds the first problem that the steps are known to have on this machine. Nothing is written. Temporary problems,
+/// such as a server that does not answer, are left to the step, which waits.
 pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     let machine: &dyn Machine = &Hasty::new(machine);
     foresee::too_small(steps, |image| image.raw_size, |hints| disk(hints, machine))
@@ -23,9 +23,9 @@ pub fn foresee(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
         .or_else(|| foresee::without_partition(steps, |stream| image::numbers(stream, machine)))
 }
 
-/// The first image that cannot be installed on this machine and the disk of its step, of a step before which a disk is
-/// destroyed. Any other step looks at the image itself before it destroys anything. Once a step makes partitions, disks
-/// are no longer what they are now.
+/// Finds the first image that cannot be installed on this machine or the disk of its step. Skips steps up to the first
+/// that destroys data, because these check their images themselves before. From the first step that makes partitions
+/// on, disks are not judged, because they will have changed.
 fn unsuitable(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     let first = steps.iter().position(|step| step.action.destroys())?;
     let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
@@ -41,19 +41,19 @@ fn unsuitable(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
 /// wait for other disks.
 pub fn names_present_disks(steps: &[Step], machine: &dyn Machine) -> bool {
     let mut all: Vec<&DiskHints> = steps.iter().filter_map(|step| step.action.disk()).collect();
-    // Most steps of a workflow have the same.
+    // Most steps of a workflow have the same hints.
     all.dedup();
     all.into_iter().all(|hints| disk(hints, machine).is_some_and(|disk| hints.is_certain(&disk)))
 }
 
-/// The disk that a step with these hints would choose now.
+/// Returns the disk that a step with these hints would choose now.
 fn disk(hints: &DiskHints, machine: &dyn Machine) -> Option<Disk> {
     let (hints, candidates) = choose::resolve(hints, machine).ok()?;
     choose::choose(&hints, &candidates).ok().map(|(disk, _)| disk.clone())
 }
 
-/// The first file that is missing at all its URLs and is fetched after a disk's data is destroyed. A step that fetches
-/// before anything is destroyed reports a missing file itself.
+/// Finds the first file that is missing at all its URLs and is fetched after a disk's data is destroyed. A step that
+/// fetches before anything is destroyed reports a missing file itself.
 fn missing(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     let first = steps.iter().position(|step| step.action.destroys())?;
     steps.iter().enumerate().skip(first + 1).find_map(|(index, step)| {
@@ -63,7 +63,7 @@ fn missing(steps: &[Step], machine: &dyn Machine) -> Option<Foreseen> {
     })
 }
 
-/// Why no place has a file, if that is certain.
+/// Returns why a file is at none of its URLs, if that is certain.
 fn nowhere(need: &Need<'_>, machine: &dyn Machine) -> Option<String> {
     let mut failed = Vec::new();
     for url in &need.urls {

@@ -79,7 +79,7 @@ fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, 
     }
 }
 
-/// What was found instead of exactly one matching partition.
+/// Describes what was found instead of exactly one matching partition.
 fn instead(choice: Option<&PartitionChoice>, found: usize, all: &[Partition], disk: &OpenDisk) -> String {
     let all = || all.iter().filter(|partition| partition.number > 0);
     let there: Vec<String> = all().map(|partition| partition.describe(disk)).collect();

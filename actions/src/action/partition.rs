@@ -60,7 +60,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: Tell) -> Re
         }
     }
     let paths: Vec<String> = disks.iter().map(|disk| disk.disk.path().to_owned()).collect();
-    // What is on the partitions cannot be started while the disks are held open.
+    // The kernel cannot start arrays and volumes on the partitions while the disks are held open.
     drop(disks);
     if machine.setup().is_operating_system {
         layers.start(&paths)?;

@@ -46,9 +46,9 @@ const MAX_ANSWER: u64 = 64 << 10;
 /// What to mount: device, or a folder of the installed system; type, none for a folder; the option that chooses a
 /// subvolume, or `rbind`; mount point in the installed system; and whether the system starts without it.
 type Mount = (String, Option<String>, Option<String>, String, bool);
-/// The orders for the first process: inputs, file systems to mount, the root first, and the machine's resolv.conf.
+/// The orders for the first process: the inputs, the file systems to mount (root first), and the machine's resolv.conf.
 type Orders = (RunInTarget, Vec<Mount>, Option<String>);
-/// Exit status or signal of the command.
+/// Exit status of the command, or the signal that ended it.
 type Ended = (Option<i32>, Option<i32>);
 /// The answer of the first process: how the command ended, with warnings, or why it did not.
 type Answer = Result<(Ended, Vec<String>), String>;
@@ -65,7 +65,7 @@ pub(crate) fn run_on(
     machine: &dyn Machine,
     report: Tell,
 ) -> Result<Done, Error> {
-    // The first process mounts these again, through the same devices.
+    // The first process mounts these file systems again, through the same devices.
     let target = target::find_root(disk, report)?;
     let (extras, unmounted) = Layout::of(disk, &target)?.extras();
     let Target { root, name, kind, source, subvolume, mut warnings, .. } = target;
@@ -107,11 +107,11 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<Vec<S
     let started = start(theirs.into(), writer.into()).map_err(|source| advised(Tried::Namespace, source));
     let mut child = Guard(started.map_err(failed)?);
     let text = serde_json::to_string(orders).map_err(|error| failed(error.into()))?;
-    // If the process is already gone, its answer or the lack of one says why.
+    // If the process is already gone, its answer or the missing answer says why.
     _ = control.write_all(text.as_bytes()).and_then(|()| control.write_all(b"\n"));
     let mut output = Output::default();
     let passed = pass_on(&reader, &mut child.0, &mut output, machine, report, &failed);
-    // Also for a command that was stopped: it may have printed a prompt without a line end, and waited for an answer.
+    // A stopped command, too, may have printed a prompt without a line end, and waited for an answer.
     output.finish(report);
     passed?;
     let mut answer = String::new();
@@ -131,7 +131,7 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<Vec<S
     Err(TargetError::Command { what, how, output: output.tail() }.into())
 }
 
-/// Starts the first process of a new PID namespace. It does so on a separate thread, because later processes of that
+/// Starts the first process of a new PID namespace. Uses a separate thread, because later processes of the calling
 /// thread would also start in the namespace.
 fn start(control: OwnedFd, output: OwnedFd) -> io::Result<Child> {
     let start = move || {
@@ -148,7 +148,7 @@ struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         _ = self.0.kill();
         _ = self.0.wait();
     }

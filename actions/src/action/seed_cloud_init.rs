@@ -24,7 +24,7 @@ use root::System;
 
 /// State of the root file system of a disk.
 enum Root {
-    /// It is mounted. If a seed cannot be put where the system looks for it: why.
+    /// It is mounted. The text says why a seed cannot be put where the system looks for it, if so.
     Open(System, Option<String>),
     /// It cannot or must not be mounted, for this reason.
     Closed(String),
@@ -129,7 +129,7 @@ fn find_root(disk: &OpenDisk, places: &[Place], wanted: SeedPlace, report: Tell)
     Ok(Root::Open(system, obstacle))
 }
 
-/// The files of a NoCloud seed.
+/// Makes the files of a NoCloud seed.
 fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
     let user_data = match &inputs.phone_home {
         Some(phone_home) => {

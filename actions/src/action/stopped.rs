@@ -2,8 +2,8 @@
 
 use slipway_protocol::Action;
 
-/// What a stopped action leaves behind, and what to do. A note of the action may say more, for example that a disk has
-/// no partition table.
+/// Says what a stopped action leaves behind, and what to do. A note of the action may say more, for example that a disk
+/// has no partition table.
 pub fn if_stopped(action: &Action) -> &'static str {
     match action {
         Action::EraseDisk(_) => {

@@ -114,8 +114,8 @@ fn write_once(
 }
 
 /// Whether the fetched data is damaged or not the wanted image, so that another place may have the right one. An image
-/// that does not fit the disk is detected before its digest is checked, so it counts only if the image has one
-/// (`is_verified`).
+/// that does not fit the disk is detected before its digest is checked, so such an error counts only if the image has a
+/// digest (`is_verified`).
 pub(super) fn is_another_image(error: &Error, is_verified: bool) -> bool {
     let is_another = match error {
         Error::Source(SourceError::Signature { .. }) => true,

@@ -90,7 +90,7 @@ pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -
     Ok(Done::go_on(summary, warnings))
 }
 
-/// The directory to unpack into, in the file system that holds it.
+/// Finds the directory to unpack into, in the file system that holds it.
 fn folder(place: &str, layout: Option<&Layout>, target: &Target) -> Result<Folder, Error> {
     let held = layout.map_or_else(|| Ok(Held::Root(place.to_owned())), |layout| layout.held(place))?;
     held.folder(target)?.map_err(|reason| {
@@ -122,7 +122,7 @@ fn unpack(
     })
 }
 
-/// The size of a file system in bytes.
+/// Returns the size of a file system in bytes.
 fn size(root: &TargetRoot) -> Result<u64, Error> {
     let stat = root.directory().and_then(fstatvfs);
     let stat = stat.map_err(|errno| target_file("looking at", "", errno.into()))?;
@@ -174,8 +174,8 @@ fn shown(path: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(path))
 }
 
-/// Refuses entries that the running system would not see in a directory, by what it mounts over a path. A directory at
-/// a mount point is there in any case.
+/// Refuses entries of a directory that the running system would not see, because it mounts something over their path.
+/// An empty directory at a mount point is accepted, because it exists in any case.
 fn check_hidden(
     root: &TargetRoot,
     staging: &str,

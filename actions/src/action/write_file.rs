@@ -61,7 +61,7 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: Tell) -> Re
     Ok(Done::go_on(summary, warnings))
 }
 
-/// The file system that holds the path: the selected one, or the one that the installed system mounts there.
+/// Finds the file system that holds the path: the selected one, or the one that the installed system mounts there.
 fn folder(inputs: &WriteFile, disk: &OpenDisk, target: &Target) -> Result<Folder, Error> {
     let path = inputs.path.trim_start_matches('/').to_owned();
     let held = match inputs.partition {
@@ -105,8 +105,8 @@ fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
     STANDARD.decode(digits).map_err(refused)
 }
 
-/// Attributes of the file to write: from the inputs, else from the existing file, else [`NEW`].
-/// Names are looked up in the root file system `home`.
+/// Returns the attributes of the file to write: from the inputs, else from the existing file, else [`NEW`]. Names are
+/// looked up in the root file system `home`.
 fn attributes(inputs: &WriteFile, home: &TargetRoot, root: &TargetRoot, path: &str) -> Result<Attributes, Error> {
     let before = root.attributes(path)?.unwrap_or(NEW);
     Ok(Attributes {
@@ -120,7 +120,7 @@ fn mode(digits: &Option<String>) -> Option<u32> {
     digits.as_deref().and_then(workflow::file_mode)
 }
 
-/// The numeric ID of a user or group, looked up in `file` of the installed system.
+/// Returns the numeric ID of a user or group, looked up in `file` of the installed system.
 fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Result<Option<u32>, Error> {
     let name = match who {
         None => return Ok(None),
@@ -132,7 +132,7 @@ fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Resu
     number_of(name, &text).map(Some).ok_or_else(|| unknown("there is no such name"))
 }
 
-/// The third field of the line for `name` (passwd(5), group(5)).
+/// Returns the numeric ID in the third field of the line for `name` (passwd(5), group(5)).
 fn number_of(name: &str, text: &str) -> Option<u32> {
     let mut lines = text.lines().map(|line| line.split(':'));
     let mut line = lines.find_map(|mut fields| (fields.next()? == name).then_some(fields))?;

@@ -19,14 +19,14 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer for up to `capacity` bytes, a multiple of the alignment.
+    /// Makes an empty buffer for up to `capacity` bytes, a multiple of the alignment.
     pub(crate) fn new(capacity: usize) -> Self {
         let memory = vec![0; capacity + ALIGNMENT];
         let base = memory.as_ptr().align_offset(ALIGNMENT);
         Self { memory, base, start: base, end: base + capacity, len: 0, capacity, offset: 0 }
     }
 
-    /// A buffer filled with zeros.
+    /// Makes a buffer filled with zeros.
     pub(crate) fn zeroed(capacity: usize) -> Self {
         Self { len: capacity, ..Self::new(capacity) }
     }
@@ -61,8 +61,8 @@ impl Buffer {
         &mut self.memory[self.start + self.len..self.end]
     }
 
-    /// The memory from `before` bytes in front of the buffer's first byte, to read whole blocks into; none if there is
-    /// not enough of it.
+    /// Returns `len` bytes of memory, beginning `before` bytes in front of the buffer's first byte, to read whole
+    /// blocks into; `None` if there is not enough memory.
     pub(crate) fn blocks(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
         let start = self.start.checked_sub(before).filter(|start| *start >= self.base)?;
         self.memory.get_mut(start..start + len)
@@ -86,7 +86,7 @@ impl Buffer {
         self.len = (self.len + n).min(self.end - self.start);
     }
 
-    /// The buffer, emptied.
+    /// Empties the buffer, and returns it.
     pub(crate) fn cleared(mut self) -> Self {
         self.place(0);
         self

@@ -10,11 +10,11 @@ use super::teardown::Usage;
 use crate::machine::Candidate;
 use boot_medium::{BootMedium, Found};
 
-/// Every disk and every device used in place of one, with the reason why it must not be written to: slipway booted from
-/// it, it is mounted, used as swap, or another device is built on it. If slipway is the operating system, it takes down
-/// the last three, so only the first counts.
+/// Lists every disk and every device used in place of one, with the reason why it must not be written to: slipway
+/// booted from it, it is mounted, used as swap, or another device is built on it. If slipway is the operating system,
+/// it takes down mounts, swap and such devices, so only the first reason counts.
 pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
-    // Without it, no disk would seem to be in use.
+    // Without this file, no disk would seem to be in use.
     fs::metadata(proc.join("self/mountinfo"))?;
     let usage = Usage::read(sys, proc);
     let medium = BootMedium::of(sys, proc)?;
@@ -23,7 +23,7 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
         .map(|disk| {
             let is_layer = is_layer(&disk);
             let found = medium.look_at(&disk.path, is_layer);
-            // This is checked first, even before mounts: the boot medium is never taken down.
+            // The boot medium is checked first, even before mounts, because it is never taken down.
             let in_use = match found {
                 Found::BootedFrom => Some("slipway booted from it".to_owned()),
                 _ if is_operating_system => None,
@@ -37,7 +37,7 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
     Ok(candidates)
 }
 
-/// What uses a disk or marks it as a boot medium holds for each path to it.
+/// Applies what uses a disk or marks it as a boot medium to every path to that disk.
 fn share(candidates: &mut [Candidate]) {
     let told: Vec<Candidate> =
         candidates.iter().filter(|one| one.in_use.is_some() || one.boot_medium.is_some()).cloned().collect();

@@ -80,7 +80,7 @@ fn one(hints: &DiskHints, access: Access, machine: &dyn Machine, report: Tell) -
     Ok(disk.clone())
 }
 
-/// The hints with `device` as in [`Disk::path`], and the disks to choose from.
+/// Returns the hints with `device` as in [`Disk::path`], and the disks to choose from.
 pub(crate) fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskHints, Vec<Candidate>), Error> {
     let (device, candidates) = match &hints.device {
         Some(device) => {
@@ -105,8 +105,8 @@ pub struct Verdict {
     pub chosen: bool,
 }
 
-/// How hints apply to each disk of a machine, by path, and the error with which an action with these hints would fail.
-/// Loop devices, arrays and mappings are left out unless they are named.
+/// Returns how hints apply to each disk of a machine, by path, and the error with which an action with these hints
+/// would fail. Loop devices, arrays and mappings are left out unless they are named.
 pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>, Option<Error>), Error> {
     let (hints, mut candidates) = resolve(hints, machine)?;
     candidates.retain(|candidate| !candidate.by_name_only || hints.device.as_ref() == Some(&candidate.disk.path));
@@ -124,15 +124,15 @@ pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>,
     Ok((verdicts, chosen.err().map(|reason| Error::ChooseDisk { reason })))
 }
 
-/// The disk at a path given by hand, or why there is no disk.
+/// Finds the disk at a path given by hand, or says why there is no disk.
 pub fn named(device: &str, machine: &dyn Machine) -> Result<Candidate, Error> {
     let (path, candidates) = with_named(device, machine)?;
     let found = candidates.iter().find(|candidate| candidate.disk.path == path);
     found.cloned().ok_or_else(|| Error::ChooseDisk { reason: no_disk(&path, &candidates) })
 }
 
-/// The path with links resolved, such as those in /dev/disk, and the disks of the machine. If the path is a regular
-/// file, it is added as a disk: an image, when an action is run by hand.
+/// Returns the path with links resolved, such as those in /dev/disk, and the disks of the machine. If the path is a
+/// regular file, it is added as a disk: an image, when an action is run by hand.
 fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candidate>), Error> {
     let mut candidates = machine.disks()?;
     let path = match fs::canonicalize(device) {
@@ -159,7 +159,7 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
     Ok((path, candidates))
 }
 
-/// The path of the only disk with this path or this by-path link.
+/// Returns the path of the only disk with this path or this by-path link.
 fn known_as(device: &str, candidates: &[Candidate]) -> Option<String> {
     let is_known = |disk: &&Disk| disk.path == device || disk.by_path.as_deref() == Some(device);
     let mut known = candidates.iter().map(|candidate| &candidate.disk).filter(is_known);
@@ -186,8 +186,8 @@ fn those_there_are(candidates: &[Candidate]) -> String {
     format!("this machine has {}", disks.join(", "))
 }
 
-/// The one disk the hints select and the reason, or why there is none, disk by disk. `hints.device` must be a path as
-/// in [`Disk::path`].
+/// Returns the one disk that the hints select and the reason, or why there is none, disk by disk. `hints.device` must
+/// be a path as in [`Disk::path`].
 pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a Disk, String), String> {
     let mut chosen = choose_all(hints, candidates)?;
     match (chosen.pop(), chosen.len()) {
@@ -196,8 +196,8 @@ pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a
     }
 }
 
-/// Every disk the hints select, at least one, and the reason. Several only if the hints choose all; otherwise as
-/// [`choose`].
+/// Returns every disk that the hints select, at least one, each with the reason. There are several only if the hints
+/// choose all disks.
 pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<Vec<(&'a Disk, String)>, String> {
     let mut judged: Vec<&Candidate> = all.iter().collect();
     if let Some(device) = &hints.device {
@@ -245,7 +245,7 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
     }
 }
 
-/// Of the paths to one disk the best. The order of the disks stays.
+/// Keeps the best path to each disk. The order of the disks stays.
 fn one_path_each(matching: Vec<&Disk>) -> Vec<&Disk> {
     let is_best = |disk: &Disk| {
         let mut same = matching.iter().filter(|other| other.best_path() == disk.best_path());
@@ -256,7 +256,7 @@ fn one_path_each(matching: Vec<&Disk>) -> Vec<&Disk> {
     matching.iter().copied().filter(|disk| is_best(disk)).collect()
 }
 
-/// The other paths to a disk, to be appended to a reason.
+/// Names the other paths to a disk, to be appended to a reason.
 fn other_paths(disk: &Disk, all: &[Candidate]) -> String {
     let others = all.iter().map(|other| &other.disk).filter(|other| other.path != disk.path);
     let others = others.filter(|other| other.best_path() == disk.best_path());

@@ -17,25 +17,25 @@ const USB_STORAGE: &str = "08";
 const SCSI_DISKS: [&str; 3] = ["0", "14", "20"];
 /// `PORT_CONNECTION` of `wPortStatus`.
 const CONNECTED: u16 = 1;
-/// Link state of `wPortStatus` on hubs of SuperSpeed (USB 3.2, table 10-13): its bits, and Polling, which a link is in
-/// while it is trained.
+/// Link state of `wPortStatus` on hubs of SuperSpeed (USB 3.2, table 10-13): its bits, and the value Polling, which a
+/// link has while it is trained.
 const LINK_STATE: u16 = 0xF << 5;
 const POLLING: u16 = 7 << 5;
 /// Minimum speed of a SuperSpeed hub, in megabits per second.
 const SUPER_SPEED: f64 = 5000.0;
-/// States of an NVMe controller in which it will have its namespaces (drivers/nvme/host/sysfs.c).
+/// States of an NVMe controller whose namespaces are still to come (drivers/nvme/host/sysfs.c).
 const NVME_STARTING: [&str; 3] = ["new", "resetting", "connecting"];
-/// Part of the path of a SCSI host behind USB. The USB interface shows its state.
+/// Part of the path in sysfs of a SCSI host behind USB. The state of such a host is taken from its USB interface.
 const USB_HOST: &str = "/usb";
 /// Buses that do not show whether they have found all their devices: Fibre Channel, iSCSI, Hyper-V and Xen. The same
 /// holds for slots for memory cards that look empty.
 const SILENT: [&str; 4] = ["class/fc_host", "class/iscsi_host", "bus/vmbus/devices", "bus/xen/devices"];
-/// How long the list of disks must stay unchanged if each bus shows what it is doing.
+/// How long the list of disks must stay unchanged if every bus tells whether it is still looking for devices.
 const SETTLE: Duration = Duration::from_millis(300);
-/// The same if a bus does not, and for a controller that appeared late.
+/// The same if a bus does not tell, or if a controller appeared late.
 const SETTLE_SILENT: Duration = Duration::from_secs(3);
 /// The same if a card is in a slot that has no power yet: five seconds in which it may be pulled out again
-/// (drivers/pci/hotplug/pciehp_ctrl.c), and the start of its link. A card that is broken stays like that.
+/// (drivers/pci/hotplug/pciehp_ctrl.c), and the start of its link. A broken card stays in this state.
 const SETTLE_SLOT: Duration = Duration::from_secs(10);
 
 /// What may still bring disks.
@@ -50,15 +50,16 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// How long the list of disks must not change, if those were the controllers when the drivers had been loaded.
+    /// Returns how long the list of disks must not change, if `first` were the controllers when the drivers had been
+    /// loaded.
     pub fn settle_after(&self, first: &[String]) -> Duration {
         let is_late = self.controllers.iter().any(|controller| !first.contains(controller));
         if is_late { self.settle.max(SETTLE_SILENT) } else { self.settle }
     }
 }
 
-/// The devices and buses where disks may still appear, on a machine whose drivers are loaded. `sys` and `dev` are the
-/// mount points of sysfs and devtmpfs.
+/// Finds the devices and buses where disks may still appear, on a machine whose drivers are loaded. `sys` and `dev` are
+/// the mount points of sysfs and devtmpfs.
 pub fn expected_disks(sys: &Path, dev: &Path) -> Expected {
     let status = |hub: &Path, port| {
         let file = OpenOptions::new().read(true).write(true).open(dev.join("bus/usb").join(usb_node(hub)?)).ok()?;
@@ -67,7 +68,7 @@ pub fn expected_disks(sys: &Path, dev: &Path) -> Expected {
     look(sys, &status)
 }
 
-/// `status` gives `wPortStatus` of a port of the hub in a folder; none if it cannot be read.
+/// Looks through sysfs. `status` gives `wPortStatus` of a port of the hub in a folder; `None` if it cannot be read.
 fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
     let (mut devices, mut controllers) = (Vec::new(), Vec::new());
     let mut is_silent = SILENT.iter().any(|bus| !folders(&sys.join(bus)).is_empty());
@@ -75,7 +76,8 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
         if attribute(&controller, "state").is_some_and(|state| NVME_STARTING.contains(&state.as_str())) {
             devices.push(format!("the namespaces of {}", name(&controller)));
         }
-        // Its first namespace may still appear. With several paths to a namespace, each path has its own entry.
+        // A controller without namespaces may still get its first. With several paths to a namespace, each path has its
+        // own entry.
         is_silent |= !folders(&controller).iter().any(|namespace| name(namespace).starts_with(name(&controller)));
         controllers.push(name(&controller).to_owned());
     }
@@ -83,7 +85,7 @@ fn look(sys: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>) -> Expected {
         if fs::canonicalize(&host).is_ok_and(|path| path.to_string_lossy().contains(USB_HOST)) {
             continue;
         }
-        // Nothing uses a disk yet, so these are the questions of a scan.
+        // Nothing uses a disk yet, so these commands can only be those of a scan.
         if attribute(&host, "host_busy").is_some_and(|commands| commands != "0") {
             devices.push(format!("an answer to SCSI {}", name(&host)));
         }
@@ -121,7 +123,7 @@ fn is_starting(sys: &Path, slot: &Path) -> bool {
     has_card && address.is_some_and(|address| !devices().iter().any(|device| name(device).starts_with(&address)))
 }
 
-/// The disk of a USB interface of this class, if a driver has it and has not looked for disks yet.
+/// Names the disk of a USB interface of this class, if a driver is bound to it but has not looked for disks yet.
 fn usb_storage(interface: &Path, class: &str) -> Option<String> {
     let hosts = || folders(interface).into_iter().filter(|folder| name(folder).starts_with("host"));
     let has_target = || hosts().any(|host| folders(&host).iter().any(|folder| name(folder).starts_with("target")));
@@ -129,8 +131,8 @@ fn usb_storage(interface: &Path, class: &str) -> Option<String> {
     is_waiting.then(|| format!("the disk of USB device {}", name(interface)))
 }
 
-/// Adds a USB device if it may still become a disk, and what is connected to it if it is a hub. False if this is
-/// unknown.
+/// Adds a USB device if it may still become a disk, and what is connected to it if it is a hub. Returns false if the
+/// state of a port is unknown.
 fn look_at_usb_device(device: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>, devices: &mut Vec<String>) -> bool {
     if attribute(device, "bConfigurationValue").is_none() {
         devices.push(format!("USB device {}", name(device)));
@@ -147,7 +149,7 @@ fn look_at_usb_device(device: &Path, status: &dyn Fn(&Path, u16) -> Option<u16>,
     true
 }
 
-/// The name of the device at a port: `1-2` at a root hub, `1-2.3` at another (Linux, drivers/usb/core/usb.c,
+/// Returns the name of the device at a port: `1-2` at a root hub, `1-2.3` at another (Linux, drivers/usb/core/usb.c,
 /// usb_alloc_dev).
 fn child(hub: &Path, port: u16) -> String {
     match name(hub).strip_prefix("usb") {
@@ -156,13 +158,13 @@ fn child(hub: &Path, port: u16) -> String {
     }
 }
 
-/// The device node below /dev/bus/usb.
+/// Returns the path of the device node below /dev/bus/usb.
 fn usb_node(device: &Path) -> Option<PathBuf> {
     let number = |attribute_name| attribute(device, attribute_name)?.parse::<u16>().ok();
     Some(format!("{:03}/{:03}", number("busnum")?, number("devnum")?).into())
 }
 
-/// The folders in a folder, sorted; links to folders too. None if there is no such folder.
+/// Lists the folders in a folder, sorted, and links to folders too. The list is empty if there is no such folder.
 fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();

@@ -14,22 +14,22 @@ use crate::error::Error;
 const ALIGNMENT: u64 = 1 << 20;
 /// File systems that the kernel can grow while mounted, as the probe calls them.
 const GROWABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs"];
-/// Types of partitions that are never sealed by another one.
+/// Types of partitions that are never sealed by another partition.
 const UNSEALED_TYPES: &[&str] = &[types::HOME, types::SRV, types::VAR, types::TMP];
 
 /// What happens to the last partition of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// There is none, growing was not requested, or it ends at the end of the disk.
+    /// There is no partition, growing was not requested, or the last partition ends at the end of the disk.
     NotNeeded,
-    /// It is left as it is.
+    /// The partition is left as it is.
     Left {
         /// The partition, in words.
         partition: String,
         /// The reason.
         reason: String,
     },
-    /// It is extended to the end of the disk.
+    /// The partition is extended to the end of the disk.
     Grown(Grown),
 }
 
@@ -38,23 +38,23 @@ pub(crate) enum Growth {
 pub(crate) struct Grown {
     /// The partition with its new size.
     pub(crate) partition: Partition,
-    /// Its previous end, in bytes.
+    /// Previous end of the partition on the disk, in bytes.
     pub(crate) old_end: u64,
     /// The file system in it.
     pub(crate) kind: &'static str,
 }
 
 impl Grown {
-    /// Range at the new end that must be cleared. Some signatures are at the end of their partition, and an earlier
-    /// system may have left one there.
+    /// Returns the byte range at the new end that must be cleared. Some signatures are at the end of their partition,
+    /// and an earlier system may have left one there.
     pub(crate) fn stale(&self) -> Range<u64> {
         let end = self.partition.bytes.end;
         self.old_end.max(end - ALIGNMENT)..end
     }
 }
 
-/// Plans what happens to the partition with the highest end in a table. Partitions may end at byte `room` at most.
-/// Their contents must be on the disk.
+/// Plans what happens to the partition with the highest end in a table. Partitions may end at byte `room` at most. The
+/// contents of the partitions must be on the disk.
 pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Result<Growth, Error> {
     let Some(last) = partitions.iter().max_by_key(|partition| partition.bytes.end) else {
         return Ok(Growth::NotNeeded);
@@ -90,8 +90,8 @@ pub(crate) fn left(disk: &OpenDisk, partitions: &[Partition], room: u64, reason:
     }
 }
 
-/// Why a partition must not be changed, whatever file system it has. `seals`: the table has a partition with hashes of
-/// another.
+/// Returns why a partition must not be changed, whatever file system it has. `seals` says whether the table has a
+/// partition with dm-verity hashes.
 fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&'static str> {
     let len = |partition: &Partition| partition.bytes.end - partition.bytes.start;
     let is_twin = |other: &&Partition| {

@@ -15,13 +15,13 @@ const SECTOR: u64 = 512;
 /// Vendor strings that name a bus, not a manufacturer.
 const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
 
-/// Every whole disk with a size, sorted by path. Of several paths to one disk each is listed. `sys` is the mount point
-/// of sysfs. Disks that cannot be read are left out, because a disk may vanish at any time.
+/// Lists every whole disk with a size, sorted by path. A disk with several paths is listed once for each path. `sys` is
+/// the mount point of sysfs. Disks that cannot be read are left out, because a disk may vanish at any time.
 pub fn list_disks(sys: &Path) -> Vec<Disk> {
     block_devices(sys).into_iter().filter(|disk| !is_layer(disk)).collect()
 }
 
-/// As [`list_disks`], with the devices that can be used in place of a disk.
+/// Like [`list_disks`], with the devices that can be used in place of a disk.
 pub(super) fn block_devices(sys: &Path) -> Vec<Disk> {
     let Ok(entries) = fs::read_dir(sys.join("block")) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -32,7 +32,7 @@ pub(super) fn block_devices(sys: &Path) -> Vec<Disk> {
     disks
 }
 
-/// All paths to the disk at one of them, that one first.
+/// Returns all paths to the disk at `path`, beginning with `path`.
 pub(crate) fn paths_to(sys: &Path, path: &str) -> Vec<String> {
     let disks = list_disks(sys);
     let own = disks.iter().find(|disk| disk.path == path).map(Disk::best_path);
@@ -44,12 +44,12 @@ pub(super) fn is_layer(disk: &Disk) -> bool {
     kind::is_layer(&kernel_name(&disk.path))
 }
 
-/// The kernel writes a slash in a device name as an exclamation mark (cciss!c0d0).
+/// Returns the kernel's name of a device, with a slash written as an exclamation mark (cciss!c0d0).
 pub(super) fn kernel_name(path: &str) -> String {
     path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
 }
 
-/// The folder of a block device in sysfs, by its path.
+/// Returns the folder in sysfs of the block device at a path.
 fn kernel_folder(sys: &Path, path: &str) -> PathBuf {
     sys.join("block").join(kernel_name(path))
 }
@@ -84,7 +84,7 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
     })
 }
 
-/// The link that udev creates for an array or a mapping, by its name.
+/// Returns the link that udev creates for an array or a mapping, by its name.
 fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Option<String> {
     let Some(mapping) = mapping else { return Some(format!("/dev/md/{}", name.strip_prefix("md_")?)) };
     let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| raid_lvm::parse_mapping_name(&mapping));
@@ -99,7 +99,8 @@ fn model(dir: &Path) -> Option<String> {
     Some(vendor.map_or(model.clone(), |vendor| format!("{vendor} {model}")))
 }
 
-/// Unit serial number page of a SCSI disk (SPC-4, 7.8.15): a header of four bytes with the length in its last two.
+/// Reads the Unit Serial Number page of a SCSI disk (SPC-4, 7.8.15). It has a header of four bytes, with the length in
+/// the last two.
 fn scsi_serial(dir: &Path) -> Option<String> {
     let page = fs::read(dir.join("device/vpd_pg80")).ok()?;
     let serial = page.get(4..)?;

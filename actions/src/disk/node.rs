@@ -13,7 +13,8 @@ const NODE_CHECK: Duration = Duration::from_millis(20);
 /// Unit of partition starts in sysfs in bytes, whatever the disk's block size.
 const SECTOR: u64 = 512;
 
-/// The device node of a partition. None if the kernel does not create partitions of the disk: a file, a loop device.
+/// Returns the device node of a partition; `None` if the kernel creates no partition nodes for the disk, such as a file
+/// or a loop device.
 pub(crate) fn of_partition(disk: &OpenDisk, partition: &Partition) -> Option<PathBuf> {
     let name = disk.path().strip_prefix("/dev/")?;
     if partition.number == 0 {

@@ -72,7 +72,7 @@ impl OpenDisk {
         Ok(Self { path: path.to_owned(), size, logical_block, is_block_device, cached, direct })
     }
 
-    /// Path by which it was opened.
+    /// Path by which the disk was opened.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -87,7 +87,7 @@ impl OpenDisk {
         self.logical_block
     }
 
-    /// The file behind it, for crates that want to read and seek.
+    /// The file behind the disk, for crates that read and seek by themselves.
     pub(crate) fn file(&self) -> &File {
         &self.cached
     }
@@ -102,8 +102,8 @@ impl OpenDisk {
         device == own.rdev() || disk_of_partition(device) == Some(own.rdev())
     }
 
-    /// The error of a failed request to this disk. If the disk is gone, the error says so, because the kernel may then
-    /// report anything from an I/O error to a lack of space.
+    /// Returns the error of a failed request to this disk. If the disk is gone, the error says so, because the kernel
+    /// may then report anything from an I/O error to a lack of space.
     pub(crate) fn failed(&self, error: Error) -> Error {
         let own = self.cached.metadata().ok().filter(|_| self.is_block_device);
         match own.is_some_and(|own| presence::is_gone(Path::new("/sys"), own.rdev())) {
@@ -140,7 +140,7 @@ impl OpenDisk {
         self.read_at(buffer.filled_mut(), offset)
     }
 
-    /// Fails unless the disk has these bytes at an offset. Bypasses the page cache.
+    /// Fails unless the disk has these bytes at an offset. Bypasses the page cache if possible.
     pub(crate) fn verify_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let mut buffer = Buffer::new(VERIFY_CHUNK);
         let (mut rest, mut at) = (bytes, offset);
@@ -235,7 +235,7 @@ impl OpenDisk {
     }
 }
 
-/// The device number of the disk a partition is on (kernel documentation, ABI/testing/sysfs-dev).
+/// Returns the device number of the disk that a partition is on (kernel documentation, ABI/testing/sysfs-dev).
 fn disk_of_partition(device: u64) -> Option<u64> {
     let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let partition = fs::canonicalize(link).ok().filter(|dir| dir.join("partition").exists())?;

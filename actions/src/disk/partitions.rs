@@ -31,22 +31,22 @@ pub(crate) struct Partition {
     pub(crate) bytes: Range<u64>,
     /// Type GUID in lower case; none in an MBR.
     pub(crate) type_guid: Option<String>,
-    /// Unique identity in lower case, which Linux calls PARTUUID. A GUID in a GPT. In an MBR the disk's signature and
-    /// the number; none if the disk has no signature.
+    /// Unique identity in lower case, which Linux calls PARTUUID: a GUID in a GPT, the disk's signature and the number
+    /// in an MBR; `None` if the disk has no signature.
     pub(crate) guid: Option<String>,
-    /// Name in a GPT.
+    /// Name in a GPT; empty if there is none.
     pub(crate) name: String,
     /// Must not be written to when mounted (Discoverable Partitions Specification, partition flags).
     pub(crate) read_only: bool,
 }
 
 impl Partition {
-    /// A whole disk.
+    /// Makes the partition that is a whole disk.
     pub(crate) fn whole(disk: &OpenDisk) -> Self {
         Self { bytes: 0..disk.size(), ..Self::default() }
     }
 
-    /// The partition in words.
+    /// Describes the partition.
     pub(crate) fn describe(&self, disk: &OpenDisk) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
         match self.number {
@@ -55,8 +55,8 @@ impl Partition {
         }
     }
 
-    /// The device path node by which firmware finds the partition on a disk with this block size; none if nothing
-    /// identifies it.
+    /// Returns the device path node by which firmware finds the partition on a disk with this block size; none if
+    /// nothing identifies it.
     pub(crate) fn hard_drive(&self, block: u64) -> Option<HardDrive> {
         let guid = self.guid.as_ref()?;
         let signature = match self.type_guid {
@@ -73,9 +73,9 @@ impl Partition {
 const MBR_EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
 /// Type of the protective entry of a disk with a GPT.
 const MBR_PROTECTIVE: u8 = 0xEE;
-/// First byte of a record: this value, or zero.
+/// First byte of the record of an active partition. It is zero in other records.
 const MBR_ACTIVE: u8 = 0x80;
-/// Offset of the disk's signature.
+/// Offset of the disk's signature in bytes.
 const MBR_SIGNATURE: u64 = 440;
 /// Number of the first logical partition, as in the kernel, whatever the four primary ones are.
 const MBR_FIRST_LOGICAL: u32 = 5;
@@ -96,8 +96,8 @@ const READ_ONLY: u64 = 1 << 60;
 
 type Entries = BTreeMap<u32, gpt::partition::Partition>;
 
-/// The partitions by number. If there is no table or it is damaged, one that is the whole disk. An intact table that
-/// cannot be read is an error.
+/// Reads the partitions, sorted by number. If there is no intact table, returns one partition that is the whole disk.
+/// Fails if an intact table cannot be read.
 pub(crate) fn read(disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
     let block = u64::from(disk.logical_block());
     let block_size = LogicalBlockSize::try_from(block).map_err(|error| unreadable(disk, error.to_string()))?;
@@ -112,7 +112,7 @@ pub(crate) fn read(disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
     Ok(used(&found, block).filter(|partition| partition.bytes.end <= disk.size()).collect())
 }
 
-/// The partitions of a GPT.
+/// Returns the partitions of a GPT.
 fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
     let used = entries.iter().filter(|(_, entry)| entry.is_used() && entry.last_lba >= entry.first_lba);
     used.map(move |(number, entry)| Partition {
@@ -125,7 +125,7 @@ fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
     })
 }
 
-/// The entries of the GPT with its header in this block; none if there is no header, or header or entries are damaged.
+/// Reads the entries of the GPT whose header is in this block; `None` if header or entries are missing or damaged.
 fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Option<Entries>, Error> {
     let offset = lba * block_size.as_u64();
     let not_read = |source: io::Error| match source.raw_os_error() {
@@ -189,14 +189,14 @@ fn is_used(record: &PartRecord) -> bool {
     record.os_type != 0 || record.lb_size > 0
 }
 
-/// The partition of a record whose start is counted from this block.
+/// Returns the partition of a record that starts at block `start`, on a disk with blocks of `block` bytes.
 fn in_mbr(number: u32, start: u64, record: &PartRecord, block: u64) -> Partition {
     let bytes = start * block..(start + u64::from(record.lb_size)) * block;
     Partition { number, bytes, ..Partition::default() }
 }
 
-/// The partitions inside an extended one: a chain of boot records. Each has one partition, counted from that record,
-/// and a link to the next record, counted from the extended partition.
+/// Reads the partitions inside an extended one: a chain of boot records. Each record has one partition, counted from
+/// that record, and a link to the next record, counted from the extended partition.
 fn logical_partitions(
     disk: &OpenDisk,
     extended: u64,
@@ -216,7 +216,7 @@ fn logical_partitions(
     Ok(found)
 }
 
-/// The four records of the boot record in a block; none if there is no boot record.
+/// Reads the four records of the boot record in a block; none if there is no boot record.
 fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Vec<PartRecord>, Error> {
     let offset = lba * block_size.as_u64();
     if offset + block_size.as_u64() > disk.size() {

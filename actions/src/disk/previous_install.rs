@@ -14,7 +14,7 @@ use slipway_protocol::Disk;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions;
 
-/// The EFI variable: lines of a GUID, a space, and the disk.
+/// The EFI variable. A line has a partition's GUID, a space, and the identity of its disk.
 pub(crate) const VARIABLE: &str = "SlipwayInstallations-9a1c7a3e-52f5-4e0b-8f64-0d3b6f0f2d7c";
 /// Maximum number of lines. The oldest are dropped, because firmware has little room.
 const MAX_LINES: usize = 32;
@@ -37,28 +37,29 @@ impl FormerPartitions {
         });
     }
 
-    /// GUIDs of the partitions a disk had.
+    /// Returns the GUIDs of the partitions that a disk had.
     pub(crate) fn of(&self, disk: &Disk) -> Vec<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&(disk.path.clone(), identity(disk))).cloned().unwrap_or_default()
     }
 }
 
-/// Identity of a disk that outlasts this installation; none if the disk reports nothing.
+/// Returns an identity of a disk that outlasts this installation; `None` if the disk reports neither WWN nor serial
+/// number.
 pub(crate) fn identity(disk: &Disk) -> Option<String> {
     let named = |key: &str, value: &Option<String>| Some(format!("{key}={}", value.as_deref()?));
     let identity = named("wwn", &disk.wwn).or_else(|| named("serial", &disk.serial))?;
     (!identity.chars().any(char::is_control)).then_some(identity)
 }
 
-/// Partitions noted for a disk.
+/// Returns the partitions that are noted for a disk.
 pub(crate) fn noted(note: &str, disk: &str) -> Vec<Signature> {
     let of_disk =
         |line: &str| line.split_once(' ').filter(|(_, noted)| *noted == disk).map(|(guid, _)| guid.to_owned());
     note.lines().filter_map(of_disk).filter_map(|guid| guid_bytes(&guid)).map(Signature::Guid).collect()
 }
 
-/// The note without the partitions that are gone, and with a partition of a disk added at the end.
+/// Returns the note without the partitions that are gone, and with a partition of a disk added at the end.
 pub(crate) fn with(note: &str, disk: &str, partition: &str, gone: &[Signature]) -> String {
     let own = format!("{partition} {disk}");
     let is_kept = |line: &&str| {

@@ -58,11 +58,11 @@ pub(crate) struct FileSystem {
 enum Class {
     /// Part of an array or a volume group. File systems detected in the same place are not its own.
     Raid,
-    /// Encrypted or verified. The same applies.
+    /// Encrypted or verified. File systems detected in the same place are not its own either.
     Crypto,
-    /// Must be the only one, else something is wrong.
+    /// Must be the only signature in its place. Otherwise the place is ambivalent.
     Sole,
-    /// Formats of optical discs, which may be on the same disc.
+    /// Format of optical discs. Several of these may be on the same disc.
     Shared,
 }
 
@@ -129,8 +129,8 @@ pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
     first(path, usize::MAX)
 }
 
-/// What is wrong with the partition table of a disk or an image file, so that Linux and firmware do not find the
-/// partitions that [`probe`] finds. Only reads. None for a partition.
+/// Returns what is wrong with the partition table of a disk or an image file, so that Linux and firmware do not find
+/// the partitions that [`probe`] finds. Only reads. None for a partition.
 pub fn table_fault(path: &str) -> Result<Option<String>, Error> {
     let disk = OpenDisk::open(path, Access::Read)?;
     if entry_in_table(&disk).is_some() { Ok(None) } else { partitions::fault(&disk) }
@@ -142,7 +142,7 @@ pub(crate) fn in_table(path: &str) -> Result<Vec<Place>, Error> {
     Ok(partitions.into_iter().map(|partition| place(partition, None)).collect())
 }
 
-/// As [`probe`], for at most this many partitions.
+/// Like [`probe`], for at most this many partitions.
 pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     let disk = OpenDisk::open(path, Access::Read)?;
     let whole = Partition::whole(&disk);
@@ -165,7 +165,7 @@ pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     Ok(found)
 }
 
-/// The table entry of a partition that was itself opened; none for a disk or a file.
+/// Returns the table entry of a partition that was itself opened; `None` for a disk or a file.
 fn entry_in_table(partition: &OpenDisk) -> Option<Partition> {
     let device = partition.file().metadata().ok().filter(|file| file.file_type().is_block_device())?.rdev();
     let dir = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
@@ -211,7 +211,7 @@ fn identify(
     area.into_failure().map_or(Ok(found), Err)
 }
 
-/// Detects the content of an area. Its only side effects are the caller's reads.
+/// Detects the content of an area. It has no side effects but reads by the area's callback.
 fn what_is_in(area: &Area) -> Option<(Class, FileSystem)> {
     if area.size() <= MIN_SIZE {
         return None;

@@ -19,7 +19,7 @@ const MBR_RECORD_SIZE: usize = 16;
 /// Offsets in a record of its last block as cylinder, head and sector, and of its number of blocks.
 const RECORD_END: usize = 5;
 const RECORD_BLOCKS: usize = 12;
-/// Cylinder, head and sector of a block that they cannot express.
+/// Bytes of cylinder, head and sector for a block beyond their range.
 const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
 
 /// What was changed in a table.
@@ -51,17 +51,17 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
-    /// The entries, and their byte offset on the disk.
+    /// Returns the entries, and their byte offset on the disk.
     pub(crate) fn entries(&self) -> (&[u8], u64) {
         (&self.entries.0, self.entries.1)
     }
 
-    /// The block with the header, and its byte offset on the disk.
+    /// Returns the block with the header, and its byte offset on the disk.
     pub(crate) fn header(&self) -> (&[u8], u64) {
         (&self.header.0, self.header.1)
     }
 
-    /// The old backup header, if there is one and the new entries do not cover it.
+    /// Returns the byte range of the old backup header, if there is one and the new entries do not cover it.
     pub(crate) fn stale(&self, disk: &OpenDisk) -> Result<Option<Range<u64>>, Error> {
         let (entries, start) = self.entries();
         let Some(at) = self.old.filter(|old| !(start..start + entries.len() as u64).contains(old)) else {
@@ -100,7 +100,7 @@ pub(crate) fn relocate_backup_gpt(
     fit(&table, head, disk, grow)
 }
 
-/// Fits a table to a disk that has all of the image but its head, as [`relocate_backup_gpt`] does.
+/// Like [`relocate_backup_gpt`], fits a table to a disk to which all of the image but its head was written.
 pub(crate) fn fit(
     table: &Table,
     head: &mut [u8],

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long something may be busy before that is an error. A device that was just released may stay busy for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Most uses of a disk that are named.
+/// Maximum number of uses of a disk that a message names.
 const MOST_USES: usize = 4;
 /// More steps than any machine needs. If they are exceeded, something restores what is taken down.
 const MAX_STEPS: usize = 10_000;
@@ -38,7 +38,7 @@ pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: Tell) -> Res
     paths.try_for_each(|path| take_down_at(disk, &kernel_name(&path), machine, report))
 }
 
-/// As [`tear_down`], for one partition of a disk, by its node.
+/// Like [`tear_down`], for one partition of a disk, by the partition's node.
 pub(crate) fn tear_down_partition(disk: &Disk, node: &Path, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
     let block = Path::new("/sys/block");
@@ -63,12 +63,12 @@ impl Usage {
         Self(Stack::of_everybody(sys, proc))
     }
 
-    /// How a disk is in use, from the disk on upwards; none if it is not.
+    /// Describes how a disk is in use, from the lowest layer up; `None` if it is not in use.
     pub(crate) fn of(&self, disk: &str) -> Option<String> {
         in_one_line(self.0.uses_of(&kernel_name(disk)))
     }
 
-    /// As [`Self::of`], for a regular file in place of a disk.
+    /// Like [`Self::of`], for a regular file in place of a disk.
     pub(crate) fn of_file(&self, path: &str) -> Option<String> {
         let identity = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let own = identity(path);
@@ -77,7 +77,7 @@ impl Usage {
     }
 }
 
-/// A machine may have dozens of mounts of one disk.
+/// Joins the first uses, because a machine may have dozens of mounts of one disk.
 fn in_one_line(mut uses: Vec<String>) -> Option<String> {
     let more = uses.len().saturating_sub(MOST_USES);
     uses.truncate(MOST_USES);
@@ -85,7 +85,7 @@ fn in_one_line(mut uses: Vec<String>) -> Option<String> {
     (!uses.is_empty()).then(|| format!("{}{more}", uses.join(", ")))
 }
 
-/// `place` is a path below /sys/block.
+/// Takes down what holds a disk or a partition. `place` is its path below /sys/block.
 fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     if !machine.setup().is_operating_system || !disk.path.starts_with("/dev/") {
         return Ok(());

@@ -28,7 +28,7 @@ const ROOT: &str = "only root may do this: run slipway as root";
 const CONTAINER: &str =
     "this needs root with CAP_SYS_ADMIN, which containers lack: run slipway as root, outside of them";
 
-/// The error with what to do, if that is known. It keeps its kind.
+/// Adds to an error what to do, if that is known. The error keeps its kind.
 pub(crate) fn advised(tried: Tried, source: io::Error) -> io::Error {
     match Errno::from_io_error(&source).and_then(|errno| advice(tried, errno)) {
         Some(advice) => io::Error::new(source.kind(), format!("{source}: {advice}")),

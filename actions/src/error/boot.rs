@@ -29,7 +29,7 @@ pub enum BootError {
          with UEFI, or leave the step out"
     )]
     NotUefi {
-        /// The folder in which Linux would show them.
+        /// The folder in which Linux would present the firmware's data.
         folder: String,
     },
     /// The firmware's variables could not be read or changed.
@@ -37,7 +37,7 @@ pub enum BootError {
     EfiVariable {
         /// What was done: "reading", "writing", "removing".
         operation: &'static str,
-        /// Its name, or the folder of all variables.
+        /// Name of the variable, or the folder of all variables.
         variable: String,
         /// The cause, and what to do.
         source: io::Error,

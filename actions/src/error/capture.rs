@@ -12,7 +12,7 @@ pub enum CaptureError {
     /// The captured image could not be stored.
     #[error("storing the image {name}")]
     Upload { name: String, source: Box<dyn std::error::Error + Send + Sync>, is_transient: bool },
-    /// Too long a series of failures without a byte stored.
+    /// Storing the image failed for too long, without a byte stored in the meantime.
     #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     UploadGaveUp {
         name: String,
@@ -21,13 +21,13 @@ pub enum CaptureError {
         seconds: u64,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Data of an image that was already stored is no longer there.
+    /// The server lost data of an image that it had already stored.
     #[error(
         "storing the image {name}: the server had stored {sent} bytes, but now has {stored}; capture the image again"
     )]
     UploadLost {
         name: String,
-        /// Bytes stored before, as far as they were confirmed.
+        /// Number of bytes that the server had confirmed as stored.
         sent: u64,
         stored: u64,
     },

@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustls::CertificateError;
 use rustls::pki_types::UnixTime;
 
-/// What is wrong with the certificate of a server and what to do, if that is the root cause of an error: a sentence
-/// about "its certificate". `untrusted` is the sentence for a certificate whose CA is not trusted.
+/// Says what is wrong with the certificate of a server and what to do, if that is the root cause of an error, in a
+/// sentence about "its certificate". `untrusted` is the sentence for a certificate whose CA is not trusted.
 pub fn certificate_verdict(error: &(dyn StdError + 'static), untrusted: impl FnOnce() -> String) -> Option<String> {
     let refused = causes(error).find_map(|error| match error.downcast_ref() {
         Some(rustls::Error::InvalidCertificate(refused)) => Some(refused),
@@ -41,12 +41,13 @@ fn out_of_date(from_or_until: &str, limit: UnixTime, now: UnixTime) -> String {
     )
 }
 
-/// A time as it stands in HTTP dates.
+/// Formats a time as in HTTP.
 fn date(time: UnixTime) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
 }
 
-/// The verifier writes names as `DnsName("localhost")` and `IpAddress(127.0.0.1)`.
+/// Says that the certificate is for other names. The verifier writes names as `DnsName("localhost")` and
+/// `IpAddress(127.0.0.1)`.
 fn wrong_name(expected: &str, presented: &[String]) -> String {
     if presented.is_empty() {
         return format!(
@@ -66,8 +67,8 @@ fn wrong_name(expected: &str, presented: &[String]) -> String {
     )
 }
 
-/// An error and its causes. The source of an [`io::Error`] is the source of the error it wraps, which would skip the
-/// wrapped error.
+/// Returns an error and its causes. The source of an [`io::Error`] is the source of the error it wraps, which would
+/// skip the wrapped error.
 pub(super) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     let cause = |error: &&'a (dyn StdError + 'static)| {
         let error: &'a (dyn StdError + 'static) = *error;

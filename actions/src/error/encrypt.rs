@@ -14,7 +14,7 @@ pub enum EncryptError {
     /// The key could not be sealed to the TPM.
     #[error("sealing the key of the root file system")]
     Tpm { source: slipway_tpm::device::TpmError },
-    /// The metadata does not fit into the header of the encrypted volume.
+    /// The metadata, of `needed` bytes, does not fit into the header of the encrypted volume.
     #[error("making the LUKS2 header: its text would need {needed} bytes, more than there is room for")]
     LuksHeader { needed: usize },
     /// The recovery key could not be stored.

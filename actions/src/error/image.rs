@@ -1,4 +1,4 @@
-//! The image itself.
+//! Errors of the image itself.
 
 use std::io;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub enum ImageError {
          qcow2 images are supported"
     )]
     Format {
-        /// The format, according to its first bytes.
+        /// The format that the first bytes indicate.
         format: &'static str,
     },
     /// The source is an archive or decodes to something that no machine can start from.
@@ -39,13 +39,13 @@ pub enum ImageError {
          qcow2"
     )]
     NotRaw {
-        /// The format, according to its first bytes.
+        /// The format that the first bytes indicate.
         format: &'static str,
     },
-    /// The image's partition table, or the record that leads to it, is damaged. No kernel accepts it.
+    /// The image's partition table, or the protective MBR that leads to it, is damaged. No kernel accepts the table.
     #[error("checking the partition table of the image: {reason}; {remedy}")]
     TableDamaged { reason: String, remedy: String },
-    /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
+    /// The image's partition table is made for a larger disk. No kernel accepts the table on this disk.
     #[error(
         "checking the partition table of the image: it is made for a disk of {needed} or more, because {what} \
          ends there, but {disk} has {size}; use a larger disk, or another image"
@@ -54,9 +54,9 @@ pub enum ImageError {
         disk: String,
         /// Size of the disk, in words.
         size: String,
-        /// Where the area that the table uses ends, in words.
+        /// Size of the smallest disk that the table fits, in words.
         needed: String,
-        /// What ends there, such as a partition.
+        /// What ends at `needed`, such as a partition.
         what: String,
     },
     /// The image is made for another machine or disk.
@@ -72,8 +72,8 @@ pub enum ImageError {
          that slipway can read the file in any order, or leave out `raw_digest` and `bmap`"
     )]
     Qcow2Order,
-    /// The beginning of a qcow2 image, by which it is judged before anything is erased, is far behind other blocks in
-    /// the file.
+    /// An image is judged by its first block before anything is erased, but in this qcow2 file too many other blocks
+    /// come before that block.
     #[error(
         "checking the first block of the raw image: it comes after other blocks in the qcow2 file; leave out `digest`, \
          `sums` and `signature`, so that slipway can read the file in any order, or write the image again with \
@@ -97,7 +97,7 @@ pub enum ImageError {
     RawSize {
         /// Size in the workflow or the block map, in bytes.
         expected: u64,
-        /// Size found, in bytes. If it is larger than expected, where the writer stopped.
+        /// Size found, in bytes: "at least N" if decoding stopped at N, because that is more than expected.
         found: String,
     },
     /// The digest of the bytes differs from the one in the workflow.
@@ -122,7 +122,7 @@ pub enum ImageError {
     MappedDigest {
         /// The blocks as numbered in the map: "blocks 3-4".
         blocks: String,
-        /// The part, as a range of bytes.
+        /// The range of these blocks in the raw image, in bytes.
         bytes: Range<u64>,
         algorithm: &'static str,
         expected: String,
@@ -131,8 +131,8 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// A decoder that failed after so many bytes of raw data. The libraries say in words of their own that the data
-    /// ends too early, or begins with something else.
+    /// Returns the error of a decoder that failed after `raw_bytes` bytes of raw data. Replaces the words that each
+    /// library has for data that ends too early or begins with something else.
     pub(crate) fn decode(format: &'static str, raw_bytes: u64, source: io::Error) -> Self {
         let kind = source.kind();
         let source = match kind {

@@ -1,4 +1,4 @@
-//! Partitions, their contents or the partition table.
+//! Errors of partitions, their contents or the partition table.
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub enum PartitionError {
     ChoosePartition {
         disk: String,
         choice: String,
-        /// What there is instead, and what to do.
+        /// What the disk has instead, and what to do.
         reason: String,
     },
     /// A file system could not be made.
@@ -47,7 +47,7 @@ pub enum PartitionError {
     #[error("choosing partition {wanted} of {disk}: {reason}")]
     NamedPartition {
         disk: String,
-        /// Its number or name as given.
+        /// The partition's number or name, as given in the step.
         wanted: String,
         /// Why not, and which partitions there are.
         reason: String,

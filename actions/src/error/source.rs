@@ -1,4 +1,4 @@
-//! Fetching, or the properties of the source given in the step.
+//! Errors of fetching, or of the properties that the step gives for the source.
 
 use slipway_formats::{bmap, signature, sums};
 
@@ -21,16 +21,16 @@ pub enum SourceError {
         url: String,
         source: FetchError,
     },
-    /// What was fetched is not what was wanted, and the server compressed it on the way, or says so.
+    /// The fetched data is not what was wanted, perhaps because the server compressed it on the way.
     #[error("fetching {url}: {coded}")]
     Coded {
         /// The URL without user, password and query, which may be secrets.
         url: String,
         coded: FetchError,
-        /// Why it is not what was wanted.
+        /// Why the data is not what was wanted.
         source: Box<Error>,
     },
-    /// Too long a series of failures with no more than a few bytes received between them.
+    /// The server failed for too long, with no more than a few bytes received between two failures.
     #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     FetchGaveUp {
         /// The URL without user, password and query, which may be secrets.
@@ -45,7 +45,7 @@ pub enum SourceError {
     NoMirror {
         /// Each mirror with its last failure. The URLs are without user, password and query, which may be secrets.
         failed: Vec<String>,
-        /// Whether one of them may succeed later.
+        /// Whether any mirror may succeed later.
         is_transient: bool,
     },
     /// The properties given for the source contradict each other.

@@ -1,4 +1,4 @@
-//! The installed system and its files.
+//! Errors of the installed system and its files.
 
 use std::io;
 
@@ -65,7 +65,8 @@ pub enum TargetError {
         /// Which entry, or which place in the archive.
         place: String,
         reason: String,
-        /// Whether it is not an archive, is truncated or was changed in transit. Else it has an entry of a kind that is
+        /// Whether the file is no archive, is truncated or was changed in transit. False if it is too large or has a
+        /// refused entry.
         is_damaged: bool,
     },
     /// An entry of an archive could not be written.

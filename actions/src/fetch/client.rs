@@ -16,7 +16,7 @@ use crate::machine::Request;
 
 /// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Variables with the hosts that are reached without a proxy.
+/// Environment variables with the hosts that are reached without a proxy.
 const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 /// Maximum number of redirects to follow.
 const MAX_REDIRECTS: usize = 5;
@@ -30,7 +30,7 @@ pub(crate) struct Trust {
     pub(crate) origin: &'static str,
 }
 
-/// A client that trusts the CA certificates of the machine and of the step, with a description of them.
+/// Returns a client that trusts the CA certificates of the machine and of the step, and a description of these.
 pub(super) fn client(
     trust: &Trust,
     proxy: Option<&Proxy>,
@@ -66,7 +66,7 @@ pub(super) fn client(
     let mut builder = Client::builder();
     match proxy {
         Some(proxy) => builder = builder.proxy(http_proxy(proxy).map_err(|source| FetchError::Send { source })?),
-        // By hand, reqwest takes the proxy from the environment, but `*` only for names.
+        // Without a proxy from the caller, reqwest takes it from the environment, but applies `*` only to host names.
         None if NO_PROXY.iter().filter_map(|name| env::var(name).ok()).any(|except| is_for_all(&except)) => {
             builder = builder.no_proxy();
         }
@@ -90,12 +90,12 @@ pub(super) fn client(
         .map_err(|source| FetchError::Send { source })
 }
 
-/// Whether no server is asked through the proxy (curl(1), "NO_PROXY").
+/// Whether a `NO_PROXY` list exempts all servers from the proxy (curl(1), "NO_PROXY").
 fn is_for_all(except: &str) -> bool {
     except.split(',').any(|host| host.trim() == "*")
 }
 
-/// A proxy for an HTTP client.
+/// Converts a proxy for an HTTP client. Fails if its URL is invalid.
 pub fn http_proxy(proxy: &Proxy) -> Result<reqwest::Proxy, reqwest::Error> {
     Ok(reqwest::Proxy::all(&proxy.url)?.no_proxy(NoProxy::from_string(&proxy.except)))
 }

@@ -43,7 +43,7 @@ pub(crate) struct Download<'a, 'b> {
     offset: u64,
     /// Size in bytes, once known.
     total: Option<u64>,
-    /// The size that was returned to the caller.
+    /// The size that `size` returned to the caller; none before that.
     told: Option<u64>,
     /// Entity tag at the current mirror.
     etag: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Download<'a, 'b> {
 }
 
 impl<'a, 'b> Download<'a, 'b> {
-    /// A download that was not started yet. `stop` ends it early.
+    /// Prepares a download without starting it. `stop` ends it early.
     pub(crate) fn new(
         from: From<'a, 'b>,
         machine: &'a dyn Machine,
@@ -135,8 +135,8 @@ impl<'a, 'b> Download<'a, 'b> {
         Ok(n)
     }
 
-    /// Whether a response that broke off was complete all the same, as the checks will find out. A server that leaves
-    /// out the mark of the end does so each time, and at the same byte.
+    /// Whether a response that broke off may still be complete, which the checks will find out. A server that leaves
+    /// out the end marker breaks off each time, and at the same byte.
     fn is_end(&mut self, error: &io::Error) -> bool {
         let is_cut_off = error.kind() == io::ErrorKind::UnexpectedEof;
         let may_be_all = is_cut_off && self.total.is_none() && self.began == 0 && self.from.verified;
@@ -175,7 +175,7 @@ impl<'a, 'b> Download<'a, 'b> {
         }
     }
 
-    /// The body of the open response, or of a new one from the current offset.
+    /// Returns the body of the open response. If there is none, sends a request from the current offset on.
     fn body(&mut self) -> Result<&mut Box<dyn Read + Send>, FetchError> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -206,8 +206,8 @@ impl<'a, 'b> Download<'a, 'b> {
         Ok(response)
     }
 
-    /// Refuses a body that was compressed on the way if nobody would notice. Else it is remembered, as the reason why
-    /// the source is not what was wanted.
+    /// Refuses a body that was compressed on the way if no check would notice. Otherwise records its coding, which may
+    /// explain a later error.
     fn check_coding(&mut self, response: &Response) -> Result<(), FetchError> {
         if let Some(coding) = &response.coding {
             let is_noticed = match coded(coding, self.from.mirrors.url()) {
@@ -299,7 +299,7 @@ impl<'a, 'b> Download<'a, 'b> {
         Ok(retry::pause(&error, failures))
     }
 
-    /// Why the download cannot be resumed; none if it can. Entity tags of two servers cannot be compared.
+    /// Returns why the download cannot be resumed; none if it can. Entity tags of two servers cannot be compared.
     fn not_resumable(&self, then: Then) -> Option<&'static str> {
         match then {
             Then::Other if !self.from.verified || self.total.is_none() => Some(

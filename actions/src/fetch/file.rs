@@ -15,15 +15,15 @@ use crate::machine::{Cancel, Response};
 
 /// The path of standard input.
 pub(crate) const STDIN: &str = "/dev/stdin";
-/// How often a read that waits checks whether it should stop, in nanoseconds.
+/// Interval in nanoseconds at which a waiting read checks whether it should stop.
 const STOP_CHECK: i64 = 100_000_000;
 
-/// The pipes and sockets that were opened, by device and inode. A second time they would begin in the middle.
+/// The pipes and sockets that were opened, by device and inode. Opened again, they would begin in the middle.
 #[derive(Debug, Default)]
 pub(crate) struct OpenedOnce(Mutex<BTreeSet<(u64, u64)>>);
 
 impl OpenedOnce {
-    /// Whether this file is opened for the first time.
+    /// Records that a file is opened. Returns whether this is the first time.
     fn is_first(&self, id: (u64, u64)) -> bool {
         self.0.lock().is_ok_and(|mut opened| opened.insert(id))
     }
@@ -49,13 +49,13 @@ fn response(total: Option<u64>, body: Box<dyn Read + Send>) -> Response {
     Response { total, etag: None, is_delimited: true, coding: None, content_digest: None, body }
 }
 
-/// Opens a path. A pipe is open at once, even if nobody writes to it yet: its reader waits, and can be stopped.
+/// Opens a path. Opening a pipe does not wait for a writer. Reading from it waits instead, and can be stopped.
 fn at(path: &str) -> io::Result<File> {
     let flags = if fs::metadata(path)?.file_type().is_fifo() { OFlags::NONBLOCK } else { OFlags::empty() };
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Standard input. A file is opened again, so that each reader has its own place in it. A socket, such as one from a
+/// Opens standard input. A file is opened again, so that each reader has its own position. A socket, such as that of a
 /// remote shell, cannot be opened by its path.
 fn stdin() -> io::Result<File> {
     let stdin = io::stdin();
@@ -67,7 +67,7 @@ fn stdin() -> io::Result<File> {
     if kind.is_fifo() || kind.is_socket() { Ok(given) } else { File::open(STDIN) }
 }
 
-/// What can be read once, and may be waited for.
+/// A pipe or socket. It can be read only once, and a read may have to wait for the writer.
 struct Pipe {
     file: File,
     stop: Cancel,

@@ -71,7 +71,7 @@ pub(super) fn open(
             resumed_total(offset, range, request.etag, etag.as_deref())
                 .map_err(|reason| FetchError::NotResumable { offset, reason })?
         }
-        // The connection ended right at the end of a source whose size was not known.
+        // An earlier connection broke off right at the end of a source whose size was not known.
         (offset, StatusCode::RANGE_NOT_SATISFIABLE) if offset > 0 && unsatisfied_total(range) == Some(offset) => {
             let (total, body) = (Some(offset), Box::new(io::empty()));
             return Ok(Response { total, etag, is_delimited: true, coding, content_digest, body });
@@ -111,7 +111,7 @@ fn not_sent(source: reqwest::Error, trusted: &str) -> FetchError {
     }
 }
 
-/// The `message` of an error response whose body is a small JSON object, as sent by slipway's server and others.
+/// Reads the `message` of an error response whose body is a small JSON object, as slipway's server and others send it.
 async fn reason(mut response: reqwest::Response) -> Option<String> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.ok()? {
@@ -155,8 +155,8 @@ impl Read for HttpBody {
             match next {
                 Ok(Some(chunk)) => self.chunk = chunk,
                 Ok(None) => return Ok(0),
-                // Such a body ends with the connection (RFC 9112, 6.3). Many servers do not end TLS before it, which
-                // proves no more than the end of a connection without TLS.
+                // Such a body ends with the connection (RFC 9112, 6.3). Many servers send no TLS close_notify before
+                // it. Then the end proves no more than that of a connection without TLS.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !self.is_delimited => return Ok(0),
                 Err(error) => return Err(error),
             }

@@ -22,7 +22,7 @@ pub(crate) struct Mirrors {
     places: Vec<Place>,
     /// Index of the current mirror.
     at: usize,
-    /// Failures in a row, with no more than a few bytes received between them: at this mirror, and at all of them.
+    /// Failures in a row at the current mirror, with no more than a few bytes received between two of them.
     here: u32,
     outage: Outage,
     /// Bytes received since the last failure.
@@ -32,7 +32,7 @@ pub(crate) struct Mirrors {
     received: u64,
     /// Whether data combined from several mirrors was wrong.
     is_mixing_over: bool,
-    /// Where a response to a request for everything broke off last.
+    /// Offset at which the last response to a request for the whole source broke off, if one did.
     broke_off_at: Option<u64>,
     /// Number of requests to all mirrors.
     pub(crate) attempts: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Mirrors {
 
 struct Place {
     url: String,
-    /// Its last failure.
+    /// The mirror's last failure, in words.
     failure: Option<String>,
     /// Whether its last failure was permanent.
     is_out: bool,
@@ -64,7 +64,7 @@ pub(crate) enum Then {
 }
 
 impl Mirrors {
-    /// The given mirrors, at least one.
+    /// Starts at the first of these mirrors, with no failures.
     pub(crate) fn new(first: &str, others: &[String]) -> Self {
         let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
         let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false, coding: None }).collect();
@@ -84,7 +84,7 @@ impl Mirrors {
         }
     }
 
-    /// Starts again at the first byte. Bytes received before no longer count.
+    /// Starts again at the first byte. Counts the bytes received so far as ones to be fetched again.
     pub(crate) fn begin(&mut self) {
         self.again += std::mem::take(&mut self.received);
         self.since = 0;
@@ -116,13 +116,13 @@ impl Mirrors {
         self.places[self.at].coding.as_deref()
     }
 
-    /// Records where a response to a request for everything broke off. Returns whether the one before did there, too:
-    /// then that is where the source ends, and the server does not say so.
+    /// Records where a response to a request for the whole source broke off. Returns whether the previous one broke off
+    /// at the same byte. Then the source ends there, and the server leaves out the end marker.
     pub(crate) fn breaks_off_again(&mut self, at: u64) -> bool {
         self.broke_off_at.replace(at) == Some(at)
     }
 
-    /// A warning for the operator if there was more than one attempt.
+    /// Returns a warning for the operator if there was more than one attempt.
     pub(crate) fn warning(&self) -> Option<String> {
         let again = match self.again {
             0 => String::new(),
@@ -191,8 +191,8 @@ impl Mirrors {
         self.outage.failures() >= TRIES * u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    /// Records that the current mirror cannot resume the download. If the download was started here, the next mirror
-    /// may do better. If it was started elsewhere, this mirror may do well from the start.
+    /// Records that the current mirror cannot resume the download. If the download failed at this mirror before, the
+    /// next mirror may do better. If it was started at another, this mirror may deliver all of it from the start.
     pub(crate) fn not_resumable(&mut self) {
         if self.here > 0 {
             self.move_on();
@@ -204,9 +204,9 @@ impl Mirrors {
         self.is_mixing_over
     }
 
-    /// Records that the received data is wrong. If it came from one mirror, that one is excluded. If it came from
+    /// Records that the received data is wrong. If it came from one mirror, excludes that mirror. If it came from
     /// several, it is unknown which was wrong, and from now on each must deliver the whole image. Returns the mirrors
-    /// that contributed, and whether there is one to start again with.
+    /// that contributed, and whether a mirror is left to start again with.
     pub(crate) fn gave_wrong(&mut self, why: &str) -> (Vec<&str>, bool) {
         let mut gave: Vec<usize> = (0..self.places.len()).filter(|&index| self.places[index].gave).collect();
         if gave.is_empty() {
@@ -241,7 +241,7 @@ impl Mirrors {
         self.places.iter().all(|place| place.failure == self.places[0].failure)
     }
 
-    /// Each mirror with its last failure, for an error; empty if there is only one.
+    /// Returns each mirror with its last failure, for an error; empty if there is only one mirror.
     pub(crate) fn told(&self) -> Vec<String> {
         if self.places.len() == 1 {
             return Vec::new();

@@ -18,15 +18,15 @@ use super::{shown, verify};
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request};
 
-/// Maximum size of a manifest or an index in bytes. Those of images have a few thousand bytes. Parsing the four million
-/// of the distribution specification could need hundreds of millions of bytes of memory.
+/// Maximum size of a manifest or an index in bytes. Those of images have a few thousand. The distribution specification
+/// asks for support of four megabytes, but parsing so much could need hundreds of megabytes of memory.
 const MAX_MANIFEST: usize = 256 << 10;
 /// Maximum size of a token response in bytes.
 const MAX_TOKEN: usize = 64 << 10;
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json, \
                       application/vnd.docker.distribution.manifest.list.v2+json";
-/// Takes a note for the operator.
+/// A function that takes a note for the operator.
 type Note<'a> = &'a mut dyn FnMut(String);
 
 /// An artifact, and the login that its registry requires.
@@ -61,8 +61,8 @@ impl<'a> Registry<'a> {
         self.at(&format!("blobs/{}", blob.digest))
     }
 
-    /// Finds the wanted blob, for this machine if the artifact has several. Gives up if the registry fails for
-    /// `patience`.
+    /// Finds the wanted blob; of an artifact for several platforms, the blob for this machine. Gives up if the registry
+    /// fails for `patience`.
     pub(crate) fn find(&mut self, patience: Duration, machine: &dyn Machine, note: Note) -> Result<Blob, Error> {
         let version = self.reference.version.clone();
         let expected = match &version {
@@ -110,8 +110,8 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Obtains the authorization that one of the challenges of a 401 response asks for. Tokens come first: they need no
-    /// login, or keep the password from the registry. The password itself is for a registry that has nothing else.
+    /// Obtains the authorization that one of the challenges of a 401 response asks for. Prefers a token, which needs no
+    /// login or keeps the password from the registry. Sends the password only to a registry that offers nothing else.
     pub(crate) fn log_in(
         &mut self,
         challenges: &[Challenge],
@@ -150,7 +150,7 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// A token from a token server.
+    /// Requests a token from a token server.
     fn token(
         &self,
         url: Result<Url, Error>,
@@ -166,8 +166,8 @@ impl<'a> Registry<'a> {
         Ok(Secret::from(format!("Bearer {token}")))
     }
 
-    /// The URL of a token. Each access has a parameter of its own (CNCF Distribution, "Token Authentication
-    /// Specification", "Requesting a Token").
+    /// Returns the URL to request a token from. Each scope is a parameter of its own (CNCF Distribution, "Token
+    /// Authentication Specification", "Requesting a Token").
     fn token_url(&self, realm: &str, service: Option<&str>, scopes: &[String]) -> Result<Url, Error> {
         let url = Url::parse(realm).ok().filter(|url| url.scheme() == "https");
         let mut url = url.ok_or_else(|| {
@@ -209,7 +209,7 @@ impl FetchError {
     }
 }
 
-/// The names of the kinds of login that are not supported, the first few.
+/// Returns the names of the first few authentication schemes that are not supported.
 fn names(challenges: &[Challenge]) -> String {
     const SHOWN: usize = 5;
     let names = challenges.iter().filter_map(|challenge| match challenge {
@@ -219,7 +219,7 @@ fn names(challenges: &[Challenge]) -> String {
     names.take(SHOWN).collect::<Vec<&str>>().join(", ")
 }
 
-/// This machine's architecture in image indexes, which use Go's names (image-index.md, "platform").
+/// Returns this machine's architecture as image indexes spell it, with Go's names (image-index.md, "platform").
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -15,11 +15,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// How often a source that cannot be resumed is fetched from its start again.
+/// Maximum number of times that a source that cannot be resumed is fetched from its start again.
 const RESTARTS: u32 = 3;
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// How long one mirror may fail: shorter if there are others.
+/// Returns how long one mirror may fail: shorter if there are other mirrors.
 pub(crate) fn patience_with(machine: &dyn Machine, is_only: bool) -> Duration {
     let patience = machine.setup().patience;
     if is_only { patience } else { patience.min(SHORT_PATIENCE) }
@@ -50,15 +50,15 @@ impl Outage {
     }
 }
 
-/// The pause after a number of failures in a row: it doubles from `first` up to `longest`. Half of it is random, so
-/// that a thousand machines do not retry at the same time.
+/// Returns the pause after this many failures in a row, which doubles from `first` up to `longest`. Up to half of the
+/// pause is random, so that a thousand machines do not retry at the same time.
 pub fn back_off(failures: u32, first: Duration, longest: Duration) -> Duration {
     let full = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     let random = RandomState::new().hash_one(failures) % 1000;
     full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
 }
 
-/// What follows the first failure of a series, for the operator: until when it is tried again, on this machine's clock.
+/// Tells the operator after the first failure of a series until when slipway tries again, by this machine's clock.
 pub(crate) fn outlook(patience: Duration, machine: &dyn Machine) -> String {
     // An HTTP date is "Fri, 31 Dec 1999 23:59:59 GMT" (RFC 9110, 5.6.7).
     let date = httpdate::fmt_http_date(SystemTime::now() + patience);
@@ -71,13 +71,13 @@ pub(crate) fn outlook(patience: Duration, machine: &dyn Machine) -> String {
     format!("trying again until {time} UTC ({long}){end}")
 }
 
-/// The pause before the next try, if the server asks for none.
+/// Returns the pause before the next try, if the server asks for none.
 pub(crate) fn usual_pause(failures: u32) -> Duration {
     back_off(failures, FIRST_PAUSE, LONGEST_PAUSE)
 }
 
-/// The pause before the next try: as long as the server asks for, up to a limit, but never shorter than the usual
-/// back-off.
+/// Returns the pause before the next try: as long as the server asks for, up to a limit, but never shorter than the
+/// usual back-off.
 pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
     usual_pause(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
 }
@@ -101,7 +101,7 @@ pub(crate) fn starting_over<T>(
     }
 }
 
-/// Waits. False if a stop was requested.
+/// Waits for `pause`. Returns false if a stop was requested.
 pub(crate) fn sleep(pause: Duration, stop: &Cancel) -> bool {
     let until = Instant::now() + pause;
     while Instant::now() < until {

@@ -28,7 +28,7 @@ pub(crate) struct Source<'a> {
     /// For artifacts, the registry of each mirror, to log in when it requires that, and again when its token has
     /// expired.
     registries: Vec<Registry<'a>>,
-    /// Digests of the stream as delivered: given, from a list of checksums or from the manifest of an artifact.
+    /// Digests of the stream as delivered, from the step, a list of checksums or the manifest of an artifact.
     digests: Vec<Digest>,
     /// Signature of the stream as delivered.
     signature: Option<Signature<'a>>,
@@ -114,7 +114,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// The registry of each artifact. The login is only sent to the first artifact's registry.
+    /// Returns the registry of each artifact. The login is only sent to the first artifact's registry.
     fn registries_of(&self, urls: &[&str], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
         let what = self.what;
         let refused = |url: &str, error: OciReferenceError| {
@@ -130,8 +130,8 @@ impl<'a> Source<'a> {
         Ok(references.into_iter().map(registry).collect())
     }
 
-    /// Finds the blob with the first registry that has a manifest of the artifact, and returns its index, its URL
-    /// for messages, and the blob. All are tried in turn until each has failed permanently or patience ends.
+    /// Finds the blob with the first registry that has a manifest of the artifact, and returns the registry's index,
+    /// its URL for messages, and the blob. Tries all in turn until each has failed permanently or patience ends.
     fn find_in(
         &self,
         registries: &mut [Registry<'_>],
@@ -194,8 +194,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The error with what may be the cause: that the server compressed the source on the way. A coding that the name
-    /// of the file says may be its own; if there is a second one below it, that is the file's.
+    /// Adds to an error its possible cause: that the server compressed the source on the way. A coding that fits the
+    /// file name is the file's own, unless the decoded data has the same format again.
     fn explained(&self, error: Error) -> Error {
         let Some(coding) = self.mirrors.coding() else { return error };
         let name = coding.to_ascii_lowercase();
@@ -208,7 +208,7 @@ impl<'a> Source<'a> {
         SourceError::Coded { url, coded: cause, source: Box::new(error) }.into()
     }
 
-    /// The parameters for a download of the source; see [`From`].
+    /// Returns the parameters for a download of the source; see [`From`].
     pub(crate) fn from(&mut self, verified: bool, plain: bool, whole: bool) -> From<'_, 'a> {
         From { mirrors: &mut self.mirrors, registries: &mut self.registries, ca: self.ca, verified, plain, whole }
     }
@@ -218,7 +218,7 @@ impl<'a> Source<'a> {
         !self.digests.is_empty() || self.signature.is_some()
     }
 
-    /// The checks of the stream as delivered, from its first byte on.
+    /// Returns the checks of the stream as delivered, from its first byte on.
     pub(crate) fn checks(&self) -> Result<Vec<Check<'static>>, Error> {
         let mut checks: Vec<Check> = self.digests.iter().map(|digest| Check::digest(STREAM, digest)).collect();
         if let Some(signature) = &self.signature {
@@ -232,7 +232,7 @@ impl<'a> Source<'a> {
 /// The stream as delivered, as errors call it.
 const STREAM: &str = "the stream";
 
-/// The digest of the source in a list of checksums. If the list has a signature, it is verified first.
+/// Looks up the digest of the source in a list of checksums. If the list has a signature, verifies it first.
 fn digest_in(
     list: &str,
     origin: &Origin<'_>,
@@ -254,7 +254,7 @@ fn digest_in(
         verifier.update(&text);
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
-    // As `sha256sum --check` finds it in the folder of the list.
+    // By the paths that `sha256sum --check`, run in the folder of the list, would open.
     let by_path = || sums::paths(list, origin.url).find_map(|path| sums::find(&text, &path).ok());
     let found = sums::find(&text, &name).or_else(|source| by_path().ok_or(source));
     found.map_err(|source| Error::Source(SourceError::Sums { what, url: shown(list), source }))

@@ -75,7 +75,7 @@ pub(crate) fn finish(context: Context) -> Digest {
     Digest::new(Algorithm::Sha256, &hex(context)).expect("a SHA-256 in hexadecimal is a digest")
 }
 
-/// The SHA-256 digest of what is read.
+/// Reads the input to its end and returns its SHA-256 digest.
 pub(crate) fn sha256(input: impl Read) -> io::Result<Digest> {
     let (mut context, mut input) = (context(Algorithm::Sha256), BufReader::with_capacity(64 << 10, input));
     loop {

@@ -102,7 +102,7 @@ impl<'a> Input<'a> {
         Self { queue, pool, meter, current: None, at: 0, stopped: Rc::default() }
     }
 
-    /// The first bytes, without consuming them.
+    /// Returns the first bytes without consuming them.
     pub(super) fn head(&mut self) -> Result<&[u8], Halt> {
         self.fill_buf().map_err(|_| Halt::Stopped)
     }

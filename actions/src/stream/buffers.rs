@@ -104,8 +104,8 @@ impl Queue {
         Ok(self.filled(|time| meter.waited(time))?.buffers.pop_front())
     }
 
-    /// Waits for an empty buffer from a pool. It is the one that was used last: the cache of the processor may have it,
-    /// and where a few are enough, the others are never used.
+    /// Waits for an empty buffer from a pool. Takes the buffer used last, which the processor's cache may still have.
+    /// Where a few are enough, the others are never used.
     pub(crate) fn take(&self, meter: &Meter) -> Result<Buffer, Halt> {
         self.filled(|time| meter.waited(time))?.buffers.pop_back().ok_or(Halt::Stopped)
     }
@@ -125,7 +125,7 @@ impl Queue {
     }
 }
 
-/// Buffers that were added to a pool for a while. On drop, as many are taken out again, which waits for them.
+/// Buffers that were added to a pool for a while. Dropping this takes as many out again, and waits for them.
 pub(super) struct Lent<'a> {
     pool: &'a Queue,
     count: usize,

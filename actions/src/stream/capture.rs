@@ -35,7 +35,7 @@ const FRAME: usize = 2 << 20;
 const MOST_LANES: usize = 3;
 /// How many frames a lane may be ahead of the sender.
 const PACKED: usize = 1;
-/// The default of zstd. Most of the time is spent waiting for the upload anyway.
+/// Compression level, the default of zstd. Most of the time is spent waiting for the upload anyway.
 const LEVEL: i32 = 3;
 /// Bytes per upload request.
 const PIECE: usize = MAX_REQUEST_BYTES;
@@ -154,7 +154,7 @@ fn read_all(disk: &OpenDisk, pool: &Queue, out: &Queue, counters: &Counters, met
     Ok(())
 }
 
-/// The error of the first block in a piece that cannot be read, instead of the error of the whole piece.
+/// Finds the first block of a piece that cannot be read. Returns its error instead of that of the whole piece.
 fn first_failure(disk: &OpenDisk, mut buffer: Buffer, len: u64, error: Error) -> Error {
     let start = buffer.offset();
     let mut blocks = (start..start + len).step_by(BLOCK);
@@ -267,7 +267,7 @@ impl<'a> Tries<'a> {
         self.outage = Outage::default();
     }
 
-    /// Waits until it is time for another try. Fails if there should be none.
+    /// Waits until it is time for another try. Fails if there should be no other try.
     fn failed(&mut self, error: UploadError, note: &mut dyn FnMut(String)) -> Result<(), Halt> {
         let UploadError { source, is_transient } = error;
         if self.stop.is_set() {

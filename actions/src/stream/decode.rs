@@ -25,7 +25,7 @@ pub(super) fn run(
     let format = Format::of(input.head()?).map_err(unsuitable)?;
     let stopped = Rc::clone(&input.stopped);
     if matches!(format, Format::Raw | Format::Gzip | Format::Bzip2) {
-        // What these decoders keep is small.
+        // These decoders need little memory.
         output.pool.add(output.more, BUFFER);
     }
     let size = match format {

@@ -26,7 +26,7 @@ pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
     Ok(image)
 }
 
-/// The blocks of the image, with their offsets, as they come.
+/// Returns the blocks of the image, with their offsets, in the order in which the decoder sends them.
 pub(super) fn blocks(stream: &[u8], room: u64, in_order: bool) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let (stop, meter) = (Cancel::new(), Meter::new(Stage::Decode, 1));
     let (spent, fetched) = (Queue::new(&stop), Queue::new(&stop));

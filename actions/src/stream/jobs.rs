@@ -23,7 +23,7 @@ pub(super) struct Job {
 pub(super) struct Jobs {
     /// Memory limit for all jobs together, in bytes.
     memory: u64,
-    /// Memory in bytes for content that threads decode ahead, once there are jobs.
+    /// Memory in bytes of the buffers into which threads decode ahead. It is free until the first job is sent.
     ahead: u64,
     in_order: bool,
     state: Mutex<State>,
@@ -38,7 +38,7 @@ struct State {
     memory: u64,
     sent: u64,
     done: u64,
-    /// The furthest end of content that was passed on, as an offset in the image. In order, all before it was, too.
+    /// The furthest end of passed-on content, as an offset in the image. In order, there are no gaps before it.
     end: u64,
     closed: bool,
     failure: Option<Halt>,
@@ -87,8 +87,8 @@ impl Drop for Reserved<'_> {
 }
 
 impl Jobs {
-    /// No jobs yet. All waiting ends when `stop` is set. If the order matters, `ahead` is the memory in bytes of the
-    /// threads that decode ahead.
+    /// Starts without jobs. All waiting ends when `stop` is set. `ahead` is `None` if the order does not matter, else
+    /// the memory in bytes of the threads that decode ahead.
     pub(super) fn new(memory: u64, ahead: Option<u64>, stop: &Cancel) -> Self {
         let (in_order, ahead) = (ahead.is_some(), ahead.unwrap_or(0));
         Self { memory, ahead, in_order, state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
@@ -123,8 +123,8 @@ impl Jobs {
         self.in_order
     }
 
-    /// The offset in the image at which the next content belongs: in order, the end of what was passed on so far, else
-    /// the given offset.
+    /// Returns the offset in the image at which the next content belongs: in order, the end of what was passed on so
+    /// far, else the given offset.
     pub(super) fn place(&self, offset: u64) -> u64 {
         if self.in_order { self.lock().end } else { offset }
     }
@@ -135,9 +135,9 @@ impl Jobs {
         state.end = state.end.max(end);
     }
 
-    /// Waits until content can be passed on at this offset of the image: until the beginning of the image was passed
-    /// on. The image is judged by its first block before anything on the disk is erased, and later content must not
-    /// take all buffers before that.
+    /// Waits, unless this offset in the image is 0, until the beginning of the image was passed on. The image is judged
+    /// by its first block before anything on the disk is erased, and later content must not take all buffers before
+    /// that.
     pub(super) fn wait_for_beginning(&self, at: u64) -> Result<(), Halt> {
         self.wait(|state| at == 0 || state.end > 0).map(drop)
     }
@@ -170,7 +170,7 @@ impl Jobs {
         }
     }
 
-    /// The first failure of a job or, in order, the end of what was passed on.
+    /// Fails if a job failed. Otherwise returns the furthest end of content that was passed on.
     pub(super) fn finish(self) -> Result<u64, Halt> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         state.failure.map_or(Ok(state.end), Err)

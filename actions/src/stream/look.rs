@@ -21,15 +21,15 @@ const FIRST: u64 = 4 << 10;
 /// The beginning of a raw image.
 #[derive(Debug)]
 pub(crate) struct Beginning {
-    /// Its first bytes, enough to recognise most formats, or the whole image if it is shorter.
+    /// The image's first bytes, enough to recognise most formats, or the whole image if it is shorter.
     pub(crate) head: Vec<u8>,
     /// Size of the raw image in bytes, if it is known.
     pub(crate) size: Option<u64>,
 }
 
-/// Reads the beginning of an image from the current place of its source. None if the source cannot be read now, or not
-/// in the way that the image needs: then the step reports it. Fails if the file is not an image, cannot be decoded, or
-/// cannot be checked. `is_raw_checked` is whether the raw image has to be checked.
+/// Reads the beginning of an image from the current mirror of its source. None if the source cannot be read now, or not
+/// by the range requests that qcow2 needs: then the step reports it. Fails if the file is not an image, cannot be
+/// decoded, or cannot be checked. `is_raw_checked` is whether the raw image has to be checked.
 pub(crate) fn at_beginning(
     source: &mut Source<'_>,
     is_raw_checked: bool,
@@ -58,7 +58,7 @@ pub(crate) fn at_beginning(
     head.truncate(HEAD);
     check_raw(&head).map_err(|format| ImageError::NotRaw { format })?;
     match failed {
-        // A piece of the beginning shows as much as all of it.
+        // The part that was decoded before an error is enough to judge the image.
         Some(source) if head.is_empty() => Err(ImageError::decode(format.name(), 0, source).into()),
         None if head.is_empty() => Err(ImageError::Empty.into()),
         _ => Ok(Some(Beginning { head, size })),
@@ -83,7 +83,7 @@ fn decode(format: Format, mut input: impl BufRead + Send) -> (Vec<u8>, Option<io
     (head, read.err())
 }
 
-/// Reads the beginning of a qcow2 image by ranges.
+/// Reads the beginning of a qcow2 image by range requests.
 fn of_qcow2(mut download: Download<'_, '_>) -> Result<Option<Beginning>, Error> {
     let Ok(len) = download.size() else { return Ok(None) };
     let mut failed = false;

@@ -1,17 +1,17 @@
-//! Decodes the pieces of a stream with several threads. If the order of the image does not matter, they write to the
-//! disk in the order in which they finish, after the first one. It does matter if there is a digest of the raw image or
-//! if the image is read as a stream. Then each thread decodes ahead into its own memory, and only takes buffers of the
-//! pipeline once everything before its piece was passed on. So later pieces never hold the buffers that earlier ones
-//! wait for.
+//! Decodes the pieces of a stream with several threads. If the order of the image does not matter, pieces are written
+//! to the disk in the order in which they are finished, after the first piece. The order matters if there is a digest
+//! of the raw image or if the image is read as a stream. Then each thread decodes ahead into its own memory, and only
+//! takes buffers of the pipeline once everything before its piece was passed on. So later pieces never hold the buffers
+//! that earlier ones wait for.
 //!
 //! The place of a frame that does not state the size of its content is only known once all earlier frames are done, so
 //! such streams are decoded in order, too. A piece that is too large to be kept in memory is decoded while it arrives,
 //! like a stream of one piece.
 //!
 //! Memory use is the same in both cases: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being split off, 31 MiB
-//! together. In order, [`AHEAD`] per thread is taken from it, so that only one of the largest pieces is decoded at a
-//! time. The loss is small: a block of `xz -T` has 24 MiB, and not much more of it could be kept. While a piece is
-//! decoded as it arrives, the memory that it leaves is lent to the buffers of the pipeline.
+//! together. In order, [`AHEAD`] per thread is taken from [`MEMORY`], so that only one of the largest pieces is decoded
+//! at a time. The loss is small: a block of `xz -T` has 24 MiB of content, and not much more of it could be kept. While
+//! a piece is decoded as it arrives, the memory that it leaves is lent to the buffers of the pipeline.
 
 use std::io::{self, BufRead, Read};
 use std::thread;
@@ -37,7 +37,7 @@ const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE + EACH);
 const EACH: u64 = 32 << 10;
 /// Maximum number of threads. More would have no memory to work with.
 const MAX_WORKERS: usize = 8;
-/// Maximum number of threads in order. They are as fast as a digest of the raw image.
+/// Maximum number of threads if the order matters. They are as fast as a digest of the raw image.
 const MAX_IN_ORDER: usize = 3;
 /// Maximum content that a thread decodes ahead of its turn, in bytes. A frame made by `capture-disk` has half as much.
 const AHEAD: usize = 4 << 20;
@@ -159,7 +159,7 @@ struct Splitter<'a, 'b> {
     output: &'b Output<'b>,
     /// Where complete pieces go.
     jobs: &'b Jobs,
-    /// Where the next piece belongs. Not used in order: then the jobs know.
+    /// Offset in the image at which the next piece's content begins. Not used in order: then [`Jobs`] keeps track.
     at: u64,
 }
 
@@ -264,16 +264,16 @@ impl<'a> Splitter<'a, '_> {
     }
 }
 
-/// Reserves the memory for a piece that is decoded while it arrives. Meanwhile no other is split off, so what is left
-/// goes to the buffers of the pipeline, where it absorbs the stalls of a slow disk.
+/// Reserves the memory for a piece that is decoded while it arrives. Meanwhile no other piece is split off, so the
+/// memory that is left goes to the buffers of the pipeline, where it absorbs the stalls of a slow disk.
 fn reserve_all<'a>(jobs: &'a Jobs, output: &'a Output, memory: u64) -> Result<(Lent<'a>, Reserved<'a>), Halt> {
     let mut reserved = jobs.reserve(memory)?;
     let more = (reserved.add_the_rest() as usize / BUFFER).min(output.more);
     Ok((output.pool.lend(more, BUFFER), reserved))
 }
 
-/// The error of a stream after the pieces split from it. In order, the pieces come first: if one of them failed, its
-/// error is reported, and only they determine where in the image this error is.
+/// Returns the error of a stream that failed behind the pieces already split from it. In order, waits for these pieces:
+/// if one failed, its error is returned, and only their content tells where in the image this error is.
 fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Halt {
     match jobs.are_in_order().then(|| jobs.reserve(0)) {
         Some(Err(halt)) => halt,

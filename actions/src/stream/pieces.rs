@@ -19,7 +19,7 @@ pub(super) const MAX_HEADER: usize = 1024;
 
 /// Finds the end of a piece.
 pub(super) trait Walk {
-    /// What comes next. `header` is the header that was requested, or empty at the start and after a body.
+    /// Says what comes next. `header` is the header that was requested, or empty at the start and after a body.
     fn next(&mut self, header: &[u8]) -> io::Result<Next>;
 }
 
@@ -40,7 +40,7 @@ impl<'a, R: BufRead, W: Walk> Piece<'a, R, W> {
         Ok(Self { input, walk, next, header: Vec::new(), told: 0 })
     }
 
-    /// The walk through the piece, with what is known so far.
+    /// The parser of the piece, with what is known so far.
     pub(super) fn walk(&self) -> &W {
         self.walk
     }

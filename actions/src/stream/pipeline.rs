@@ -28,7 +28,7 @@ use crate::report::{Report, Tell};
 pub(super) const FETCHED: usize = 3;
 /// Buffers between decoder and sinks.
 pub(super) const RAW: usize = qcow2::BUFFERS;
-/// Buffers that are added to these where the decoder leaves memory for them, so that the other stages go on while a
+/// Number of buffers added to [`RAW`] where the decoder leaves memory for them, so that the other stages go on while a
 /// disk stalls. They take up less than the pieces that are decoded in parallel.
 pub(super) const MORE: usize = 22;
 
@@ -47,7 +47,7 @@ pub(super) struct Plan<'a, 'b> {
     pub(super) reading: Reading,
     /// Checks of the stream as delivered.
     pub(super) stream_checks: Vec<Check<'a>>,
-    /// How it is decoded. If none, the sinks get the stream as delivered.
+    /// How the source is decoded. If none, the sinks get the stream as delivered.
     pub(super) decode: Option<Decode<'a>>,
     /// Checks of the decoded stream.
     pub(super) raw_checks: Vec<Check<'a>>,
@@ -62,7 +62,7 @@ pub(super) struct Decode<'a> {
     pub(super) in_order: bool,
     /// Number of buffers for decoded data.
     pub(super) buffers: usize,
-    /// How many may be added if the decoder leaves memory for them.
+    /// Number of buffers that may be added if the decoder leaves memory for them.
     pub(super) more: usize,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Decode<'a> {
 pub(super) struct Sink<'a> {
     /// The filled buffers.
     pub(super) queue: &'a Queue,
-    /// Where to return them to.
+    /// The pool to which the emptied buffers return.
     pub(super) pool: &'a Queue,
     pub(super) meter: &'a Meter,
     /// Notes for the operator.
@@ -109,7 +109,7 @@ impl Shared {
 pub(super) struct Passed<T> {
     /// What the sinks returned.
     pub(super) values: Vec<T>,
-    /// Format of the decoded image, and its decoded size in bytes.
+    /// Format of the source, and size of the decoded image in bytes; none if nothing was decoded.
     pub(super) image: Option<(Format, u64)>,
 }
 
@@ -201,7 +201,7 @@ pub(super) fn run<T: Send>(
     }
 }
 
-/// Starts a stage. If it fails, the others are stopped. It keeps a sender of notes while it runs.
+/// Starts a stage. If it fails, the others are stopped. It keeps a sender of notes until it ends, for [`watch`].
 pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
     scope: &'scope Scope<'scope, 'env>,
     shared: &'scope Shared,

@@ -105,7 +105,7 @@ impl<'a> Watch<'a> {
         Self { counters, meters, total, samples: VecDeque::from([first]), waited: vec![0; meters.len()] }
     }
 
-    /// The progress to report now.
+    /// Takes a sample of the counters and returns the progress to report now.
     pub(crate) fn look(&mut self, now: Instant) -> Progress {
         let [written, fetched] = [&self.counters.written, &self.counters.fetched].map(|count| count.load(Relaxed));
         let sample = Sample { at: now, written, fetched };
@@ -133,7 +133,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The bottleneck: the stage that has waited least for the others since the last sample.
+    /// Returns the bottleneck: the stage that has waited least for the others since the last sample.
     fn slowest(&mut self) -> Option<Stage> {
         let waited: Vec<u64> = self.meters.iter().map(|meter| meter.per_thread()).collect();
         let since_last = waited.iter().zip(&self.waited).map(|(now, before)| now - before);
@@ -144,12 +144,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The counter may have decreased, if the source was fetched from its start again.
+/// Returns the increase per second, 0 if the counter decreased because the source was fetched from its start again.
 fn per_second(before: u64, now: u64, millis: u64) -> u64 {
     (now.saturating_sub(before) * 1000).checked_div(millis).unwrap_or(0)
 }
 
-/// Time needed for the rest; none if there is no progress.
+/// Returns the time in seconds needed for the rest; none if there is no progress.
 fn seconds_left(done: u64, total: u64, rate: u64) -> Option<u64> {
     match total.saturating_sub(done) {
         0 => Some(0),

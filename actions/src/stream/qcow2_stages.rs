@@ -12,7 +12,7 @@ use super::progress::Counters;
 use crate::error::{Error, ImageError};
 use crate::fetch::download::Download;
 
-/// Most runs of zeros that wait for the beginning of the image.
+/// Maximum number of runs of zeros that wait for the beginning of the image.
 const MAX_WAITING: usize = 1 << 16;
 
 impl From<qcow2::Error> for Halt {
@@ -65,7 +65,7 @@ pub(super) fn by_ranges(mut file: Download, counters: &Counters, output: &Output
         })
     };
     let sent = send_image(len, &mut read_at, output);
-    // Report the original error, and not a read error of the format.
+    // The decoder only reports that a read failed, so the error of the read itself is reported.
     if let Some(error) = failure {
         return Err(error.into());
     }

@@ -26,10 +26,10 @@ pub(crate) struct Room<'a> {
 /// Consumes the data of a source. It is called again if the source has to be fetched from its start again.
 pub(crate) type Consume<'a, T> = dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync + 'a;
 
-/// Calls `consume` to read a source to its end, decoded as an archive if there is a `room`, else as delivered. Its
-/// value is returned only if everything arrived and passed all checks, so anything it creates must not be usable before
-/// that. With it comes a warning for the operator if it took several attempts. If a mirror delivers wrong data, the
-/// next one is used.
+/// Calls `consume` to read a source to its end, decoded as an archive if there is a `room`, else as delivered. Returns
+/// what `consume` returned only if everything arrived and passed all checks, so anything it creates must not be usable
+/// before that. Also returns a warning for the operator if there were several attempts. If a mirror delivers wrong
+/// data, the next one is used.
 pub(crate) fn run<T: Send>(
     source: &mut Source<'_>,
     room: Option<Room<'_>>,
@@ -67,7 +67,7 @@ fn is_another(error: &Error, is_checked: bool) -> bool {
     }
 }
 
-/// The error of an archive that could not be decoded as one.
+/// Turns the error of a source that could not be decoded into the error of an archive.
 fn of_archive(error: Error, room: Room<'_>) -> Error {
     let (reason, is_damaged) = match error {
         Error::Image(ImageError::Empty) => ("it is empty".to_owned(), true),

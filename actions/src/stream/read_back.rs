@@ -43,7 +43,7 @@ pub(super) struct Piece {
     len: usize,
     /// Hash of the bytes; none for zeros.
     hash: Option<u64>,
-    /// The count of bytes written when this piece was written.
+    /// Total of bytes written to the disk, right after this piece was written.
     until: u64,
 }
 
@@ -62,7 +62,7 @@ impl Piece {
 }
 
 impl<'a> ReadBack<'a> {
-    /// No pieces yet, from this many writing threads.
+    /// Starts without pieces, for `writers` writing threads.
     pub(super) fn new(disk: &'a OpenDisk, writers: u64, stop: &Cancel) -> Self {
         let state = Mutex::new(State { writers, ..State::default() });
         Self { disk, state, changed: Condvar::new(), stop: stop.clone() }

@@ -31,9 +31,9 @@ const ZERO_UNIT: usize = 64 << 10;
 /// A disk being written.
 pub(crate) struct Target<'a> {
     pub(super) disk: &'a OpenDisk,
-    /// If none, all of the image is written.
+    /// The block map of the image. If none, all of the image is written.
     map: Option<&'a Bmap>,
-    /// The architecture that the image must be for, if it shows one. None for any.
+    /// The architecture that the image must be for, if the image indicates one. None accepts any.
     architecture: Option<&'static str>,
     head_end: u64,
     tail_start: u64,
@@ -89,7 +89,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// The blocks to write next, and whether they are the last ones.
+    /// Returns the blocks to write next, and whether they are the last ones.
     fn next(&self, sink: &Sink) -> Result<(Vec<Buffer>, bool), Halt> {
         let mut start = lock(&self.start);
         if start.is_begun {
@@ -98,7 +98,7 @@ impl<'a> Target<'a> {
             let is_end = block.is_none();
             return Ok((block.into_iter().collect(), is_end));
         }
-        // With the lock held, no other thread has a block that arrived and is not known here.
+        // With the lock held, no other thread has a block that is missing in `start`.
         let block = sink.queue.recv(sink.meter)?;
         let is_end = block.is_none();
         Ok((self.begin(&mut start, block, sink.notes)?, is_end))
@@ -106,8 +106,8 @@ impl<'a> Target<'a> {
 
     /// Takes a block, or none at the end, and returns the blocks to write now. Before the first byte is written, the
     /// old partition table and signatures are erased. Before that, the first block must have arrived, and must belong
-    /// to an image made for such a disk. The blocks of a qcow2 file may arrive earlier. They wait as long as there is a
-    /// buffer left for the first block. Then the image is refused, because nothing is erased unseen.
+    /// to an image made for such a disk. In a qcow2 file, other blocks may come first: they wait while there is a
+    /// buffer left for the first block. Without such a buffer, the image is refused, because nothing is erased unseen.
     fn begin(&self, start: &mut Start, block: Option<Buffer>, notes: &Sender<String>) -> Result<Vec<Buffer>, Error> {
         let is_end = block.is_none();
         start.waiting.extend(block);
@@ -232,7 +232,7 @@ impl<'a> Target<'a> {
         partitions::of_image(&Content { head, tail: (tail, self.tail_start), map: self.map, size: raw_size }, self.disk)
     }
 
-    /// What an operator should know about the table of an image of this size in bytes.
+    /// Returns what an operator should know about the table of an image of this size in bytes.
     fn remarks(&self, table: &Table, raw_size: u64) -> Vec<String> {
         let of_table = table.remarks.iter().map(|remark| format!("the partition table of the image: {remark}"));
         let beyond = table.beyond(raw_size).map(|partition| {

@@ -14,9 +14,9 @@ use super::pieces::{Next, Walk};
 pub(super) const HEADER: usize = 12;
 /// First byte of the index, in place of the size in a block header (4.1).
 const INDEX: u8 = 0;
-/// First byte of what follows the last block. A decoder verifies the check of the block once it gets this byte.
+/// The byte appended to a single block: a decoder verifies the check of a block only once it gets the byte after it.
 pub(super) const END_OF_BLOCK: [u8; 1] = [INDEX];
-/// The only filter that ends a chain (5.3.1).
+/// ID of the only filter that may end a chain (5.3.1).
 const LZMA2: u64 = 0x21;
 const DAMAGED: &str = "the header of a block is damaged";
 /// Memory limit of a decoder in bytes. `xz -9` needs 65 MiB.
@@ -49,9 +49,9 @@ impl Header {
         self.bytes
     }
 
-    /// A block of this stream.
+    /// Starts a block of this stream.
     pub(super) fn block(&self) -> Block {
-        // 2.1.1.2: sizes of the checks by number.
+        // Sizes of the checks by their ID (2.1.1.2).
         let check = match self.bytes[7] & 0x0F {
             0 => 0,
             kind => 4 << ((kind - 1) / 3),
@@ -106,7 +106,7 @@ fn note(hasher: &mut DefaultHasher, unpadded: u64, content: u64) {
     hasher.write_u64(content);
 }
 
-/// One block (3).
+/// One block (section 3).
 #[derive(Debug)]
 pub(super) struct Block {
     at: At,
@@ -177,7 +177,7 @@ impl Walk for Block {
 }
 
 impl Block {
-    /// Header, data and check (4.3).
+    /// Unpadded size in bytes: header, data and check (4.3).
     fn unpadded(&self) -> u64 {
         self.header.len() as u64 + self.compressed + self.check
     }
@@ -201,7 +201,7 @@ pub(super) fn skip_padding(input: &mut impl BufRead) -> io::Result<()> {
     if skipped % 4 == 0 { Ok(()) } else { Err(invalid("the last stream is followed by other data")) }
 }
 
-/// The size of the dictionary in a block header (3.1, 5.3.1).
+/// Reads the size of the dictionary, in bytes, from a block header (3.1, 5.3.1).
 fn dictionary(header: &[u8]) -> io::Result<u64> {
     let damaged = || invalid(DAMAGED);
     let (fields, crc) = header.split_at(header.len().saturating_sub(4));
@@ -228,7 +228,7 @@ fn dictionary(header: &[u8]) -> io::Result<u64> {
     Err(invalid("a block is not compressed by LZMA2"))
 }
 
-/// A number of variable length (1.2).
+/// Reads an integer of variable length (1.2).
 fn number(input: &mut impl Read) -> io::Result<u64> {
     let mut value = 0;
     for shift in (0..63).step_by(7) {

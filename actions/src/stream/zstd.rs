@@ -11,7 +11,7 @@ use super::pieces::{Next, Walk};
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     at: At,
-    /// Its header, once it was read. A skippable frame has none, and no content.
+    /// The frame's header, once it was read. A skippable frame has no header and no content.
     pub(super) header: FrameHeader,
 }
 
@@ -94,7 +94,7 @@ fn is_skippable(header: &[u8]) -> bool {
     matches!(header, [0x50..=0x5F, rest @ ..] if rest == SKIPPABLE)
 }
 
-/// At most eight bytes.
+/// Decodes a little-endian number of at most eight bytes.
 fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

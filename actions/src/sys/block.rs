@@ -34,7 +34,7 @@ pub(crate) fn flush_buffers(disk: &File) -> Result<()> {
     unsafe { ioctl::ioctl(disk, NoArg::<BLKFLSBUF>::new()) }
 }
 
-/// Tells the disk that it may discard `len` bytes from `offset` on. Both are multiples of its logical block.
+/// Tells the disk that it may discard `len` bytes from `offset` on, both multiples of the disk's logical block size.
 pub(crate) fn discard(disk: &File, offset: u64, len: u64) -> Result<()> {
     // SAFETY: BLKDISCARD reads two u64 from its argument.
     unsafe { ioctl::ioctl(disk, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }

@@ -57,7 +57,7 @@ struct BtrfsVolume {
     name: [u8; 4088],
 }
 
-/// Grows a mounted btrfs to the size of the device with this number in it. `root` is a directory in it.
+/// Grows a mounted btrfs to the size of its device with this number. `root` is a directory in the file system.
 pub(crate) fn grow_btrfs(root: &OwnedFd, device: u64) -> Result<()> {
     let mut argument = BtrfsVolume { fd: 0, name: [0; 4088] };
     let name = format!("{device}:max");

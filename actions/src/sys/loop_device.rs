@@ -17,7 +17,7 @@ const LOOP_CONFIGURE: Opcode = 0x4C0A;
 /// Free the device when its last user is gone (linux/loop.h).
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// The number of a free loop device. Another process may take it first.
+/// Returns the number of a free loop device. Another process may take the device first.
 pub(crate) fn free_number(control: &File) -> Result<u32> {
     // SAFETY: LOOP_CTL_GET_FREE takes no argument and answers with its return value.
     unsafe { ioctl::ioctl(control, Returning::<()> { opcode: LOOP_CTL_GET_FREE, argument: None }) }

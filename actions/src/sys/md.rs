@@ -34,7 +34,7 @@ struct Disk {
     state: c_int,
 }
 
-/// Tells a new md array that its members have superblocks of version 1, and the minor version.
+/// Tells a new md array that its members have superblocks of version 1 with this minor version.
 pub(crate) fn prepare(array: &File, minor_version: c_int) -> Result<()> {
     // The number of members is left out, because the superblocks have all information.
     let argument = Array { major_version: 1, minor_version, others: [0; 16] };

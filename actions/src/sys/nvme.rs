@@ -12,7 +12,7 @@ const NVME_IOCTL_ID: Opcode = ioctl::opcode::none(b'N', 0x40);
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)` of linux/nvme_ioctl.h.
 const NVME_IOCTL_ADMIN_CMD: Opcode = ioctl::opcode::read_write::<Passthru>(b'N', 0x41);
 
-/// The number of an NVMe namespace on its controller.
+/// Returns the number that an NVMe namespace has on its controller.
 pub(crate) fn namespace(disk: &File) -> Result<u32> {
     // SAFETY: NVME_IOCTL_ID takes no argument and answers with its return value.
     unsafe { ioctl::ioctl(disk, Returning::<()> { opcode: NVME_IOCTL_ID, argument: None }) }
@@ -25,7 +25,7 @@ pub(crate) struct Admin {
     pub(crate) namespace: u32,
     /// Command dwords 10 and 11.
     pub(crate) words: [u32; 2],
-    /// How long the kernel waits for the disk, in milliseconds; 0 for its own default.
+    /// How long the kernel waits for the disk, in milliseconds; 0 for the kernel's default.
     pub(crate) timeout: u32,
 }
 

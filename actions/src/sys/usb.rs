@@ -18,15 +18,15 @@ struct Control {
     data: *mut c_void,
 }
 
-/// USB 2.0, 11.24.2: from the device, of its class, about a port. GET_STATUS.
+/// `bmRequestType` of a class request to a port of a hub, with data from the hub (USB 2.0, 11.24.2).
 const FROM_PORT: u8 = 0xA3;
 const GET_STATUS: u8 = 0;
 const TIMEOUT_MS: u32 = 1000;
 /// `USBDEVFS_CONTROL`.
 const CONTROL: rustix::ioctl::Opcode = opcode::read_write::<Control>(b'U', 0);
 
-/// `wPortStatus` of a hub's port, from 1 (USB 2.0, 11.24.2.7.1; USB 3.2, 10.16.2.6.1). The file is the hub's in
-/// /dev/bus/usb, open for reading and writing. A suspended hub is woken.
+/// Reads `wPortStatus` of a hub's port, numbered from 1 (USB 2.0, 11.24.2.7.1; USB 3.2, 10.16.2.6.1). `hub` is the
+/// hub's file in /dev/bus/usb, open for reading and writing. A suspended hub is woken.
 pub(crate) fn port_status(hub: &File, port: u16) -> Result<u16> {
     let mut answer = [0u8; 4];
     let mut control = Control {

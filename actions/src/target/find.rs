@@ -22,7 +22,7 @@ pub(crate) struct Target {
     pub(crate) kind: &'static str,
     /// The device, from which other subvolumes can be mounted.
     pub(crate) source: Source,
-    /// The option that chose the subvolume with the root file system.
+    /// Mount option that chose the subvolume with the root file system, if it is not the default subvolume.
     pub(crate) subvolume: Option<&'static str>,
     /// Partitions that could not be searched.
     pub(crate) warnings: Vec<String>,

@@ -13,19 +13,19 @@ use crate::disk::partitions::Partition;
 use crate::error::{Error, Tried, advised};
 use crate::{sys, text};
 
-/// Where btrfs has the number of the device, which is 1 only if no device was ever replaced (Linux,
+/// Offset in bytes of the device number in btrfs, which is 1 only if no device was ever replaced (Linux,
 /// uapi/linux/btrfs_tree.h, struct `btrfs_super_block`, `dev_item`).
 const BTRFS_DEVICE: u64 = 0x1_0000 + 0xC9;
-/// Where ext4 has its state, and the bit for errors (Linux, fs/ext4/ext4.h, `s_state`, `EXT4_ERROR_FS`).
+/// Offset in bytes of the state in ext4, and its bit for errors (Linux, fs/ext4/ext4.h, `s_state`, `EXT4_ERROR_FS`).
 const EXT_STATE: u64 = 1024 + 0x3A;
 const EXT_ERRORS: u16 = 2;
 
-/// Where xfs has the bytes of a block, and the blocks of an allocation group (Linux, fs/xfs/libxfs/xfs_format.h, struct
-/// `xfs_dsb`).
+/// Offsets in bytes, in xfs, of the block size and of the number of blocks in an allocation group (Linux,
+/// fs/xfs/libxfs/xfs_format.h, struct `xfs_dsb`).
 const XFS_BLOCK: u64 = 4;
 const XFS_GROUP: u64 = 84;
-/// Fedora CoreOS creates its root file system again from 400 on, because it is slower; with 20,000, systems did not
-/// start.
+/// Maximum number of allocation groups without a warning. From 400 on, Fedora CoreOS creates its root file system
+/// again, because such an xfs is slower; with 20,000, systems did not start.
 const MOST_GROUPS: u64 = 2000;
 
 /// Why a file system was not grown.
@@ -38,7 +38,7 @@ enum GrowError {
     /// The file system could not be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The kernel grows no file system that has errors, and answers as if a right were missing.
+    /// The kernel grows no file system that has errors, and returns EPERM.
     #[error("it is marked as having errors: check it with e2fsck -f, and create the image again")]
     HasErrors,
     /// The kernel refused to grow it.
@@ -86,8 +86,8 @@ fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Re
     Ok(many_groups(len, block?, group?))
 }
 
-/// The warning for an xfs of `len` bytes whose groups have `group` blocks of `block` bytes. Growing only adds groups of
-/// the size that suited the image. With very many of them, mounting takes longer than systems wait at their start.
+/// Returns a warning for an xfs of `len` bytes if it has very many groups, of `group` blocks of `block` bytes. Growing
+/// only adds groups of the size that suited the image. Then mounting takes longer than systems wait at their start.
 fn many_groups(len: u64, block: u32, group: u32) -> Option<String> {
     let groups = len.div_ceil(u64::from(block).saturating_mul(group.into()).max(1));
     (groups > MOST_GROUPS).then(|| {
@@ -98,7 +98,7 @@ fn many_groups(len: u64, block: u32, group: u32) -> Option<String> {
     })
 }
 
-/// Bytes of a partition.
+/// Reads a field of a partition at this offset in bytes.
 fn field<const N: usize>(disk: &OpenDisk, partition: &Partition, at: u64) -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     disk.read_at(&mut bytes, partition.bytes.start + at)?;

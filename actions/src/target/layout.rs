@@ -28,7 +28,7 @@ pub(crate) struct Layout<'a> {
     root: &'a TargetRoot,
     /// Number of the root's partition, and its device.
     home: (u32, &'a Source),
-    /// Where the root of the running system is on its file system, as a prefix.
+    /// Path of the running system's root on its file system, as a prefix: it is empty or ends with a slash.
     base: String,
     mounted: Vec<Mounted>,
 }
@@ -52,8 +52,8 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// The folder in the file system that holds it, which may be the target's own. Otherwise the reason why there is
-    /// none.
+    /// Returns the folder in the file system that holds the path, which may be the target's own file system. Otherwise
+    /// returns why there is no such folder.
     pub(crate) fn folder(self, target: &Target) -> Result<Result<Folder, String>, Error> {
         Ok(match self {
             Self::Root(path) => {
@@ -76,7 +76,7 @@ pub(crate) struct Folder {
     pub(crate) kind: &'static str,
 }
 
-/// What the system mounts besides its root.
+/// A mount of the system besides its root.
 #[derive(Debug)]
 pub(crate) struct Extra {
     pub(crate) origin: Origin,
@@ -98,7 +98,7 @@ pub(crate) enum Origin {
     },
     /// A folder or file of the system.
     Bound {
-        /// Its path, without slashes at its ends.
+        /// Path of the bound folder or file, without slashes at its ends.
         folder: String,
         /// Whether what is mounted below it is bound too.
         is_recursive: bool,
@@ -108,7 +108,7 @@ pub(crate) enum Origin {
 /// What the running system mounts over a path.
 #[derive(Debug)]
 pub(crate) struct Hidden {
-    /// In words.
+    /// What is mounted over the path, in words.
     pub(crate) reason: String,
     /// Whether what is mounted is on this disk.
     pub(crate) is_on_disk: bool,
@@ -116,11 +116,11 @@ pub(crate) struct Hidden {
 
 /// Where a path leads.
 struct Located<'m> {
-    /// What is mounted there, if anything.
+    /// The mount that the path is in; none if it is in the root file system.
     mounted: Option<&'m Mounted>,
-    /// The path in that.
+    /// The path in that mount, or in the root file system.
     path: String,
-    /// What is mounted on the way, such as bound folders.
+    /// The mounts on the way, such as bound folders.
     through: Vec<&'m Mounted>,
 }
 
@@ -130,13 +130,13 @@ impl Folder {
         if self.path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.path) }
     }
 
-    /// Whether it cannot be written to. The kernel silently mounts a file system read-only if it is marked as such, and
-    /// a subvolume may be read-only by itself.
+    /// Whether the folder cannot be written to. The kernel silently mounts a file system read-only if it is marked so,
+    /// and a subvolume may be read-only by itself.
     pub(crate) fn is_read_only(&self) -> Result<bool, Error> {
         let mut path = &*self.path;
         loop {
             match self.root.open_directory(path.as_bytes()) {
-                // It is made in the folder above.
+                // The folder will be made in its parent.
                 Err(Errno::NOENT | Errno::NOTDIR) if !path.is_empty() => {
                     path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
                 }
@@ -153,12 +153,12 @@ impl Folder {
 }
 
 impl<'a> Layout<'a> {
-    /// What a system mounts whose root file system was found.
+    /// Reads what the system on a root file system mounts.
     pub(crate) fn of(disk: &'a OpenDisk, target: &'a Target) -> Result<Self, Error> {
         Self::read(disk, &target.root, (target.partition.number, &target.source), "")
     }
 
-    /// The mounts of a system. Its root is a folder in this file system, and its path ends with a slash.
+    /// Reads what a system mounts. `base` is the folder of `root` with the system: it is empty or ends with a slash.
     pub(crate) fn read(
         disk: &'a OpenDisk,
         root: &'a TargetRoot,
@@ -167,7 +167,7 @@ impl<'a> Layout<'a> {
     ) -> Result<Self, Error> {
         let etc = format!("{base}etc");
         let mut mounted = Vec::new();
-        // A unit takes the place of the one that is made of fstab.
+        // A mount unit replaces the one that systemd generates from fstab for the same path.
         for name in root.list(&format!("{etc}/{UNITS}"))?.into_iter().filter(|name| name.ends_with(".mount")) {
             let path = format!("{etc}/{UNITS}/{name}");
             let text = if root.exists(&path) { root.read(&path)? } else { None };
@@ -180,12 +180,12 @@ impl<'a> Layout<'a> {
                 mounted.push(Mounted { entry, by: FSTAB.to_owned() });
             }
         }
-        // A folder that is bound to itself does not change.
+        // Binding a folder to itself changes nothing.
         mounted.retain(|mounted| mounted.entry.bound().is_none_or(|folder| folder != mounted.entry.place));
         Ok(Self { disk, places: verity::places(disk)?, root, home, base: base.to_owned(), mounted })
     }
 
-    /// Where a path of the running system is. Mounts the file system that has it.
+    /// Finds where a path of the running system is. Mounts the file system that has the path.
     pub(crate) fn held(&self, path: &str) -> Result<Held, Error> {
         let Located { mounted, path, .. } = self.locate(path);
         let Some(Mounted { entry, by }) = mounted else { return Ok(Held::Root(path)) };
@@ -213,7 +213,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What the running system mounts over a path but not over a folder.
+    /// Returns what the running system mounts on the way to a path, but not on the way to `folder`.
     pub(crate) fn hidden(&self, path: &str, folder: &str) -> Option<Hidden> {
         let Located { mounted, through, .. } = self.locate(path);
         let over = self.locate(folder).through;
@@ -238,8 +238,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What else the system mounts from this disk, ordered so that each mount point exists when it is needed, and
-    /// warnings about what else is on a disk and cannot be mounted.
+    /// Returns what else the system mounts from this disk, in such an order that each mount point exists when it is
+    /// needed. Also returns warnings about what cannot be mounted although it is on a disk.
     pub(crate) fn extras(&self) -> (Vec<Extra>, Vec<String>) {
         let (mut extras, mut warnings) = (Vec::new(), Vec::new());
         for Mounted { entry, .. } in self.mounted.iter().filter(|mounted| !mounted.entry.place.is_empty()) {
@@ -253,7 +253,7 @@ impl<'a> Layout<'a> {
         (in_order(extras), warnings)
     }
 
-    /// Where an entry mounts from. Otherwise why it is not mounted; no reason if its source is not on a disk.
+    /// Returns where an entry mounts from, else why it is not mounted; no reason if its source is not on a disk.
     fn origin(&self, entry: &Entry) -> Result<Origin, Option<String>> {
         if let Some(folder) = entry.bound() {
             if KERNEL.iter().any(|name| folder.split('/').next() == Some(name)) {
@@ -277,7 +277,7 @@ impl<'a> Layout<'a> {
         Ok(Origin::Device { source, kind, subvolume })
     }
 
-    /// Where a path leads. Bound folders and links to folders are followed as long as they are in the root file system.
+    /// Finds where a path leads. Follows bound folders and links to folders while they are in the root file system.
     fn locate(&self, path: &str) -> Located<'_> {
         let names = |path: &str| path.rsplit('/').map(str::to_owned).collect::<Vec<_>>();
         let (mut done, mut left, mut turns, mut through) = (Vec::new(), names(path), 0, Vec::new());
@@ -297,7 +297,7 @@ impl<'a> Layout<'a> {
             } else {
                 match self.root.link_at(&format!("{}{here}", self.base)) {
                     Ok(Some(target)) if turns < MAX_LINKS && !left.is_empty() => {
-                        // A relative target is below the folder with the link.
+                        // `link_at` puts the folder of the link, with `base`, before a relative target.
                         let target = target.strip_prefix(&self.base).unwrap_or(&target).to_owned();
                         format!("{target}/{}", left.iter().rev().cloned().collect::<Vec<_>>().join("/"))
                     }
@@ -311,7 +311,7 @@ impl<'a> Layout<'a> {
         Located { mounted: None, path: done.join("/"), through }
     }
 
-    /// What is mounted over the rest of a path, if the path so far is a mount point; and the path there.
+    /// If `here` is a mount point, returns the innermost mount on the whole path, and the rest of the path in it.
     fn over(&self, here: &str, left: &[String]) -> Option<(&Mounted, String)> {
         self.mounted.iter().find(|mounted| !here.is_empty() && mounted.entry.place == here)?;
         let whole = left.iter().rev().fold(here.to_owned(), |path, name| format!("{path}/{name}"));
@@ -320,8 +320,8 @@ impl<'a> Layout<'a> {
         Some((innermost, rest.trim_matches('/').to_owned()))
     }
 
-    /// The partition that an entry refers to, and its file system. Otherwise why there is none; no reason if the entry
-    /// does not name a device.
+    /// Returns the partition that an entry refers to, and its file system. Otherwise returns why there is none; no
+    /// reason if the entry does not name a device.
     fn partition(&self, entry: &Entry) -> Result<(&Partition, &'static str), Option<String>> {
         let is_meant = |(partition, found): &&Place| match entry.tag() {
             Some(_) => entry.means(&roles::tags(partition, found.as_ref())),
@@ -343,8 +343,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The number of the partition that is called so where the root is called as in fstab: `/dev/sda3` beside a root on
-    /// `/dev/sda2`.
+    /// Returns the number of the partition with this device name, if fstab names the root by its device: 3 for
+    /// `/dev/sda3` if the root is partition 2 and fstab calls it `/dev/sda2`.
     fn number(&self, source: &str) -> Option<u32> {
         if self.root_source()? == source {
             return Some(self.home.0);
@@ -353,13 +353,13 @@ impl<'a> Layout<'a> {
         (disk == root_disk && root_number == self.home.0).then_some(number)
     }
 
-    /// Whether a source is a partition whose name says nothing, because the root has no such name.
+    /// Whether a source is the device name of a partition, and the root's name in fstab does not tell of which disk.
     fn may_be_anywhere(&self, source: &str) -> bool {
         let root = self.root_source().and_then(numbered);
         numbered(source).is_some() && root.is_none_or(|(_, number)| number != self.home.0)
     }
 
-    /// The source of the root in fstab.
+    /// Returns the source by which fstab names the root.
     fn root_source(&self) -> Option<&str> {
         let root = self.mounted.iter().find(|mounted| mounted.entry.place.is_empty())?;
         Some(&root.entry.source)
@@ -380,7 +380,7 @@ impl Extra {
     }
 }
 
-/// What is mounted, each after what it needs.
+/// Sorts mounts, so that each comes after those that it needs.
 fn in_order(mut left: Vec<Extra>) -> Vec<Extra> {
     let mut ordered = Vec::new();
     while !left.is_empty() {
@@ -392,7 +392,7 @@ fn in_order(mut left: Vec<Extra>) -> Vec<Extra> {
     ordered
 }
 
-/// The disk and the number in the name of a partition.
+/// Splits the device name of a partition into the disk and the number of the partition.
 fn numbered(name: &str) -> Option<(&str, u32)> {
     let name = name.strip_prefix("/dev/")?;
     let disk = name.trim_end_matches(|c: char| c.is_ascii_digit());

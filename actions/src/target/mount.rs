@@ -49,7 +49,7 @@ pub(crate) enum MountError {
         /// Where the partition starts, in bytes.
         offset: u64,
     },
-    /// No loop device could be bound to that part of the file.
+    /// No loop device could be bound to the part of the file that is the partition.
     #[error("binding a loop device")]
     Loop { source: io::Error },
     /// The kernel refused to mount the file system.
@@ -95,14 +95,14 @@ impl SearchLog {
         refusal
     }
 
-    /// The error if nothing was found.
+    /// Returns the error if nothing was found.
     pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
         let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
         Error::Target(TargetError::NotFound { what, disk, looked_at, is_transient: self.is_transient })
     }
 }
 
-/// The file system of a partition, if it has one.
+/// Detects the file system of a partition, if it has one.
 pub(crate) fn probe(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
     probe::file_system(disk, partition)
 }
@@ -131,13 +131,13 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The same device once more.
+    /// Returns the same device once more.
     pub(crate) fn again(&self) -> Self {
         Self { path: self.path.clone(), loop_device: self.loop_device.clone() }
     }
 }
 
-/// The device of a partition: its node, or a loop device.
+/// Returns the device of a partition: its node, or else a loop device bound to it.
 pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, MountError> {
     match node::of_partition(disk, partition) {
         Some(path) => Ok(Source { path, loop_device: None }),
@@ -149,7 +149,7 @@ pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, M
 }
 
 /// Mounts a device. For btrfs, mounts the subvolume with the root file system if it is below the default subvolume.
-/// Returns also the option that chooses it.
+/// Also returns the mount option that chooses this subvolume.
 pub(crate) fn mount_source(
     source: &Source,
     kind: &'static str,
@@ -177,7 +177,7 @@ pub(crate) fn mount_subvolume(
     })
 }
 
-/// The driver for a file system. ext2 and ext3 use that of ext4, which is the one that kernels have.
+/// Returns the driver for a file system. ext2 and ext3 use that of ext4, which is the one that kernels have.
 pub(crate) fn driver(kind: &str) -> &str {
     if kind.starts_with("ext") { "ext4" } else { kind }
 }
@@ -195,7 +195,7 @@ fn attach(node: &Path, kind: &str, subvolume: Option<(&str, &str)>) -> Result<Ow
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// Binds a free loop device to a part of a file. It is freed once the returned file and the mount are both gone.
+/// Binds a free loop device to a part of a file, until the returned file and the mount are both gone.
 fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountError> {
     let failed = |source| MountError::Loop { source: advised(Tried::Loop, source) };
     let read_write = |path: &Path| File::options().read(true).write(true).open(path);

@@ -1,6 +1,6 @@
 //! Identification of an installed system (os-release(5)).
 
-/// Paths of the file.
+/// Paths of the os-release file.
 pub(crate) use slipway_formats::roles::OS_RELEASE as PATHS;
 
 use crate::target::root::TargetRoot;

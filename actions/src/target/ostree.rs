@@ -18,7 +18,7 @@ pub(crate) struct Deployment {
     pub(crate) state: String,
 }
 
-/// The deployments in a file system. A folder without /usr is what is left of one.
+/// Returns the deployments in a file system. A folder without /usr is left over from a deleted deployment.
 pub(crate) fn deployments(root: &TargetRoot) -> Result<Vec<Deployment>, Error> {
     let mut deployments = Vec::new();
     for os in root.directories(SYSTEMS)? {

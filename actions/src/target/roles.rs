@@ -19,7 +19,7 @@ pub(crate) fn is_usr(partition: &Partition) -> bool {
     roles::is_usr(partition.type_guid.as_deref())
 }
 
-/// What names a partition and its file system in an fstab.
+/// Returns what may name a partition and its file system in an fstab.
 pub(crate) fn tags<'a>(partition: &'a Partition, found: Option<&'a FileSystem>) -> Tags<'a> {
     Tags {
         uuid: found.and_then(|found| found.uuid.as_deref()),
@@ -29,7 +29,7 @@ pub(crate) fn tags<'a>(partition: &'a Partition, found: Option<&'a FileSystem>) 
     }
 }
 
-/// How clearly a partition is marked as the root of a system for this machine.
+/// Ranks how clearly a partition is marked as the root of a system for this machine; 0 is the clearest mark.
 pub(crate) fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {
     let roots = &[partition_types::ROOT];
     roles::rank(roots, partition.type_guid.as_deref(), &partition.name, label(file_system))

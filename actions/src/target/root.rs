@@ -41,19 +41,20 @@ impl TargetRoot {
         Self(root)
     }
 
-    /// A directory as a root of its own: no path and no link leads out of it. It does not keep the file system mounted.
+    /// Opens a directory as a root of its own, out of which no path or link leads. Does not keep the file system
+    /// mounted.
     pub(crate) fn below(&self, path: &str) -> Result<Self, Error> {
         let directory = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
         directory.map(Self).map_err(|errno| target_file("opening", path, errno.into()))
     }
 
-    /// Whether two paths lead to the same file or directory, which exists.
+    /// Whether two paths lead to the same existing file or directory.
     pub(crate) fn is_same(&self, one: &str, other: &str) -> bool {
         let inode = |path| self.open(path, OFlags::PATH).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino)).ok();
         inode(one).is_some() && inode(one) == inode(other)
     }
 
-    /// The same file system once more. It stays mounted until both are dropped.
+    /// Returns the same file system once more. It stays mounted until both are dropped.
     pub(crate) fn again(&self) -> Result<Self, Error> {
         self.0.try_clone().map(Self).map_err(|source| target_file("looking at", "", source))
     }
@@ -74,7 +75,7 @@ impl TargetRoot {
         self.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok()
     }
 
-    /// The text of a file; none if there is no such file.
+    /// Reads the text of a file; none if there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         self.read_up_to(path, MAX_FILE)
     }
@@ -106,7 +107,7 @@ impl TargetRoot {
         if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is not a regular file")) }
     }
 
-    /// The first bytes of a regular file, at most `max`; none if there is no such file.
+    /// Reads the first bytes of a regular file, at most `max`; none if there is no such file.
     pub(crate) fn head(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
         let read = || {
             let mut bytes = Vec::new();
@@ -116,12 +117,12 @@ impl TargetRoot {
         if_there(path, read())
     }
 
-    /// Names of the regular files in a directory, sorted; none if there is no such directory.
+    /// Lists the entries of a directory but no hidden ones or directories, sorted; empty if it does not exist.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Error> {
         self.names(path, |kind| kind != FileType::Directory)
     }
 
-    /// Names of the directories in a directory, sorted; none if there is no such directory.
+    /// Lists the directories in a directory but no hidden ones, sorted; empty if it does not exist.
     pub(crate) fn directories(&self, path: &str) -> Result<Vec<String>, Error> {
         self.names(path, |kind| kind == FileType::Directory)
     }
@@ -171,7 +172,7 @@ impl TargetRoot {
         rewrite().map_err(|source| target_file("writing", path, source))
     }
 
-    /// The path after following links. The target need not exist and is not a link itself.
+    /// Follows the links at the end of a path and returns where they lead. The target need not exist and is not a link.
     pub(crate) fn followed(&self, path: &str) -> io::Result<String> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -183,7 +184,8 @@ impl TargetRoot {
         Err(Errno::LOOP.into())
     }
 
-    /// The target of the symbolic link at a path; none if it is not a link.
+    /// Returns the target of the symbolic link at a path; none if it is not a link. The link's folder comes before a
+    /// relative target.
     pub(crate) fn link_at(&self, path: &str) -> io::Result<Option<String>> {
         let (parent, name) = split(path);
         let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
@@ -226,7 +228,7 @@ impl TargetRoot {
             .map_err(|source| target_file("writing", path, source))
     }
 
-    /// Owner, group and mode of a file; none if there is no such file.
+    /// Reads owner, group and mode of a file; none if there is no such file.
     pub(crate) fn attributes(&self, path: &str) -> Result<Option<Attributes>, Error> {
         let (parent, name) = split(path);
         let attributes = || -> io::Result<Attributes> {
@@ -278,7 +280,7 @@ impl TargetRoot {
         sync().map_err(|errno| target_file("writing", "", errno.into()))
     }
 
-    /// The root, opened as a directory. The descriptor of a mount is an O_PATH descriptor, which neither syncfs(2) nor
+    /// Opens the root as a directory. The descriptor of a mount is an O_PATH descriptor, which neither syncfs(2) nor
     /// ioctl(2) accepts.
     pub(crate) fn directory(&self) -> Result<OwnedFd, Errno> {
         self.open("", OFlags::RDONLY | OFlags::DIRECTORY)
@@ -345,7 +347,7 @@ impl NewFile {
     /// Sets its attributes, if the file system has them.
     fn set(&self, Attributes { uid, gid, mode }: Attributes) -> io::Result<()> {
         let stat = fstat(&self.file)?;
-        // FAT has neither, so only differing attributes are set.
+        // FAT has no owners and modes, so only differing attributes are set.
         if (uid, gid) != (stat.st_uid, stat.st_gid) {
             fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
@@ -390,8 +392,8 @@ fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// What an entry of a directory is. Some file systems do not say it with the name (readdir(3), `DT_UNKNOWN`): XFS with
-/// `ftype=0`, ext4 without `filetype`.
+/// Returns what an entry of a directory is. Some file systems do not tell it with the name (readdir(3), `DT_UNKNOWN`):
+/// XFS with `ftype=0`, ext4 without `filetype`.
 fn kind_of(dir: BorrowedFd<'_>, entry: &DirEntry) -> Result<FileType, Errno> {
     match entry.file_type() {
         FileType::Unknown => {
@@ -402,12 +404,12 @@ fn kind_of(dir: BorrowedFd<'_>, entry: &DirEntry) -> Result<FileType, Errno> {
     }
 }
 
-/// Parent directory and last component of a path without a leading slash.
+/// Splits a path without a leading slash into the parent directory and the last component.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// What was read; none if it does not exist.
+/// Turns the error of a missing file into none.
 fn if_there<T>(path: &str, read: io::Result<T>) -> Result<Option<T>, Error> {
     match read {
         Err(error) if is_missing(&error) => Ok(None),

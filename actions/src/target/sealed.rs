@@ -30,7 +30,7 @@ const SEALED: &[(&str, &str, bool)] = &[
 
 /// Root file systems that are sealed.
 pub(crate) struct SealedRoots {
-    /// Their partitions in words, at least one.
+    /// The sealed partitions in words, at least one.
     pub(crate) names: Vec<String>,
     /// Warnings about what could not be verified.
     pub(crate) warnings: Vec<String>,
@@ -80,8 +80,8 @@ fn is_started(checked: &[(bool, String, String)], is_root: bool, named: &BTreeSe
     Err(EncryptError::Sealed { what: what.clone(), reason }.into())
 }
 
-/// The partition to which hashes belong, and whether it is a root. If there are several of its type (such as for A/B
-/// updates), the one at the same position among them.
+/// Finds the partition that a hash partition seals, and whether it is a root. If there are several of each type (such
+/// as for A/B updates), both have the same position among those of their type.
 fn data_of<'a>(hashes: &Partition, places: &'a [Place]) -> Option<(&'a Partition, bool)> {
     let partitions = || places.iter().map(|(partition, _)| partition);
     let of_type = |guid: &'static str| partitions().filter(move |one| one.type_guid.as_deref() == Some(guid));
@@ -143,7 +143,7 @@ fn check_one(
     Ok((Some(found), Some(warning)))
 }
 
-/// The root hash whose halves are the UUIDs of two partitions (Discoverable Partitions Specification, "Verity").
+/// Returns the root hash made of the UUIDs of two partitions (Discoverable Partitions Specification, "Verity").
 fn named_by(data: &Partition, hashes: &Partition) -> Option<String> {
     Some([data.guid.as_ref()?.as_str(), hashes.guid.as_ref()?].concat().replace('-', ""))
 }

@@ -23,13 +23,13 @@ const MAX_HASHES: usize = 1000;
 /// Maximum length of a root hash in characters, that of SHA-512.
 const MAX_HASH: usize = 128;
 
-/// The partitions of a disk, with their contents.
+/// Reads the partitions of a disk, with their contents.
 pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
     let probed = |partition| mount::probe(disk, &partition).map(|found| (partition, found));
     partitions::read(disk)?.into_iter().map(probed).collect()
 }
 
-/// The partitions of a disk, each with the reason why it must not be mounted, if there is one. Mounts are for writing.
+/// Returns the partitions of a disk, each with the reason, if any, why it must not be mounted. Mounts are for writing.
 pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Error> {
     let places = places(disk)?;
     let sealed = reason(disk, &places)?;
@@ -40,7 +40,7 @@ pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Er
     Ok(places.into_iter().map(judged).collect())
 }
 
-/// Why a partition must not be mounted. `sealed` is the reason why the root file system is sealed, if it is.
+/// Returns why a partition must not be mounted. `sealed` is the reason why the root file system is sealed, if it is.
 pub(crate) fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
     let is_boot = roles::is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
@@ -53,7 +53,7 @@ pub(crate) fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: 
     }
 }
 
-/// Why the root file system of a disk must not be written to; none if it may be.
+/// Returns why the root file system of a disk must not be written to; none if it may be.
 pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
     let rank = |(partition, found): &Place| roles::rank(partition, found.as_ref());
     let is_root = |place: &&Place| rank(place) < roles::UNMARKED && place.1.is_some();
@@ -75,7 +75,7 @@ pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>
     Ok(sealed.then(|| "it is sealed by dm-verity".to_owned()))
 }
 
-/// The partition with a read-only file system, if no other partition can be the root.
+/// Returns the partition with a read-only file system, if no other partition can be the root.
 fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
     let kinds = || places.iter().filter_map(|(partition, found)| Some((partition, found.as_ref()?.kind)));
     let may_be_root = |kind: &str| mount::is_mountable(kind) && kind != "vfat";
@@ -87,7 +87,7 @@ fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Hashes {
     root: bool,
-    /// The type of the hash partition does not say what it seals.
+    /// Whether the type of a hash partition does not say what it seals.
     unknown: bool,
 }
 
@@ -126,8 +126,8 @@ impl Arguments {
     }
 }
 
-/// The arguments in boot entries and unified kernel images on partitions marked as boot partitions. A partition that
-/// cannot be mounted is skipped.
+/// Reads the arguments in boot entries and unified kernel images on partitions marked as boot partitions. A partition
+/// that cannot be mounted is skipped.
 pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {

@@ -16,7 +16,7 @@ use crate::target::root::{TargetRoot, target_file};
 /// A mounted file system.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    /// Its partition in words.
+    /// The partition in words.
     pub(crate) name: String,
     pub(crate) partition: Partition,
     pub(crate) file_system: FileSystem,
@@ -32,7 +32,7 @@ impl Volume {
         Self { name, partition, file_system, root, is_boot_of_itself }
     }
 
-    /// What names it in an fstab.
+    /// Returns what may name the file system in an fstab.
     pub(crate) fn tags(&self) -> Tags<'_> {
         roles::tags(&self.partition, Some(&self.file_system))
     }

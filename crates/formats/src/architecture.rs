@@ -10,12 +10,12 @@ use crate::fat::read::{Files, Found};
 use crate::partition_table::{Kind, Partition, ReadAt, Table};
 use crate::pe::Headers;
 
-/// What in an image is for one architecture.
+/// A part of an image that is for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The architecture, as uname(2) names it: `x86_64`, `aarch64`.
     pub architecture: String,
-    /// What is for it, in words.
+    /// The part, in words: "by the type of partition 1", or "by" and the path of a program.
     pub what: String,
 }
 
@@ -56,14 +56,14 @@ const FAT_TYPES: [u8; 7] = [0x01, 0x04, 0x06, 0x0B, 0x0C, 0x0E, 0xEF];
 const EFI: &str = "EFI";
 /// Bytes of a program that hold its headers.
 const HEAD: usize = 4096;
-/// Most file systems that are looked into, folders in each, and programs in all folders of each. Usual images have one
-/// with three folders. Damaged ones can have more than can be read.
+/// Limits of the search: file systems of an image, folders of each, and programs in all folders of each. A usual image
+/// has one file system with three folders. A damaged one can have more than can be read.
 const MAX_FILE_SYSTEMS: usize = 4;
 const MAX_FOLDERS: usize = 64;
 const MAX_PROGRAMS: usize = 256;
 
-/// What an image shows about the architecture that it is for: nothing, one, or several if it starts on several. The
-/// first evidence of each counts. `read` is of the image; what is not known shows nothing.
+/// Finds the architectures that an image is for: none, one, or several if the image starts on several. Only the first
+/// evidence of each architecture counts. `read` reads the image; bytes that it does not know are no evidence.
 pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
     let mut found: Vec<Evidence> = table.partitions.iter().filter_map(by_type).collect();
     for start in fat_file_systems(table).into_iter().take(MAX_FILE_SYSTEMS) {
@@ -82,10 +82,10 @@ pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
 pub fn mismatch(evidence: &[Evidence], machine: &str) -> Option<String> {
     let first = evidence.first()?;
     let runs = |evidence: &Evidence| match machine {
-        // Their processors run the older architecture, too.
+        // These processors run the older 32-bit architecture, too.
         "x86_64" => matches!(evidence.architecture.as_str(), "x86_64" | "i686"),
         "aarch64" => matches!(evidence.architecture.as_str(), "aarch64" | "arm"),
-        // Nobody says what another runs.
+        // What other processors also run is not known here.
         _ => true,
     };
     if evidence.iter().any(runs) {
@@ -96,7 +96,7 @@ pub fn mismatch(evidence: &[Evidence], machine: &str) -> Option<String> {
     Some(format!("the image is for {image} ({what}), but the machine is {machine}; use an image for {machine}"))
 }
 
-/// The name that distributions use, if it is another.
+/// The name that distributions use for an architecture, which may differ from that of uname(2).
 fn usual_name(architecture: &str) -> &str {
     match architecture {
         "x86_64" => "x86-64",
@@ -114,7 +114,7 @@ fn by_type(partition: &Partition) -> Option<Evidence> {
     Some(Evidence { architecture: (*architecture).to_owned(), what })
 }
 
-/// Where file systems begin that firmware looks for boot loaders in.
+/// Byte offsets of the file systems in which firmware looks for boot loaders.
 fn fat_file_systems(table: &Table) -> Vec<u64> {
     let is_fat = |partition: &&Partition| match &partition.guids {
         Some((kind, _)) => guid_text(kind) == partition_types::ESP,
@@ -126,7 +126,7 @@ fn fat_file_systems(table: &Table) -> Vec<u64> {
     }
 }
 
-/// The programs in the folders of boot loaders, as far as they show an architecture.
+/// Reads the architectures of the programs in the folders of boot loaders, as far as they are known.
 fn programs(files: &mut Files<'_, '_>) -> Vec<Evidence> {
     let (mut found, mut left) = (Vec::new(), MAX_PROGRAMS);
     let folders = files.list(EFI).unwrap_or_default();
@@ -181,7 +181,7 @@ mod tests {
         Partition { number, bytes: start..start + 512, guids: Some((bytes, [1; 16])), ..Partition::default() }
     }
 
-    /// A program for this machine; its headers alone.
+    /// The headers of a program for this machine type, without content.
     fn program(machine: u16) -> Vec<u8> {
         let mut program = vec![0; 0x80];
         program[..2].copy_from_slice(b"MZ");
@@ -191,7 +191,7 @@ mod tests {
         program
     }
 
-    /// What a FAT file system with these files shows, of which so many bytes are known.
+    /// The evidence in a FAT file system with these files, of which only the first `known` bytes can be read.
     fn shown(files: &[(&str, &[u8])], known: usize) -> Vec<(String, String)> {
         let files: Vec<File> = files.iter().map(|(path, content)| File { path, content }).collect();
         let (kind, sector, len) = (FatKind::Fat12, 512, 4 << 20);
@@ -212,7 +212,7 @@ mod tests {
         for (files, known, expect) in [
             (&[("EFI/BOOT/BOOTX64.EFI", &x64[..])][..], all, vec![pair("x86_64", "by EFI/BOOT/BOOTX64.EFI")]),
             (&[("EFI/debian/grubaa64.efi", &arm64)], all, vec![pair("aarch64", "by EFI/debian/grubaa64.efi")]),
-            // The name counts if the program is not known.
+            // The name counts if the program's header cannot be read.
             (&[("EFI/BOOT/BOOTAA64.EFI", &x64)], all, vec![pair("x86_64", "by EFI/BOOT/BOOTAA64.EFI")]),
             (&[("EFI/BOOT/BOOTAA64.EFI", b"?")], all, vec![pair("aarch64", "by EFI/BOOT/BOOTAA64.EFI")]),
             (&[("EFI/BOOT/FBX64.EFI", b"?"), ("EFI/BOOT/GRUB.CFG", b"set")], all, vec![]),
@@ -236,7 +236,7 @@ mod tests {
         let (kind, sector, len) = (FatKind::Fat12, 512, 16 << 20);
         let volume = Volume { kind, sector, len, hidden: 0, id: 1, label: "ESP", files: &files };
         let mut bytes = volume.make().unwrap().to_bytes();
-        // The other folders in EFI, whose entries are before that of A, begin where A does.
+        // Lets the 400 folders before A in EFI begin in the cluster in which A begins.
         let last = bytes.windows(11).position(|found| found == b"A          ").unwrap();
         let begin = last + 26..last + 28;
         (1..=400).for_each(|n| bytes.copy_within(begin.clone(), begin.start - n * 32));

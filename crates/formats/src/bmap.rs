@@ -52,7 +52,7 @@ impl Bmap {
         starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
     }
 
-    /// Bytes that hold data.
+    /// Number of bytes that hold data.
     pub fn mapped_size(&self) -> u64 {
         self.ranges.iter().map(|mapped| mapped.bytes.end - mapped.bytes.start).sum()
     }
@@ -68,7 +68,7 @@ impl Bmap {
             && self.ranges.iter().all(|mapped| mapped.digest.is_some())
     }
 
-    /// The blocks of a byte range, as the map numbers them.
+    /// Names the blocks of a byte range by their numbers, such as "blocks 3-4".
     pub fn blocks(&self, bytes: &Range<u64>) -> String {
         match (bytes.start / self.block_size, (bytes.end - 1) / self.block_size) {
             (first, last) if first == last => format!("block {first}"),
@@ -80,7 +80,7 @@ impl Bmap {
 /// A run of blocks that hold data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Byte range in the image, not empty. The last one may end at the end of the image.
+    /// Byte range in the image, not empty: whole blocks, except that the last range may end with the image.
     pub bytes: Range<u64>,
     /// Digest of those bytes, if the map has one.
     pub digest: Option<Box<[u8]>>,
@@ -107,7 +107,7 @@ impl Checksum {
         })
     }
 
-    /// Its name in block maps.
+    /// Name of the function in block maps.
     pub fn name(self) -> &'static str {
         match self {
             Checksum::Sha1 => "sha1",

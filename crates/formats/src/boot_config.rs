@@ -67,8 +67,8 @@ fn is_linux(path: &str, arguments: &str) -> bool {
     !name.contains("memtest") && (is_named || has("root=") || has("init="))
 }
 
-/// Whether an EFI program that an entry starts is Linux, rather than a shell or memory test. This is judged by its
-/// initrd and arguments: a unified kernel image may have any name, and without arguments it uses its own.
+/// Whether an EFI program that an entry starts is Linux, rather than a shell or memory test. This is judged by initrd
+/// and arguments: a unified kernel image may have any name, and without arguments the image uses its own.
 pub fn is_linux_program(has_initrd: bool, arguments: &str) -> bool {
     has_initrd || has_argument(arguments, "root=") || has_argument(arguments, INITRD)
 }
@@ -82,7 +82,7 @@ fn is_recovery(arguments: &str) -> bool {
     arguments.split_whitespace().any(|word| matches!(word, "single" | "recovery"))
 }
 
-/// Replaces every line for which `edit` returns another. `edit` gets the index and the line without its end.
+/// Replaces every line for which `edit` returns a new one. `edit` gets the index, and the line without its end.
 fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result<Option<String>, String>) -> Edit {
     let mut edited = String::with_capacity(text.len());
     for (index, line) in text.split_inclusive('\n').enumerate() {

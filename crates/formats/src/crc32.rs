@@ -1,4 +1,4 @@
-//! The checksum of GPT headers and .xz files (UEFI specification, 5.3.2; RFC 1952, 8).
+//! CRC-32 (RFC 1952, 8), the checksum of GPT headers (UEFI specification, 5.3.2) and .xz files.
 
 use flate2::Crc;
 

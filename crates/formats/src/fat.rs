@@ -23,7 +23,7 @@ const MEDIA: u8 = 0xF8;
 /// Entry of the last cluster of a chain.
 const LAST: u16 = 0xFFFF;
 
-/// Bits of an entry in the table, which follow from the number of clusters.
+/// Kind of a FAT, by the bits of an entry in the table. The kind follows from the number of clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// For volumes of a few MiB on disks with any sector size.
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A volume with more clusters would be of the next kind, whatever its header says.
+    /// Most clusters. A volume with more would be of the next kind, whatever its header says.
     const fn max_clusters(self) -> u64 {
         match self {
             Self::Fat12 => 4084,
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Entries of the root directory: a whole number of sectors of any size.
+    /// Number of entries of the root directory, which fill a whole number of sectors of any size.
     const fn root_entries(self) -> u64 {
         match self {
             Self::Fat12 => 128,
@@ -70,18 +70,18 @@ impl Kind {
 pub struct File<'a> {
     /// Names separated by `/`, in ASCII.
     pub path: &'a str,
-    /// Content.
+    /// Content of the file.
     pub content: &'a [u8],
 }
 
 /// A volume to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Volume<'a> {
-    /// Its kind.
+    /// Kind of the FAT.
     pub kind: Kind,
     /// Bytes per sector.
     pub sector: u64,
-    /// Bytes of the partition.
+    /// Size of the partition in bytes.
     pub len: u64,
     /// Number of sectors of the disk before the partition.
     pub hidden: u64,
@@ -89,7 +89,7 @@ pub struct Volume<'a> {
     pub id: u32,
     /// At most 11 bytes, in capitals.
     pub label: &'a str,
-    /// Its files, in the order in which they are stored.
+    /// Files of the volume, in the order in which they are stored.
     pub files: &'a [File<'a>],
 }
 
@@ -138,7 +138,7 @@ impl<'a> Made<'a> {
 pub struct NoRoom {
     /// Bytes that the files and folders need.
     pub needed: u64,
-    /// Bytes that there are.
+    /// Bytes that the volume has for files and folders.
     pub room: u64,
 }
 
@@ -160,7 +160,7 @@ struct Clusters {
 }
 
 impl Clusters {
-    /// The first of the clusters for this many bytes, chained; 0 for no bytes.
+    /// Takes and chains the clusters for this many bytes. Returns the first one; 0 for no bytes.
     fn take(&mut self, bytes: usize) -> u64 {
         let first = self.next();
         let end = first + (bytes as u64).div_ceil(self.cluster);
@@ -183,8 +183,8 @@ impl<'a> Volume<'a> {
         self.check_room(&layout, &folders)?;
         let mut clusters = Clusters { entries: vec![0xFF00 | u16::from(MEDIA), LAST], cluster };
 
-        // First cluster and bytes of each file; folders have no bytes. Folders come first, so that they are close
-        // together.
+        // First cluster and size in bytes of each file; folders have no size. Folders come first, so that they are
+        // close together.
         let mut places: BTreeMap<&str, (u64, Option<u64>)> = BTreeMap::from([("", (0, None))]);
         for (path, names) in folders.iter().filter(|(path, _)| !path.is_empty()) {
             places.insert(path, (clusters.take(directory::len(names, false)), None));
@@ -308,9 +308,9 @@ impl<'a> Volume<'a> {
     }
 }
 
-/// Bytes of a FAT16 volume with sectors of 512 bytes that has room for these files.
+/// Size in bytes of a FAT16 volume with sectors of 512 bytes that has room for these files.
 pub fn fat16_len(files: &[File]) -> u64 {
-    // The smallest that is not FAT12, and a largest cluster for each file and folder.
+    // From 16 MiB on, no volume is FAT12. Each file and its folder may each take up to 32 KiB more.
     let content: u64 = files.iter().map(|file| file.content.len() as u64 + (64 << 10)).sum();
     let tables = content / 512;
     (content + tables + (1 << 20)).next_multiple_of(1 << 20).max(16 << 20)

@@ -44,8 +44,8 @@ pub fn entries(fstab: &str) -> Vec<Entry> {
     firsts(lines(fstab).filter(Entry::is_mounted))
 }
 
-/// The boot file systems that are named by a tag, so that their device names here do not matter. Many systems mount
-/// theirs only to update it.
+/// The entries of boot file systems that are named by a tag, so that the device names of this machine do not matter.
+/// They count even if the system mounts them only to update them, as many do.
 pub fn boot_entries(fstab: &str) -> Vec<Entry> {
     firsts(lines(fstab).filter(|entry| entry.tag().is_some() && is_for_booting(&entry.place)))
 }
@@ -85,12 +85,12 @@ impl Entry {
         }
     }
 
-    /// The tag and value that name the file system, if they do.
+    /// The tag and its value, if a tag names the file system.
     pub fn tag(&self) -> Option<(&str, &str)> {
         self.source.split_once('=').filter(|(key, _)| LASTING.contains(key))
     }
 
-    /// Whether the entry means what has these identifiers.
+    /// Whether the entry means the file system or partition with these identifiers.
     pub fn means(&self, tags: &Tags) -> bool {
         let Some((key, value)) = self.tag() else { return false };
         let is = |found: Option<&str>| found.is_some_and(|found| found.eq_ignore_ascii_case(value));
@@ -115,7 +115,7 @@ impl Entry {
         (is_bound && self.source.starts_with('/')).then(|| cleaned(&self.source))
     }
 
-    /// Whether the system starts without it: it does not wait for it, or mounts it only when it is asked to.
+    /// Whether the system starts even without this file system: it does not wait for it, or mounts it only on demand.
     pub fn may_fail(&self) -> bool {
         self.options.iter().any(|option| matches!(option.as_str(), "nofail" | "noauto"))
     }
@@ -129,7 +129,7 @@ impl Entry {
         }
     }
 
-    /// Whether the system mounts it by itself: at its start, or when somebody looks (systemd.mount(5)).
+    /// Whether the system mounts the file system by itself: at its start, or at the first access (systemd.mount(5)).
     fn is_mounted(&self) -> bool {
         let has = |wanted: &str| self.options.iter().any(|option| option == wanted);
         !has("noauto") || has("x-systemd.automount")
@@ -141,11 +141,11 @@ fn cleaned(path: &str) -> String {
     path.split('/').filter(|name| !matches!(*name, "" | ".")).collect::<Vec<_>>().join("/")
 }
 
-/// The tag and value of a source, which may be a link; `None` if its name may belong to another device tomorrow.
+/// The tag and value of a source, which may be a link; `None` for others, such as a device name, which may change.
 fn lasting(source: &str) -> Option<String> {
     if let Some((folder, name)) = source.strip_prefix(LINKS).and_then(|rest| rest.split_once('/')) {
         let key = LASTING.iter().find(|key| key.eq_ignore_ascii_case(folder))?;
-        // libudev, udev_util_encode_string.
+        // Names of links are encoded by libudev (udev_util_encode_string).
         return Some(format!("{key}={}", decoded_text(name, "\\x", 2, 16)));
     }
     let (key, _) = source.split_once('=')?;

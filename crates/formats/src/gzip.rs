@@ -11,9 +11,9 @@ const MEMBER: u8 = 0x1F;
 /// The content of all members. Reading fails if a member is damaged or ends too early, and if anything but zeros
 /// follows the last.
 pub struct Members<R> {
-    /// None after the last, and if reading failed after a member.
+    /// The current member. None after the last one, and after an error between members.
     member: Option<GzDecoder<R>>,
-    /// That error. Each further read also fails, because the end was not reached.
+    /// The error between members, if there was one. Each further read also fails, because the end was not reached.
     failed: Option<io::ErrorKind>,
 }
 
@@ -46,8 +46,8 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Whether another member follows. Reads the zeros after the last. Continues if a signal interrupts it, because a
-/// caller that tried again would find no member to continue with.
+/// Whether another member follows. If none does, reads the zeros after the last. Repeats a read that a signal
+/// interrupts, because a caller that tried again would find no member to continue with.
 fn goes_on(input: &mut impl BufRead) -> io::Result<bool> {
     if next(input, |rest| rest.first() == Some(&MEMBER))? {
         return Ok(true);
@@ -112,7 +112,7 @@ mod tests {
             let mut gzip = gzip.spawn().unwrap();
             std::io::Write::write_all(&mut gzip.stdin.take().unwrap(), &file).unwrap();
             let output = gzip.wait_with_output().unwrap();
-            // It exits with 2 for garbage, which it leaves out.
+            // gzip leaves out garbage after the last member, and exits with 2.
             let expect = output.status.success().then_some(output.stdout);
             for piece in [1, 7, 8192] {
                 assert_eq!(decoded(&file, piece).ok(), expect, "{name}");
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(error, "the last member is followed by other data");
     }
 
-    /// Gives a byte at a time, and fails once before this byte.
+    /// Yields one byte at a time, and fails once when this many bytes are left.
     struct Failing<'a>(&'a [u8], usize, Option<io::ErrorKind>);
 
     impl Read for Failing<'_> {

@@ -4,7 +4,8 @@ pub mod challenge;
 
 use std::time::{Duration, SystemTime};
 
-/// The total size from the `Content-Range` of a 206 (RFC 9110, 14.4), if it continues the request.
+/// Returns the total size from the `Content-Range` of a 206 (RFC 9110, 14.4), if the server states it. Fails if the
+/// response does not begin at `offset`, or if `found`, its entity tag, is not `tag`.
 pub fn resumed_total(offset: u64, range: &str, tag: Option<&str>, found: Option<&str>) -> Result<Option<u64>, String> {
     if tag.is_some() && found.is_some() && tag != found {
         return Err("the entity tag has changed".to_owned());
@@ -50,11 +51,11 @@ pub fn codings(text: &str) -> impl Iterator<Item = &str> {
 /// How a body with this coding can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coded {
-    /// The file itself has this compression, and its name shows it: Apache's `AddEncoding` names such files.
+    /// The file itself has this compression, as its name shows: Apache's `AddEncoding` declares such files.
     InFile,
-    /// Either the file is, or the server has compressed it on the way. It is a format that images may have.
+    /// Either the file is compressed, or the server compressed it on the way. Images may have this compression.
     Unclear,
-    /// It cannot be read.
+    /// The body cannot be read.
     Unreadable,
 }
 
@@ -69,8 +70,8 @@ pub fn coded(coding: &str, url: &str) -> Coded {
     if ends.iter().any(|end| path.ends_with(end)) { Coded::InFile } else { Coded::Unclear }
 }
 
-/// How long a server wants no request (RFC 9110, 10.2.3): seconds, or the time until a date. That counts from the
-/// server's own `Date` if it sends one, else from `now`.
+/// How long a server wants no request (RFC 9110, 10.2.3): seconds, or the time until a date. The time until a date
+/// counts from the server's own `Date` if it sends one, else from `now`.
 pub fn retry_after(text: &str, date: Option<&str>, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));

@@ -11,8 +11,8 @@ pub const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 pub const ZSTD_SKIPPABLE: [u8; 3] = [0x2A, 0x4D, 0x18];
 /// First bytes of an xz stream (The .xz file format, 2.1.1.1).
 pub const XZ_MAGIC: [u8; 6] = [0xFD, b'7', b'z', b'X', b'Z', 0];
-/// A disk that begins with this much text is unusable: its first blocks should hold boot code, a partition table, or
-/// the superblock of a file system.
+/// Bytes of text that show that a file is no disk: the first blocks of a disk hold boot code, a partition table, or the
+/// superblock of a file system.
 const TEXT: usize = 4096;
 /// Formats that can be written to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub fn check_raw(head: &[u8]) -> Result<(), &'static str> {
     if format != Format::Raw {
         return Err(format.name());
     }
-    // Not for archives, whose first bytes are the name of a file.
+    // A tar archive begins with the name of a file, which may look like another format. It is refused either way.
     if let Some(name) = foreign(head) {
         return Err(name);
     }

@@ -1,8 +1,8 @@
 //! The partition table of a disk image, judged as Linux and UEFI firmware read it: a GPT (UEFI specification, 5.3) or
 //! an MBR (5.2.1). What makes Linux ignore a table is from block/partitions/efi.c and msdos.c.
 //!
-//! The judgement can be asked with a part of the image. What is not known yet is not judged, so it is asked again when
-//! more is known.
+//! A table can be judged when only a part of the image is known. What is not known yet is not judged, so the caller
+//! judges again when more is known.
 
 mod content;
 mod gpt;
@@ -30,9 +30,9 @@ pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 pub struct Known {
     /// Logical block size of the disk in bytes. If it is not known, a table may be made for any.
     pub block: Option<u64>,
-    /// Size of the disk in bytes.
+    /// Size of the disk in bytes, if it is known.
     pub disk: Option<u64>,
-    /// Size of the image in bytes.
+    /// Size of the image in bytes, if it is known.
     pub image: Option<u64>,
 }
 
@@ -54,14 +54,15 @@ pub enum Kind {
 /// A table that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its kind.
+    /// Kind of the table.
     pub kind: Kind,
-    /// Size in bytes of the blocks that it counts in.
+    /// Size in bytes of the blocks in which the table counts.
     pub block: u64,
-    /// Whether it shows that size itself. A GPT does. An MBR does if file systems or other known content begin where
-    /// its partitions would be with this block size, and not with another. Not judged for an MBR if the disk is known.
+    /// Whether the table itself shows that size. A GPT does. An MBR does if file systems or other known content begin
+    /// where its partitions would be with this block size, and not with another. Not judged for an MBR if the disk is
+    /// known.
     pub block_is_certain: bool,
-    /// Its partitions in the order of their numbers, as far as they are known.
+    /// Partitions in the order of their numbers, as far as they are known.
     pub partitions: Vec<Partition>,
     /// What an operator should know about it: complete clauses, such as "partitions 1 and 2 overlap".
     pub remarks: Vec<String>,
@@ -85,8 +86,8 @@ impl Table {
         }
     }
 
-    /// Where its last partition ends, or the area of a GPT for partitions if that ends later, in bytes; and which of
-    /// them it is. None without partitions.
+    /// Where the last partition ends, or the area of a GPT for partitions if that ends later, as a byte offset; and
+    /// what ends there, in words. None without partitions.
     pub fn end(&self) -> Option<(u64, String)> {
         let last = self.partitions.iter().max_by_key(|partition| partition.bytes.end);
         let last = last.map(|last| (last.bytes.end, last.describe()));
@@ -151,7 +152,7 @@ pub enum Fault {
     /// The table uses blocks beyond the end of the disk.
     #[error("it is made for a disk of {needed} bytes or more: {what} ends there")]
     TooLarge {
-        /// The part of the table that ends furthest.
+        /// What ends there, in words: the part of the table that ends furthest.
         what: String,
         needed: u64,
     },
@@ -178,7 +179,7 @@ const MOVE_BACKUP: Mend = ("sgdisk --move-second-header", "");
 const RESTORE: Mend = ("gdisk", " (use the GPT if it asks, then `r`, `b`, `c` and `w`)");
 /// Writes a protective record into a boot record that has none.
 const USE_GPT: Mend = ("gdisk", " (use the GPT, then `w`)");
-/// Has the protective record begin at block 1. sgdisk keeps it where it is.
+/// Moves the protective record to block 1. sgdisk leaves the record where it is.
 const RELOCATE: Mend = ("sfdisk --relocate gpt-bak-std", "");
 
 /// How to mend a raw image whose GPT counts in blocks of this size. For a file, the programs assume blocks of 512
@@ -265,7 +266,7 @@ struct Image<'a, 'b> {
 /// Bytes of an image.
 enum Found {
     Bytes(Vec<u8>),
-    /// The image ends before them.
+    /// The image ends before these bytes.
     Absent,
     Unknown,
 }

@@ -80,7 +80,7 @@ impl Sections {
         Some(Self { machine: headers.machine, list: list.collect::<Option<_>>()? })
     }
 
-    /// All sections with a name. An image has one for each profile.
+    /// All sections with a name. An image with several profiles has one for each.
     pub fn of(&self, name: &str) -> impl Iterator<Item = Section> {
         let is_named = move |section: &&Section| until_zero(&section.name) == name.as_bytes();
         self.list.iter().filter(is_named).copied()

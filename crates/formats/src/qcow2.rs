@@ -27,10 +27,10 @@ pub use file_order::FileOrder;
 pub use header::{Compression, HEADER_LEN, Header, HeaderError};
 pub use image::{Image, ReadAt};
 
-/// Size in bytes of each buffer in which a machine puts the raw image. A block takes up as many as it needs.
+/// Size in bytes of each buffer in which a machine puts the raw image. A large block takes up several buffers.
 pub const BUFFER: usize = 1 << 20;
-/// How many such buffers a machine has at least. It keeps all but one until the first block of the raw image comes, by
-/// which it judges the image before it touches the disk.
+/// Least number of such buffers on a machine. It holds blocks in all but one of them until the first block of the raw
+/// image comes, by which it judges the image before it touches the disk.
 pub const BUFFERS: usize = 6;
 
 /// A piece of the raw image.
@@ -64,7 +64,7 @@ pub enum Error {
     Truncated {
         what: &'static str,
         end: u64,
-        /// Bytes it would need to have.
+        /// Size in bytes that the file would need to have.
         needed: u64,
     },
     /// The source could not be read.

@@ -58,7 +58,7 @@ pub struct Verifier(Signed);
 enum Signed {
     /// The stream itself.
     Stream(StreamVerifier),
-    /// Its BLAKE2b-512 digest.
+    /// The BLAKE2b-512 digest of the stream.
     Digest { hasher: Blake2b512, key: VerifyingKey, signature: Signature },
 }
 
@@ -84,7 +84,7 @@ impl Verifier {
         }
     }
 
-    /// Whether the signature is valid for all bytes taken.
+    /// Fails if the signature is not valid for all bytes taken.
     pub fn finish(self) -> Result<(), Error> {
         let holds = match self.0 {
             Signed::Stream(verifier) => verifier.finalize_and_verify().is_ok(),
@@ -158,7 +158,7 @@ struct MinisignSignature<'a> {
     number: [u8; 8],
     signature: Signature,
     trusted_comment: &'a str,
-    /// Signs the signature and the trusted comment.
+    /// Signature of the signature and the trusted comment together.
     global_signature: Signature,
 }
 
@@ -213,7 +213,7 @@ mod tests {
         verifier.finish()
     }
 
-    /// The signature is valid for the message, and for nothing else.
+    /// Checks that the signature is valid for the message, and for nothing else.
     fn check(key: &str, signature: &[u8]) {
         assert_eq!(verify(key, signature, MESSAGE), Ok(()), "{key}");
         let wrong = Err(Error::Wrong { what: "the content" });

@@ -71,8 +71,8 @@ pub fn file_name(url: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The longer names that a list may use for the file at a URL: the path from the folder of the list to a folder below,
-/// and the whole path of a local file.
+/// The longer names that a list may use for the file at a URL: the path relative to the folder of the list, if the file
+/// is below that, and the whole path of a local file.
 pub fn paths(list: &str, url: &str) -> impl Iterator<Item = String> {
     let whole = Location::local_path(url).filter(|path| path.starts_with('/')).map(str::to_owned);
     path_below(list, url).into_iter().chain(whole)
@@ -148,7 +148,8 @@ fn without_entries(text: &[u8], decoded: &str) -> &'static str {
 
 /// A line that gives a digest for a name.
 struct Entry<'a> {
-    /// Taken from the tag or the number of digits. The error describes an algorithm that slipway cannot compute.
+    /// Algorithm, as the tag or the number of digits gives it. The error describes an algorithm that slipway cannot
+    /// compute.
     algorithm: Result<Algorithm, String>,
     hex: &'a str,
     name: String,
@@ -182,7 +183,7 @@ fn entry<'a>(line: &'a str, separators: &mut BTreeMap<usize, Separator>) -> Opti
     Some(Entry { algorithm, hex, name })
 }
 
-/// `ALGORITHM (NAME) = HEX`, as in BSD and with `--tag`, or `ALGORITHM(NAME)= HEX`, as by OpenSSL.
+/// Reads `ALGORITHM (NAME) = HEX`, as in BSD and with `--tag`, or `ALGORITHM(NAME)= HEX`, as by OpenSSL.
 fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     let (tag, rest) = line.split_once('(')?;
     let tag = tag.strip_suffix(' ').unwrap_or(tag);
@@ -198,8 +199,8 @@ fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     Some((algorithm, hex, name))
 }
 
-/// What stands between digest and name in the lines of a list with digests of one length. It is the same in all of
-/// them: a name could otherwise begin with a space or an asterisk in some.
+/// What separates digest and name. It is the same in all lines of a list with digests of one length: a name could
+/// otherwise begin with a space or an asterisk in some lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Separator {
     /// A blank, then a space, or an asterisk for a file read in binary mode.
@@ -208,7 +209,7 @@ enum Separator {
     Blank,
 }
 
-/// `HEX  NAME`, `HEX *NAME`, or `HEX NAME`. The blank after the digits may be a tab.
+/// Reads `HEX  NAME`, `HEX *NAME`, or `HEX NAME`. The blank after the digits may be a tab.
 fn untagged<'a>(
     line: &'a str,
     separators: &mut BTreeMap<usize, Separator>,

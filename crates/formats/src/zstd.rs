@@ -10,7 +10,7 @@ const MAX_WINDOW: u64 = (1 << 27) + 1;
 pub struct FrameHeader {
     /// Whether a checksum of four bytes follows the last block.
     pub has_checksum: bool,
-    /// Decoded size of the frame in bytes, if it states it.
+    /// Decoded size of the frame in bytes, if the header states it.
     pub content: Option<u64>,
     /// Bytes of history that a decoder must keep.
     pub window: u64,
@@ -92,7 +92,7 @@ fn content_len(descriptor: u8) -> usize {
     }
 }
 
-/// At most eight bytes.
+/// The little-endian number in at most eight bytes.
 fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

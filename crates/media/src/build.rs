@@ -16,9 +16,10 @@ use crate::machine_settings;
 use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::{gpt, iso, measurements, network, uki};
 
-/// Label of the file system and name of the partition. slipway does not erase a disk that has it.
+/// Label of the file system and, in lower case, name of the partition. slipway leaves a disk with this label alone,
+/// unless a step names the disk.
 const LABEL: &str = "SLIPWAY";
-/// First byte of the partition of a disk.
+/// Offset of the partition on a disk, in bytes.
 const DISK_START: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -27,15 +28,15 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub struct Inputs<'a> {
     /// The machines' configuration.
     pub config: &'a Config,
-    /// One entry for each architecture.
+    /// The prebuilt parts, one entry for each architecture.
     pub parts: &'a [Parts],
     /// Kinds of boot files to make.
     pub kinds: &'a [Kind],
-    /// Signs the unified kernel images for Secure Boot.
+    /// Signs the boot files for Secure Boot. None leaves them unsigned.
     pub signer: Option<&'a SigningKey>,
 }
 
-/// A file to write: its path below the folder of the build, and its content in pieces.
+/// Writes a file, given its path below the folder of the build, and its content in pieces.
 pub type Sink<'a> = dyn FnMut(&str, &[&[u8]]) -> io::Result<()> + 'a;
 
 /// Why boot files cannot be made.
@@ -63,13 +64,13 @@ pub enum BuildError {
     /// A file cannot be written.
     #[error("writing the boot file {path}")]
     Write {
-        /// Its path below the folder of the build.
+        /// The file's path below the folder of the build.
         path: String,
         source: io::Error,
     },
 }
 
-/// SHA-256 of all inputs, truncated to 16 hexadecimal digits.
+/// Returns the id of a build: SHA-256 of all inputs, truncated to 16 hexadecimal digits.
 pub fn id(inputs: &Inputs) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| {
@@ -102,7 +103,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         if let Some(signer) = signer {
             program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
         }
-        // However a machine was booted, it and its system fetch these files from the server.
+        // Machines and their installed systems fetch these files from the server, however the machine was booted.
         if let Some(program) = &parts.program {
             build.write(&program_of(arch.name()), &[program], None)?;
         }
@@ -176,7 +177,7 @@ impl Build<'_, '_> {
     }
 }
 
-/// The initramfs, followed by the configuration, which the kernel unpacks over it.
+/// Returns the initramfs, followed by an archive with the configuration, which the kernel unpacks over it.
 fn initramfs(config: &Config, parts: &Parts, build: &str) -> Vec<u8> {
     let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
     [&parts.initramfs[..], padding, &config.archive(build, &parts.about)].concat()
@@ -202,7 +203,7 @@ enum Layout {
 }
 
 impl Layout {
-    /// First byte of the partition.
+    /// Returns the offset of the partition, in bytes.
     fn start(self) -> u64 {
         match self {
             Self::Disk => DISK_START,
@@ -210,7 +211,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of the medium, for a partition of this many bytes.
+    /// Returns the size of the medium in bytes, for a partition of `partition` bytes.
     fn len(self, partition: u64) -> u64 {
         match self {
             Self::Disk => (DISK_START + partition + gpt::TAIL_SECTORS * gpt::SECTOR).next_multiple_of(1 << 20),
@@ -270,7 +271,7 @@ fn medium(
     build.write(path, &pieces, Some(Range { offset, length: machine_settings::LEN as u64 }))
 }
 
-/// A GUID as stored on disk, derived from the inputs (RFC 9562, section 5.8).
+/// Returns a GUID as stored on disk, derived from the id of the build (RFC 9562, section 5.8).
 fn guid(id: &str, what: &str) -> [u8; 16] {
     let hash = Sha256::digest(format!("{id} {what}"));
     let mut guid = hash.first_chunk::<16>().copied().unwrap_or_default();

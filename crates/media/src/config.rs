@@ -8,10 +8,11 @@ use slipway_protocol::{BootSettings, MEDIUM, MOST_CONFIG_BYTES, Medium, Proof, S
 
 use crate::kind::Kind;
 
-/// The file in the initramfs.
+/// The path of the configuration in the initramfs.
 const CONFIG: &str = "/etc/slipway/config.yaml";
 
-/// The kernel's limit, including the final zero (arch/x86/include/asm/setup.h and include/uapi/asm-generic/setup.h).
+/// The kernel's limit for its command line in bytes, including the final zero (arch/x86/include/asm/setup.h and
+/// include/uapi/asm-generic/setup.h).
 const COMMAND_LINE_SIZE: usize = 2048;
 
 /// The configuration of one site, or of one group of its machines.
@@ -61,7 +62,7 @@ impl Config {
         Ok(())
     }
 
-    /// The kernel's command line.
+    /// Returns the kernel's command line.
     pub fn cmdline(&self, arch: Arch) -> String {
         let mut words: Vec<String> = match self.consoles.is_empty() {
             true => vec![arch.consoles().to_owned()],
@@ -73,8 +74,8 @@ impl Config {
         words.join(" ")
     }
 
-    /// The archive with the configuration, and with the facts that the machine checks before it uses its network. No
-    /// other part of the boot files depends on the site.
+    /// Returns the archive with the configuration, and with the facts that the machine checks before it uses its
+    /// network. No other part of the boot files depends on the site.
     pub(crate) fn archive(&self, build: &str, about: &About) -> Vec<u8> {
         let config = to_yaml(&self.settings).into_bytes();
         let medium = Medium { build: build.to_owned(), release: about.release.clone(), config_sha256: sha256(&config) };
@@ -87,7 +88,7 @@ impl Config {
     }
 }
 
-/// Settings as machines read them: YAML with a text for each key. Those that are absent are left out.
+/// Returns settings as machines read them: YAML with a text for each key. Leaves out absent settings.
 pub fn to_yaml(settings: &impl Serialize) -> String {
     // This type always converts to JSON.
     let values = serde_json::to_value(settings).unwrap_or_default();

@@ -36,7 +36,7 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// The first [`HEAD_SECTORS`] sectors.
+    /// Returns the first [`HEAD_SECTORS`] sectors.
     pub fn head(&self) -> Vec<u8> {
         let mut head = self.protective_mbr();
         head.extend(self.header(1, self.disk - 1, 2));
@@ -44,14 +44,14 @@ impl Table<'_> {
         head
     }
 
-    /// The last [`TAIL_SECTORS`] sectors.
+    /// Returns the last [`TAIL_SECTORS`] sectors.
     pub fn tail(&self) -> Vec<u8> {
         let mut tail = self.entries();
         tail.extend(self.header(self.disk - 1, 1, self.disk - TAIL_SECTORS));
         tail
     }
 
-    /// Section 5.2.3.
+    /// Returns the protective MBR (section 5.2.3).
     fn protective_mbr(&self) -> Vec<u8> {
         let mut entry = vec![0, 0, 2, 0, 0xEE, 0xFF, 0xFF, 0xFF];
         entry.extend(1_u32.to_le_bytes());
@@ -63,7 +63,8 @@ impl Table<'_> {
         mbr
     }
 
-    /// Section 5.3.2.
+    /// Returns a header (section 5.3.2). `own` and `other` are the sectors of this header and of its copy, and
+    /// `entries` is the first sector of this header's entries.
     fn header(&self, own: u64, other: u64, entries: u64) -> Vec<u8> {
         let mut header = b"EFI PART".to_vec();
         header.extend(0x0001_0000_u32.to_le_bytes());
@@ -83,7 +84,7 @@ impl Table<'_> {
         header
     }
 
-    /// Section 5.3.3.
+    /// Returns the partition entries (section 5.3.3).
     fn entries(&self) -> Vec<u8> {
         let mut entries = [EFI_SYSTEM, self.partition_guid].concat();
         for number in [self.first, self.first + self.len - 1, 0] {

@@ -1,12 +1,12 @@
 //! An ISO 9660 image (ECMA-119) that UEFI firmware starts from: its El Torito entry (El Torito Bootable CD-ROM Format
-//! Specification 1.0; UEFI Specification 2.10, section 13.3.2) is an EFI system partition at its end. A GUID partition
-//! table in the unused first sectors names the same partition, so the file also boots from a stick.
+//! Specification 1.0; UEFI Specification 2.10, section 13.3.2) is an EFI system partition at the image's end. A GUID
+//! partition table in the unused first sectors names the same partition, so the file also boots from a stick.
 
 use crate::gpt;
 
 /// Bytes per sector of a disc.
 pub const SECTOR: u64 = 2048;
-/// Bytes of a sector of the boot catalog's counts.
+/// Bytes per sector in the counts of the boot catalog.
 const VIRTUAL_SECTOR: u64 = 512;
 /// Sectors of the descriptors (section 6.2.1 and El Torito, section 2), in the order of the image.
 const VOLUME: u64 = 16;
@@ -21,8 +21,8 @@ const FILE: &str = "EFI.IMG;1";
 /// Platform of the boot catalog: EFI.
 const EFI: u8 = 0xEF;
 
-/// The sectors before the partition, up to [`PARTITION`]. `len` is the length of the partition in bytes, a multiple of
-/// [`SECTOR`]. `label` may contain capitals, digits and underscores.
+/// Returns the sectors before the partition, up to [`PARTITION`]. `len` is the length of the partition in bytes, a
+/// multiple of [`SECTOR`]. `label` may contain capitals, digits and underscores.
 pub fn head(label: &str, len: u64, table: &gpt::Table) -> Vec<u8> {
     let mut head = table.head();
     head.resize((VOLUME * SECTOR) as usize, 0);
@@ -36,7 +36,7 @@ pub fn head(label: &str, len: u64, table: &gpt::Table) -> Vec<u8> {
     head
 }
 
-/// Sectors of an image with a partition of this many bytes, with the end of the partition table.
+/// Returns the number of sectors of an image with a partition of `len` bytes and the backup partition table.
 pub fn sectors(len: u64) -> u64 {
     PARTITION + len.div_ceil(SECTOR) + (gpt::TAIL_SECTORS * gpt::SECTOR).div_ceil(SECTOR)
 }
@@ -47,7 +47,7 @@ fn sector(content: &[u8]) -> Vec<u8> {
     sector
 }
 
-/// A number in both byte orders (section 7.3.3).
+/// Returns a number in both byte orders (section 7.3.3).
 fn both(number: u64) -> [u8; 8] {
     let number = number as u32;
     let mut bytes = [0; 8];
@@ -63,14 +63,14 @@ fn both_short(number: u16) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// Text of a fixed length, padded with blanks.
+/// Returns a text of a fixed length, padded with blanks.
 fn padded(text: &str, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = text.bytes().take(len).collect();
     bytes.resize(len, b' ');
     bytes
 }
 
-/// Section 8.4. All dates are unset.
+/// Returns the primary volume descriptor (section 8.4). All dates are unset.
 fn volume_descriptor(label: &str, sectors: u64) -> Vec<u8> {
     let path_table_len = path_table(u32::to_le_bytes, u16::to_le_bytes).len() as u64;
     let no_date = [&[b'0'; 16][..], &[0]].concat();
@@ -104,7 +104,7 @@ fn volume_descriptor(label: &str, sectors: u64) -> Vec<u8> {
     )
 }
 
-/// El Torito, section 2.0.
+/// Returns the boot record (El Torito, section 2.0).
 fn boot_record() -> Vec<u8> {
     let mut record = [&[0][..], b"CD001", &[1], b"EL TORITO SPECIFICATION"].concat();
     record.resize(0x47, 0);
@@ -112,12 +112,12 @@ fn boot_record() -> Vec<u8> {
     sector(&record)
 }
 
-/// The only folder (section 9.4).
+/// Returns a path table with the only folder, the root (section 9.4).
 fn path_table(long: fn(u32) -> [u8; 4], short: fn(u16) -> [u8; 2]) -> Vec<u8> {
     [&[1, 0][..], &long(ROOT as u32), &short(1), &[0, 0]].concat()
 }
 
-/// The root folder (section 9.1): itself, itself again as its parent, and the partition.
+/// Returns the root folder (section 9.1). Its entries are itself, itself as its own parent, and the partition.
 fn root(len: u64) -> Vec<u8> {
     [record(&[0], ROOT, SECTOR, true), record(&[1], ROOT, SECTOR, true), record(FILE.as_bytes(), PARTITION, len, false)]
         .concat()
@@ -138,7 +138,7 @@ fn record(name: &[u8], at: u64, len: u64, is_folder: bool) -> Vec<u8> {
     record
 }
 
-/// The validation entry, and the default entry: no emulation (El Torito, sections 2.1 and 2.2).
+/// Returns the boot catalog: validation entry, and default entry without emulation (El Torito, sections 2.1 and 2.2).
 fn catalog(len: u64) -> Vec<u8> {
     let mut validation = vec![1, EFI];
     validation.resize(28, 0);

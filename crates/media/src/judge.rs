@@ -1,6 +1,6 @@
 //! Decides from a machine's measurements whether it started boot files of this site.
 //!
-//! Only the register and the digest of an event count. Its type and description are not proved.
+//! Only the register and the digest of an event count. The type and description of an event are not proved.
 
 use base16ct::lower::encode_string as hex;
 
@@ -109,12 +109,12 @@ pub fn judge<'a>(
     }
 }
 
-/// Digests of the events of these sections.
+/// Returns the digests of the events of these sections.
 fn expected(sections: &[SectionDigest]) -> impl Iterator<Item = String> {
     sections.iter().flat_map(|section| [hex(&name_digest(&section.name)), section.sha256.clone()])
 }
 
-/// The mismatch of a machine whose first program belongs to no build.
+/// Returns the mismatch of a machine whose first program belongs to no build.
 fn explain(first: String, later: &[String], measured: &[[u8; 32]], builds: &[Measurements]) -> Mismatch {
     let is_kernel = |digest: &String| builds.iter().any(|build| build.kernel.as_ref() == Some(digest));
     if builds.iter().any(|build| later.contains(&build.program)) || (later.iter().any(is_kernel) && measured.is_empty())
@@ -130,13 +130,13 @@ fn explain(first: String, later: &[String], measured: &[[u8; 32]], builds: &[Mea
     let differences = |build: &Measurements| different(measured, &build.sections);
     match builds.iter().map(differences).min_by_key(Vec::len) {
         Some(parts) if parts.is_empty() => Mismatch::Stub { digest: first },
-        // At least one section must match, or it is an unrelated program.
+        // At least one section must match. Otherwise, the machine started an unrelated program.
         Some(parts) if parts.len() < MEASURED.len().min(measured.len() / 2) => Mismatch::Parts { parts },
         _ => Mismatch::Program { digest: first },
     }
 }
 
-/// The names of the sections that differ from a build.
+/// Returns the sections that differ from a build, in words.
 fn different(measured: &[[u8; 32]], sections: &[SectionDigest]) -> Vec<&'static str> {
     let (pairs, _) = measured.as_chunks::<2>();
     let is_different = |name: &&str| {

@@ -16,10 +16,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Network, Self::Stick, Self::Disc];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Network => "network",
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// Whether it reserves space for one machine's settings.
+    /// Whether files of this kind reserve space for one machine's settings.
     pub fn has_machine_settings(self) -> bool {
         self != Self::Network
     }

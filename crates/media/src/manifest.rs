@@ -12,13 +12,13 @@ pub const MANIFEST: &str = "manifest.json";
 /// Name of the bill of materials among the files.
 pub const SBOM: &str = "slipway.spdx.json";
 
-/// The files of a build and its inputs. It contains no secrets.
+/// The files and the inputs of a build. The manifest contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaManifest))]
 pub struct Manifest {
     /// SHA-256 of the inputs, truncated to 16 hexadecimal digits. The same inputs give the same files.
     pub id: String,
-    /// Version of slipway that made them.
+    /// Version of slipway that made the files.
     pub version: String,
     /// HTTPS URL of the server.
     pub server: String,
@@ -29,12 +29,12 @@ pub struct Manifest {
     /// What machines must have before they contact the server.
     #[serde(default)]
     pub require: Proof,
-    /// The key that signed the unified kernel images for Secure Boot.
+    /// The key that signed the unified kernel images for Secure Boot. Absent if they are not signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Signer>,
-    /// The parts.
+    /// The prebuilt parts that the files were made from.
     pub parts: Vec<PartsUsed>,
-    /// What the unified kernel images leave in the registers of a TPM. An architecture is missing if its stub is of an
+    /// What the unified kernel images leave in the PCRs of a TPM. An architecture is missing if its stub is of an
     /// unknown version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurements>,
@@ -42,7 +42,7 @@ pub struct Manifest {
     pub assets: Vec<AssetInfo>,
 }
 
-/// A key for Secure Boot, by its certificate.
+/// The certificate of a key for Secure Boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaSigner))]
 pub struct Signer {
@@ -62,9 +62,9 @@ pub struct PartsUsed {
     pub kernel: String,
     /// Release of the kernel.
     pub release: String,
-    /// Version of slipway that built them.
+    /// Version of slipway that built the parts.
     pub version: String,
-    /// SHA-256 of their description, in hexadecimal.
+    /// SHA-256 of the description of the parts, in hexadecimal.
     pub sha256: String,
     /// The command line of the kernel.
     pub cmdline: String,
@@ -76,33 +76,33 @@ pub struct PartsUsed {
 pub struct AssetInfo {
     /// Path below the folder of the build.
     pub path: String,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// SHA-256, in hexadecimal.
+    /// SHA-256 of the file, in hexadecimal.
     pub sha256: String,
     /// The place of one machine's settings, if the file reserves one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_settings: Option<Range>,
 }
 
-/// Bytes of a file.
+/// A range of bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MediaRange))]
 pub struct Range {
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
 }
 
 impl Manifest {
-    /// The manifest as text.
+    /// Returns the manifest in JSON.
     pub fn to_json(&self) -> Vec<u8> {
         pretty(&json!(self))
     }
 }
 
-/// The bill of materials: the software that is part of the boot files.
+/// Returns the bill of materials: the software that is part of the boot files.
 pub fn sbom(id: &str, parts: &[Parts]) -> Vec<u8> {
     let components = parts.iter().flat_map(|parts| &parts.about.components);
     let date = parts.iter().map(|parts| parts.about.date).max().unwrap_or_default();

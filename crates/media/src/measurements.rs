@@ -14,14 +14,14 @@ use slipway_secure_boot::authenticode;
 
 use crate::machine_settings;
 
-/// The sections that the stub measures, in its order: the name with a final zero, then the content.
+/// The sections that the stub measures, in this order. It measures the name with a final zero, then the content.
 pub const MEASURED: [&str; 6] = [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"];
-/// The version of systemd whose stub behaves like this, and the text before the version in a stub. Other versions
-/// measure other sections, or let firmware load, and so measure, the kernel.
+/// The version of systemd whose stub behaves as described above, and the text before the version in a stub. Other
+/// versions measure other sections, or let firmware load, and so measure, the kernel.
 const STUB: u32 = 262;
 const STUB_NAME: &[u8] = b"#### LoaderInfo: systemd-stub ";
 /// Events in register 4 that are not programs: the texts of EV_EFI_ACTION, the text of EV_OMIT_BOOT_DEVICE_EVENTS, and
-/// the four zeros of a separator (section 10.4.4, table 27).
+/// the four zeros of a separator (TCG profile, section 10.4.4, table 27).
 pub const NO_PROGRAMS: [&[u8]; 4] = [CALLING, b"Returning from EFI Application from Boot Option", OMITTED, SEPARATOR];
 const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 const OMITTED: &[u8] = b"BOOT ATTEMPTS OMITTED";
@@ -35,8 +35,8 @@ pub struct Measurements {
     pub arch: Arch,
     /// The Authenticode digest of the unified kernel image, which firmware measures into register 4.
     pub program: String,
-    /// The Authenticode digest of the kernel. The stub does not load it through the firmware, so it is measured only if
-    /// something else starts it. Absent if the kernel is not an EFI program.
+    /// The Authenticode digest of the kernel. The stub does not load it through the firmware, so firmware measures the
+    /// kernel only if another program starts it. Absent if the kernel is not an EFI program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// The sections of the image that the stub measures into register 11, in its order.
@@ -61,10 +61,10 @@ pub struct SectionDigest {
 /// The measurements of an image cannot be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// It is not a unified kernel image.
+    /// The image is not a unified kernel image.
     #[error("predicting the measurements of a unified kernel image: it cannot be read")]
     Unreadable,
-    /// Its stub is of another version, which may measure other sections.
+    /// The image's stub is of another version, which may measure other sections.
     #[error("predicting the measurements of a unified kernel image: its stub is not from systemd {STUB}")]
     Stub,
 }
@@ -107,13 +107,14 @@ impl Measurements {
     }
 }
 
-/// The measurements of these programs, except those that cannot be predicted.
+/// Returns the measurements of these programs. Leaves out programs whose measurements cannot be predicted.
 pub fn of(programs: &[(Arch, Vec<u8>)]) -> Vec<Measurements> {
     programs.iter().filter_map(|(arch, program)| Measurements::predict(*arch, program).ok()).collect()
 }
 
-/// The digest that the stub adds to register 12 if a medium has these settings. It covers the archive in which the stub
-/// passes the settings to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings are invalid.
+/// Returns the digest that the stub extends register 12 with if a medium has these settings. It covers the archive in
+/// which the stub passes the settings to the kernel (cpio "newc"; systemd's src/boot/efi/cpio.c). None if the settings
+/// are invalid.
 pub fn measured(settings: &MachineSettings) -> Option<[u8; 32]> {
     let file = machine_settings::to_bytes(settings).ok()?;
     let name = machine_settings::PATH.rsplit('/').next().unwrap_or_default();
@@ -132,22 +133,22 @@ pub fn measured(settings: &MachineSettings) -> Option<[u8; 32]> {
         archive.extend(content);
         archive.resize(archive.len().next_multiple_of(4), 0);
     }
-    // The last entry has one link, and a capital letter in the length of its name.
+    // The last entry has one link, and the length of its name, 11, as a capital `B`.
     archive.extend(format!("070701{}1{}B{}TRAILER!!!\0\0\0\0", "0".repeat(39), "0".repeat(55), "0".repeat(8)).bytes());
     Some(sha256(&archive))
 }
 
-/// Digest of the event that names a section. The event for the section's content follows it.
+/// Returns the digest of the event that names a section. The event for the section's content follows it.
 pub fn name_digest(name: &str) -> [u8; 32] {
     sha256(format!("{name}\0").as_bytes())
 }
 
-/// SHA-256.
+/// Returns the SHA-256 of `bytes`.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// The value of a register that starts with zeros, after these digests.
+/// Returns the value of a register that starts with zeros and is extended with these digests.
 fn extended(digests: impl IntoIterator<Item = [u8; 32]>) -> [u8; 32] {
     digests.into_iter().fold([0; 32], |value, digest| sha256(&[value, digest].concat()))
 }

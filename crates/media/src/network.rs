@@ -8,17 +8,17 @@ use slipway_secure_boot::{KeyError, SigningKey, sign_detached};
 #[derive(Debug, thiserror::Error)]
 #[error("signing the boot file {name}")]
 pub struct SignFileError {
-    /// Name of the section.
+    /// Name of the file.
     pub name: &'static str,
     /// The cause.
     pub source: KeyError,
 }
 
-/// Files with their names.
+/// Pairs of a file name and its content.
 type Files<'a> = Vec<(&'static str, Cow<'a, [u8]>)>;
 
-/// The files of an architecture. The unified kernel image contains its signature. Kernel and initramfs, which iPXE
-/// loads one by one, have detached signatures.
+/// Returns the files of an architecture. The unified kernel image contains its signature. Kernel and initramfs, which
+/// iPXE loads one by one, have detached signatures.
 pub fn files<'a>(
     vmlinuz: &'a [u8],
     initramfs: &'a [u8],

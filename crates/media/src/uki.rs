@@ -25,7 +25,7 @@ pub enum UkiError {
 /// The stub is shorter than its headers say.
 const CUT_OFF: UkiError = UkiError::Stub("it is truncated");
 
-/// The stub with these sections appended, in the given order.
+/// Returns the stub with these sections appended, in this order.
 pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiError> {
     let mut image = stub.to_vec();
     let headers = Headers::read(stub).ok_or(UkiError::Stub("it is not a PE file"))?;

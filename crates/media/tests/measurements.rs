@@ -1,5 +1,5 @@
-//! What boot files leave in registers, and whether a machine started them. systemd's own program judges the first, and
-//! the log of a machine with OVMF, a software TPM and systemd's stub both.
+//! Tests the predicted values of registers, and the judgement whether a machine started the boot files. systemd-measure
+//! confirms the values. The log of a machine with OVMF, a software TPM and systemd's stub confirms both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "common/image.rs"]
@@ -21,7 +21,7 @@ use time::{Duration, OffsetDateTime};
 /// What a machine with OVMF and a software TPM measured that started a stick of `media build`.
 const LOG: &[u8] = include_bytes!("../../../fuzz/corpus/event_log/unified-image-on-ovmf");
 
-/// The value of a register after these events.
+/// Returns the value of a register after these events.
 fn replayed(events: &[Event], register: u8) -> String {
     let of = events.iter().filter(|(pcr, _)| *pcr == register);
     hex(&of.fold([0; 32], |value, (_, event)| digest(&[value, *event].concat())))
@@ -31,18 +31,18 @@ fn known(builds: &[Measurements]) -> Known {
     Known { builds: builds.to_vec(), programs: Vec::new() }
 }
 
-/// What the judgement says of these events.
+/// Returns the mismatch that the judgement finds in these events, in words.
 fn fault(events: &[Event], known: &Known) -> Option<String> {
     judge(events, known, &[]).err().map(|mismatch| mismatch.to_string())
 }
 
 #[test]
 fn systemd_measure_gives_the_same_value_of_register_11() {
-    // The host's program does not know the section with the release of the kernel yet.
+    // The host's systemd-measure does not know the section with the release of the kernel yet.
     let image = Image { uname: "", ..Image::new() };
     let folder = tempfile::tempdir().unwrap();
     let mut measure = Command::new("/usr/lib/systemd/systemd-measure");
-    // The phase before any that a system measures later.
+    // The empty phase, before the first phase that a system measures.
     measure.args(["calculate", "--bank=sha256", "--phase=", "--json=short"]);
     let parts: [(&str, &[u8]); 4] = [
         ("linux", &image.linux),

@@ -1,4 +1,4 @@
-//! Boot files, judged by the programs that others read such files with.
+//! Tests boot files with other projects' programs that read such files.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -37,7 +37,7 @@ fn with_network(network: Network) -> MachineSettings {
     MachineSettings { network: Some(network), ..MachineSettings::default() }
 }
 
-/// DHCP on a VLAN of every interface.
+/// Returns a network with DHCP on a VLAN of every interface.
 fn vlan(id: u32) -> Network {
     let any = Interface { name: "any".to_owned(), ..Interface::default() };
     let vlan = Some(Vlan { of: "any".to_owned(), id });
@@ -129,8 +129,8 @@ fn rare_drivers_are_among_the_files_whatever_a_machine_starts_from() {
     assert_ne!(manifest.id, id(&Inputs { kinds: &[Kind::Stick], ..inputs(&config, &without) }));
 }
 
-/// What a program says of a file, whose place among the arguments is `FILE`. Nothing with a note if there is no such
-/// program.
+/// Returns what a program prints about a file, which replaces `FILE` in the arguments. Prints a note and returns None
+/// if there is no such program.
 fn judge(program: &str, arguments: &str, file: &Path) -> Option<String> {
     let arguments = arguments.split(' ').map(|word| if word == "FILE" { file.as_os_str() } else { word.as_ref() });
     match Command::new(program).args(arguments).env("LC_ALL", "C.UTF-8").output() {
@@ -182,7 +182,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
 #[test]
 fn sections_follow_the_stub_in_memory_and_in_the_file() {
     let mut whole = stub();
-    // Symbols, and what says where they are.
+    // Symbols, and the header field with their offset.
     whole.extend([7; 30]);
     whole[0x4c..0x50].copy_from_slice(&1024_u32.to_le_bytes());
     let image = assemble(&whole, &[(".cmdline", b"quiet"), (".linux", &[7; 700])]).unwrap();
@@ -325,7 +325,7 @@ fn a_disc_starts_the_same_partition_and_is_a_disk_too() {
     check_settings(&files["slipway.iso"], &manifest, "slipway.iso");
 }
 
-/// The EFI system partition of a medium has the programs, for mtools and fsck.fat.
+/// Checks with mtools and fsck.fat that the EFI system partition of a medium has the programs.
 fn check_partition(folder: &Path, medium: &[u8], start: usize, files: &BTreeMap<String, Vec<u8>>) {
     let entry = &medium[1024..1152];
     let sector = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap()) as usize;
@@ -352,7 +352,7 @@ fn check_partition(folder: &Path, medium: &[u8], start: usize, files: &BTreeMap<
     }
 }
 
-/// The place for the settings of a machine is where the manifest says, and empty.
+/// Checks that the place for the settings of a machine is where the manifest says, and is empty.
 fn check_settings(medium: &[u8], manifest: &Manifest, name: &str) {
     let asset = manifest.assets.iter().find(|asset| asset.path == name).unwrap();
     let range = asset.machine_settings.unwrap();
@@ -500,7 +500,7 @@ fn a_signed_program_is_accepted_by_others_and_a_changed_one_is_not() {
         fs::write(&content, changed).unwrap();
         assert!(!verified().unwrap().status.success(), "{name}");
     }
-    // iPXE asks for it.
+    // iPXE asks for this key usage.
     let usage = judge("openssl", "x509 -noout -ext extendedKeyUsage -in FILE", &certificate);
     assert!(usage.is_none_or(|said| said.contains("Code Signing")));
     if let Some(said) = judge("objdump", "--section-headers FILE", &program) {

@@ -18,10 +18,10 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// All of them.
+    /// All architectures.
     pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
-    /// Its name, as in target triples. It is also that of its folder of boot files.
+    /// Returns the name, as in target triples. The architecture's folder of boot files has the same name.
     pub fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -29,7 +29,7 @@ impl Arch {
         }
     }
 
-    /// Its name in Debian's packages.
+    /// Returns the name in Debian's packages.
     pub fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -37,7 +37,7 @@ impl Arch {
         }
     }
 
-    /// Its name in file names of the firmware (UEFI Specification 2.10, table 3-2).
+    /// Returns the name in file names of EFI programs (UEFI Specification 2.10, table 3-2).
     pub fn efi(self) -> &'static str {
         match self {
             Self::X86_64 => "x64",
@@ -45,12 +45,12 @@ impl Arch {
         }
     }
 
-    /// Whether this host has it.
+    /// Whether this host has this architecture.
     pub fn is_of_host(self) -> bool {
         std::env::consts::ARCH == self.name()
     }
 
-    /// The program that firmware starts from a removable medium (UEFI Specification 2.10, section 3.5.1.1).
+    /// Returns the program that firmware starts from a removable medium (UEFI Specification 2.10, section 3.5.1.1).
     pub fn removable(self) -> &'static str {
         match self {
             Self::X86_64 => "EFI/BOOT/BOOTX64.EFI",
@@ -58,7 +58,7 @@ impl Arch {
         }
     }
 
-    /// The usual consoles. The kernel's messages go to all of them, PID 1's output to the last.
+    /// Returns kernel arguments for the usual consoles. The kernel's messages go to all, PID 1's output to the last.
     pub fn consoles(self) -> &'static str {
         match self {
             Self::X86_64 => "console=tty0 console=ttyS0,115200",

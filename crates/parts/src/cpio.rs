@@ -1,4 +1,4 @@
-//! Archives that the kernel unpacks as its first root file system: cpio in the "new ASCII" format
+//! Initramfs archives, which the kernel unpacks as its first root file system: cpio in the "new ASCII" format
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ pub enum Node {
     CharDevice(u32, u32),
 }
 
-/// An entry: type and permission bits.
+/// An entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its type.
+    /// The type, with the content of a file or the target of a link.
     pub node: Node,
     /// Permission bits, such as 0o755.
     pub mode: u32,
@@ -45,7 +45,7 @@ impl Archive {
         self.add(path, Entry { node: Node::File(content), mode });
     }
 
-    /// The archive's bytes: owned by root, every date set to `date` (seconds since 1970).
+    /// Returns the archive's bytes. Every entry is owned by root and has the date `date`, in seconds since 1970.
     pub fn to_bytes(&self, date: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (index, (path, entry)) in self.0.iter().enumerate() {
@@ -91,7 +91,8 @@ pub fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len() + padding(bytes.len()), 0);
 }
 
-/// Zeros after this many bytes, up to a multiple of four, where the kernel looks for the next header or archive.
+/// Returns the number of zeros to append to `len` bytes, up to a multiple of four, where the kernel looks for the next
+/// header or archive.
 pub fn padding(len: usize) -> usize {
     len.next_multiple_of(4) - len
 }

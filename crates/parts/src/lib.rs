@@ -1,4 +1,5 @@
-//! The prebuilt parts of boot images: what `xtask` builds once, and `slipway-media` makes boot files of for each site.
+//! The prebuilt parts of boot images: `xtask` builds them once, and `slipway-media` makes boot files from them for each
+//! site.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod arch;

@@ -10,19 +10,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::arch::Arch;
 
-/// Names of the files in a folder of parts. [`About::files`] has their digests.
+/// The description of a folder of parts: an [`About`] in JSON. [`About::files`] has the digests of the other files.
 pub const ABOUT: &str = "parts.json";
 /// The kernel, an EFI program.
 pub const VMLINUZ: &str = "vmlinuz";
-/// The compressed archive with program, drivers and firmware.
+/// The compressed initramfs with program, drivers and firmware.
 pub const INITRAMFS: &str = "initramfs";
 /// systemd's stub for unified kernel images.
 pub const STUB: &str = "stub.efi";
-/// The program in the archive, which installed systems may fetch.
+/// The program in the initramfs, which installed systems may fetch.
 pub const PROGRAM: &str = "slipway";
-/// The index of the drivers for which the archive has no room.
+/// The index of the drivers for which the initramfs has no room.
 pub const RARE_INDEX: &str = "rare-drivers.json";
-/// These drivers, compressed one by one.
+/// The drivers for which the initramfs has no room, compressed one by one.
 pub const RARE_PACK: &str = "rare-drivers.pack";
 
 /// Version of the format of [`ABOUT`].
@@ -31,19 +31,19 @@ const FORMAT: u32 = 2;
 /// Parts for one architecture, with one kernel.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// What they are.
+    /// The description of the parts.
     pub about: About,
-    /// SHA-256 of the file that says what they are, in hexadecimal.
+    /// SHA-256 of the file [`ABOUT`], in hexadecimal.
     pub digest: String,
     /// The kernel.
     pub vmlinuz: Vec<u8>,
-    /// The compressed archive with program, drivers and firmware.
+    /// The compressed initramfs with program, drivers and firmware.
     pub initramfs: Vec<u8>,
     /// systemd's stub for unified kernel images.
     pub stub: Vec<u8>,
-    /// The program in the archive. Parts of earlier versions have none.
+    /// The program in the initramfs. None for parts of earlier versions.
     pub program: Option<Vec<u8>>,
-    /// The drivers for which the archive has no room, if there are any. The archive has the digest of their index.
+    /// The drivers for which the initramfs has no room, if any. The initramfs has the digest of their index.
     pub rare_drivers: Option<RareDrivers>,
 }
 
@@ -56,7 +56,7 @@ pub struct RareDrivers {
     pub pack: Vec<u8>,
 }
 
-/// What the files of a folder of parts are.
+/// The description of a folder of parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
@@ -69,11 +69,11 @@ pub struct About {
     pub kernel: String,
     /// Release of the kernel, as `uname -r` prints it.
     pub release: String,
-    /// Date of the sources, in seconds since 1970. Every file of a medium has it.
+    /// Date of the sources, in seconds since 1970. Every file of a medium has this date.
     pub date: u64,
     /// SHA-256 of each file, in hexadecimal.
     pub files: BTreeMap<String, String>,
-    /// The software in it.
+    /// The software in the parts.
     pub components: Vec<Component>,
 }
 
@@ -81,13 +81,13 @@ pub struct About {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Component {
-    /// Its name.
+    /// Name of the software.
     pub name: String,
-    /// Its version.
+    /// Version of the software.
     pub version: String,
     /// Who made the package: `Debian`, or `crates.io`, or `slipway`.
     pub supplier: String,
-    /// Its licence, as an SPDX expression; none if it is not known as one.
+    /// Licence of the software, as an SPDX expression. None if no such expression is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
 }
@@ -109,7 +109,7 @@ pub enum PartsError {
          the parts of this version", path.display()
     )]
     Format { path: PathBuf, found: u32 },
-    /// A file is not the one that is described.
+    /// A file does not have the digest in the description.
     #[error(
         "reading the parts of the boot image: {} does not have the digest that {ABOUT} names: it is damaged, or of \
          another version; install the parts again", path.display()
@@ -144,7 +144,7 @@ impl Parts {
         Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub, program, rare_drivers })
     }
 
-    /// Describes parts that were just built. Files and digests follow from the bytes.
+    /// Makes parts of files that were just built. Computes the digests from the bytes.
     pub fn new(mut about: About, vmlinuz: Vec<u8>, initramfs: Vec<u8>, stub: Vec<u8>) -> Self {
         for (name, bytes) in [(VMLINUZ, &vmlinuz), (INITRAMFS, &initramfs), (STUB, &stub)] {
             about.files.insert(name.to_owned(), sha256(bytes));
@@ -153,14 +153,14 @@ impl Parts {
         Self { about, digest, vmlinuz, initramfs, stub, program: None, rare_drivers: None }
     }
 
-    /// The same parts with the program that is in their archive.
+    /// Returns the same parts, with the program of their initramfs as a file.
     pub fn with_program(mut self, program: Vec<u8>) -> Self {
         self.about.files.insert(PROGRAM.to_owned(), sha256(&program));
         let digest = sha256(&self.about.to_json());
         Self { digest, program: Some(program), ..self }
     }
 
-    /// The same parts with drivers for which their archive has no room.
+    /// Returns the same parts, with drivers for which their initramfs has no room.
     pub fn with_rare_drivers(mut self, rare: RareDrivers) -> Self {
         for (name, bytes) in rare.files() {
             self.about.files.insert(name.to_owned(), sha256(bytes));
@@ -169,7 +169,7 @@ impl Parts {
         Self { digest, rare_drivers: Some(rare), ..self }
     }
 
-    /// The files of a folder with these parts.
+    /// Returns name and content of each file in a folder with these parts.
     pub fn files(&self) -> Vec<(&'static str, std::borrow::Cow<'_, [u8]>)> {
         let rare = self.rare_drivers.iter().flat_map(RareDrivers::files);
         let others = [(VMLINUZ, &self.vmlinuz[..]), (INITRAMFS, &self.initramfs[..]), (STUB, &self.stub[..])];
@@ -180,14 +180,14 @@ impl Parts {
 }
 
 impl RareDrivers {
-    /// The files, by the names that they also have among the boot files.
+    /// Returns the files, with the names that they also have among the boot files.
     pub fn files(&self) -> [(&'static str, &[u8]); 2] {
         [(RARE_INDEX, &self.index), (RARE_PACK, &self.pack)]
     }
 }
 
 impl About {
-    /// A description without files.
+    /// Makes a description without files.
     pub fn new(arch: Arch, kernel: &str, release: &str, date: u64, mut components: Vec<Component>) -> Self {
         components.sort();
         Self {
@@ -209,7 +209,7 @@ impl About {
     }
 }
 
-/// SHA-256 in hexadecimal.
+/// Returns the SHA-256 of `bytes`, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(bytes))
 }

@@ -1,14 +1,13 @@
-//! Bills of materials: the software in files that are handed out.
+//! Bills of materials, which list the software in released files.
 
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::parts::Component;
 
-/// The bill of materials of something in SPDX 2.3 (<https://spdx.github.io/spdx-spec/v2.3/>). `name` names it and the
-/// version of its content: it is also the document's namespace, which must differ for documents that differ. `date` is
-/// in seconds since
-/// 1970. Each component is listed once.
+/// Returns a bill of materials in SPDX 2.3 (<https://spdx.github.io/spdx-spec/v2.3/>) that lists each component once.
+/// `date` is in seconds since 1970; `name` is the document's name and ends its namespace. Documents that differ must
+/// have different names, so `name` must include a version.
 pub fn sbom<'a>(name: &str, date: u64, components: impl IntoIterator<Item = &'a Component>) -> Vec<u8> {
     let mut components: Vec<&Component> = components.into_iter().collect();
     components.sort();
@@ -55,7 +54,7 @@ fn package(index: usize, component: &Component) -> Value {
     })
 }
 
-/// A date as `YYYY-MM-DDThh:mm:ssZ`, from seconds since 1970.
+/// Returns a date as `YYYY-MM-DDThh:mm:ssZ`, from seconds since 1970.
 fn utc(seconds: u64) -> String {
     let date = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).unwrap_or_default());
     let date = date.unwrap_or(OffsetDateTime::UNIX_EPOCH);

@@ -2,8 +2,8 @@
 //!
 //! It is JSON over HTTPS under `/v1`. The OpenAPI document that the server serves describes the exchange. This crate
 //! holds the types of the messages, and the few pure functions that both sides must agree on (which serial number
-//! counts as missing, what counts as a value, how a digest is spelled, how the text of others is shown). It does no I/O
-//! and depends on no other crate of slipway.
+//! counts as missing, what counts as a value, how a digest is spelled, how text from outside is escaped). It does no
+//! I/O and depends on no other crate of slipway.
 //!
 //! Enums are externally tagged. Requests and workflows reject unknown fields. So a misspelt key is an error, and
 //! slipway never ignores it silently.

@@ -1,4 +1,4 @@
-//! What messages and workflows consist of.
+//! Types and functions that messages and workflows share.
 
 pub mod digest;
 pub mod duration;

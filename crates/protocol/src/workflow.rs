@@ -158,8 +158,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the problems of the options. Each one is read after the name of the step. Empty if the action can be
-    /// run.
+    /// Returns the problems of the options. Each completes a sentence that begins with the name of the step. Empty if
+    /// the action can be run.
     pub fn validate(&self) -> Vec<String> {
         match self {
             Action::EraseDisk(erase) => erase.validate(),
@@ -181,7 +181,7 @@ impl Action {
         }
     }
 
-    /// The hints for its disk, if it works on one.
+    /// Returns the hints that select the action's disk. None if the action works on no disk.
     pub fn disk(&self) -> Option<&DiskHints> {
         match self {
             Action::EraseDisk(erase) => Some(&erase.disk),

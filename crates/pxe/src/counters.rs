@@ -43,7 +43,7 @@ pub enum Dropped {
 }
 
 impl Dropped {
-    /// Short text for the log line, such as "unknown machine".
+    /// Returns a short text for the log line, such as "unknown machine".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MalformedDhcp => "malformed DHCP",

@@ -72,7 +72,7 @@ pub struct Addresses {
     pub server: Ipv4Addr,
     /// The server's port that the request arrived at: [`SERVER_PORT`] or [`BOOT_SERVER_PORT`].
     pub port: u16,
-    /// The client's address and port. The address is 0.0.0.0 before it has one.
+    /// The client's address and port. The address is 0.0.0.0 before the client has one.
     pub client: SocketAddrV4,
 }
 
@@ -99,8 +99,8 @@ pub fn answer(request: &Request, policy: &Policy, addresses: &Addresses) -> Resu
     Ok(Answer { bytes, to: destination(request, addresses), file: file.to_owned() })
 }
 
-/// Requests to port 67 are broadcast, so only those for all servers or for this one are answered. Port 4011 is asked
-/// directly.
+/// Returns the type of the answer. Requests to port 67 are broadcast, so only requests for all servers or for this
+/// server get one. Requests to port 4011 are not broadcast.
 fn kind_of_answer(request: &Request, addresses: &Addresses) -> Result<Message, Dropped> {
     if request.class.is_none() {
         return Err(Dropped::NotBooting);
@@ -114,7 +114,8 @@ fn kind_of_answer(request: &Request, addresses: &Addresses) -> Result<Message, D
     }
 }
 
-/// iPXE identifies itself whatever loaded it. It gets the script, because a second iPXE would load itself in a loop.
+/// Returns the boot file's name or URL. iPXE identifies itself, however it was loaded, and gets the script: with an
+/// iPXE as the boot file, it would load iPXE in a loop.
 fn file<'a>(request: &Request, policy: &'a Policy) -> Option<&'a str> {
     if request.probe {
         return Some(PROBE_FILE);
@@ -126,8 +127,8 @@ fn file<'a>(request: &Request, policy: &'a Policy) -> Option<&'a str> {
     }
 }
 
-/// Chosen as in RFC 2131, section 4.1, for an answer that gives no address. On port 4011 the client has an address, and
-/// may use any port.
+/// Returns where to send the answer, as in RFC 2131, section 4.1, for an answer that gives no address. On port 4011 the
+/// client has an address, and may use any port.
 fn destination(request: &Request, addresses: &Addresses) -> SocketAddrV4 {
     if !request.relay.is_unspecified() {
         SocketAddrV4::new(request.relay, SERVER_PORT)
@@ -186,7 +187,7 @@ fn vendor_options(request: &Request) -> Vec<u8> {
     options
 }
 
-/// A request like those of firmware, either UEFI on x64 or BIOS, that a proxy would answer. Asks for broadcast answers.
+/// Returns a request like firmware's (UEFI on x64, or BIOS) that a proxy would answer. Asks for broadcast answers.
 pub(crate) fn probe(xid: u32, mac: [u8; 6], uefi: bool) -> Vec<u8> {
     let none = Ipv4Addr::UNSPECIFIED;
     let header = Header { op: BOOT_REQUEST, xid, flags: 0x8000, client: none, server: none, relay: none, mac };

@@ -45,7 +45,7 @@ pub enum Error {
          that proxy first, or start without --proxy-dhcp"
     )]
     OtherProxy {
-        /// Name of the interface on which it answered.
+        /// Name of the interface on which the other proxy answered.
         interface: String,
         /// IPv4 address of the other proxy.
         address: Ipv4Addr,

@@ -15,9 +15,9 @@ use crate::error::Error;
 pub struct Interface {
     /// Name, such as `eth0`.
     pub name: String,
-    /// Its first IPv4 address.
+    /// First IPv4 address of the interface.
     pub address: Ipv4Addr,
-    /// Its MAC address.
+    /// MAC address of the interface.
     pub mac: [u8; 6],
 }
 
@@ -40,8 +40,8 @@ impl Interface {
         Ok(Self { name: name.to_owned(), address, mac: mac.ok_or_else(|| lacks("MAC address"))? })
     }
 
-    /// A socket that receives from this interface only. With `shared`, other programs on this host can bind the same
-    /// port and receive the same broadcasts, if they also allow sharing.
+    /// Returns a socket that receives from this interface only. With `shared`, other programs on this host can bind the
+    /// same port and receive the same broadcasts, if they also allow sharing.
     pub(crate) fn bind(&self, address: Ipv4Addr, port: u16, shared: bool) -> Result<UdpSocket, Error> {
         let made = make(&self.name, SocketAddrV4::new(address, port), shared);
         made.map_err(|source| self.why_not_bound(port, source))

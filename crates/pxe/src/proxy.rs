@@ -40,8 +40,8 @@ impl Proxy {
     }
 
     /// Answers until the future is dropped. `policy` returns the boot files on offer now. `admit` decides whether a
-    /// machine may be answered, and why not; it is called last because it may be slow. It also hears of each machine
-    /// that takes an address from another server, with that address.
+    /// machine may be answered, and why not; it is called last because it may be slow. `admit` is also called for each
+    /// machine that takes an address from another server, with that address.
     pub async fn run<P, A, F>(&self, policy: P, admit: A)
     where
         P: Fn() -> Policy,
@@ -100,8 +100,8 @@ impl Proxy {
         let addresses = Addresses { server: self.interface.address, port, client };
         let mut answer = dhcp::answer(&request, &policy(), &addresses);
         let address = request.address();
-        // `admit` also hears of machines that take an address, even if there is no answer for them. A probe comes from
-        // another slipway, which is not a registered machine.
+        // `admit` is also called for machines that take an address, even if there is no answer for them. A probe comes
+        // from another slipway, which is not a registered machine.
         if request.class.is_some() && !request.probe && (answer.is_ok() || address.is_some()) {
             let admitted = admit(request.machine.clone(), address).await;
             answer = answer.and_then(|answer| admitted.map(|()| answer));

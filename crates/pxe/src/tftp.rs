@@ -28,9 +28,9 @@ const LARGEST_REQUEST: usize = 513;
 /// Maximum number of simultaneous transfers. Each uses a thread and a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// To all clients together.
+    /// Transfers to all clients together.
     pub transfers: usize,
-    /// To one client address.
+    /// Transfers to one client address.
     pub per_address: usize,
 }
 

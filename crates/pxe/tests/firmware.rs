@@ -1,4 +1,4 @@
-//! What firmware gets as an answer, by packets that real firmware sent (`packets/README.md`).
+//! Answers to packets that real firmware sent (`packets/README.md`).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -46,13 +46,13 @@ fn at(port: u16, client: SocketAddrV4) -> Addresses {
     Addresses { server: US, port, client }
 }
 
-/// As if the packet had just been broadcast.
+/// Answers a packet as if it had just been broadcast.
 fn broadcast(packet: &[u8]) -> Result<Answer, Dropped> {
     let request = Request::parse(packet).ok_or(Dropped::MalformedDhcp)?;
     answer(&request, &policy(), &at(SERVER_PORT, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68)))
 }
 
-/// The first option with this code, read without the crate's help.
+/// Returns the value of the first option with this code, read without the crate's help.
 fn option(bytes: &[u8], wanted: u8) -> Option<Vec<u8>> {
     let mut rest = &bytes[240..];
     while rest[0] != 255 {
@@ -65,7 +65,7 @@ fn option(bytes: &[u8], wanted: u8) -> Option<Vec<u8>> {
     None
 }
 
-/// The packet without some options.
+/// Returns the packet without the options that have these codes.
 fn without(packet: &[u8], codes: &[u8]) -> Vec<u8> {
     let mut kept = packet[..240].to_vec();
     let mut rest = &packet[240..];
@@ -80,7 +80,7 @@ fn without(packet: &[u8], codes: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// The packet with another value of an option.
+/// Returns the packet with another value of an option.
 fn with(packet: &[u8], code: u8, value: &[u8]) -> Vec<u8> {
     let mut changed = without(packet, &[code]);
     changed.pop();
@@ -189,7 +189,7 @@ fn an_offer_has_what_firmware_looks_for_and_no_address() {
 fn a_boot_server_answers_where_the_firmware_listens() {
     let table = [
         ("ovmf-x64-2022.11-port-4011", 4011, "x86_64/slipway.efi", vec![6, 1, 8, 255]),
-        // What was chosen from a menu is returned.
+        // The boot item that was chosen from a menu is in the answer.
         ("seabios-ipxe-2019-e1000-port-4011", 68, SCRIPT, vec![6, 1, 8, 71, 4, 0x80, 2, 0, 0, 255]),
     ];
     for (name, port, file, vendor) in table {
@@ -232,7 +232,7 @@ fn the_architecture_is_that_of_the_option_and_bios_without_one() {
         (&[0, 19], Architecture::Arm64),
         (&[0, 0], Architecture::Bios),
         (&[0, 15], Architecture::Other(15)),
-        // The first that is known, of several.
+        // Of several numbers, the first known one counts.
         (&[0, 15, 0, 7], Architecture::X64),
         (&[7], Architecture::Bios),
     ] {

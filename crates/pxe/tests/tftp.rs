@@ -1,4 +1,4 @@
-//! The TFTP server against clients of others, over lines that lose packets, and against what no client should send.
+//! Tests the TFTP server with common clients, over lines that lose packets, and with invalid packets.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -48,7 +48,7 @@ const CLIENTS: [(&str, Client); 6] = [
     }),
 ];
 
-/// Fetches a file with a client program. None if this host does not have it.
+/// Fetches a file with a client program. None if this host does not have the program.
 fn fetch(client: Client, port: u16, name: &str) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let local = folder.path().join("local");
@@ -116,12 +116,12 @@ fn a_line_that_loses_packets_only_costs_time() {
     }
 }
 
-/// A request to read, with spaces for zeros.
+/// Makes a read request. Spaces in `text` become zero bytes.
 fn request(text: &str) -> Vec<u8> {
     [b"\0\x01", text.replace(' ', "\0").as_bytes()].concat()
 }
 
-/// A client that sends what it is told to.
+/// A client that sends any packet.
 struct Raw(UdpSocket);
 
 impl Raw {
@@ -197,10 +197,10 @@ fn a_window_is_sent_at_once_and_goes_on_where_the_client_is() {
     };
     acknowledge(0);
     expect(1..=4);
-    // The third was lost.
+    // The third block was lost.
     acknowledge(2);
     expect(3..=6);
-    // All were lost, and the client says so: it hears them again, long before the time-out.
+    // All blocks were lost, and the client says so: it gets them again, long before the time-out.
     acknowledge(2);
     expect(3..=6);
     acknowledge(6);
@@ -250,7 +250,7 @@ fn what_is_not_a_request_to_read_is_dropped_and_counted() {
         client.0.send_to(packet, ("127.0.0.1", served.port)).unwrap();
     }
     served.wait_until(|counters| counters.dropped(Dropped::MalformedTftp) == malformed.len() as u64);
-    // Still there.
+    // The server still answers.
     assert_eq!(client.ask(served.port, b"\0\x01file\0octet\0").0, b"\0\x03\0\x01content");
 }
 
@@ -285,15 +285,15 @@ fn transfers_are_bounded_and_end_with_their_client() {
     let (one, two, three) = (Raw::new(), Raw::new(), Raw::new());
     let (_, port) = one.ask(served.port, request);
     two.ask(served.port, request);
-    // The answer to the first is on its way.
+    // The answer to the first request is on its way.
     one.0.send_to(request, ("127.0.0.1", served.port)).unwrap();
     served.wait_until(|counters| counters.dropped(Dropped::Repeated) == 1);
     three.0.send_to(request, ("127.0.0.1", served.port)).unwrap();
     served.wait_until(|counters| counters.dropped(Dropped::TooMany) == 1);
-    // As firmware ends a transfer when it knows the size of the file.
+    // Firmware ends a transfer like this when it knows the size of the file.
     one.0.send_to(b"\0\x05\0\0enough\0", ("127.0.0.1", port)).unwrap();
     served.wait_until(|counters| counters.dropped(Dropped::Cancelled) == 1);
     assert_eq!(three.ask(served.port, request).0[..4], [0, 3, 0, 1]);
-    // Both that are left say nothing.
+    // The two remaining clients say nothing.
     served.wait_until(|counters| counters.dropped(Dropped::Silent) == 2);
 }

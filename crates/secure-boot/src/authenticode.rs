@@ -1,7 +1,7 @@
 //! Signatures of EFI programs (Microsoft, "Windows Authenticode Portable Executable Signature Format"; UEFI 2.10,
 //! section 32.2.4).
 //!
-//! The same program and the same key give the same bytes, because no time is signed. Firmware would not look at it.
+//! The same program and the same key give the same bytes, because no time is signed. Firmware would not look at a time.
 
 use std::borrow::Cow;
 
@@ -22,8 +22,8 @@ const INDIRECT_DATA: Oid<'static> = oid!(1.3.6.1.4.1.311.2.1.4);
 const PE_IMAGE_DATA: Oid<'static> = oid!(1.3.6.1.4.1.311.2.1.15);
 /// The constant that signers write instead of a file name.
 const NO_FILE: &str = "<<<Obsolete>>>";
-/// The header of WIN_CERTIFICATE (PE Format, "The Attribute Certificate Table"): its bytes, the revision 2.0, and the
-/// type of PKCS #7.
+/// The header of WIN_CERTIFICATE (PE Format, "The Attribute Certificate Table"): its size in bytes, the revision 2.0,
+/// and the type of PKCS #7.
 const HEADER: usize = 8;
 const REVISION: u16 = 0x0200;
 const PKCS_SIGNED_DATA: u16 = 0x0002;
@@ -36,9 +36,9 @@ const MAX_INTERMEDIATES: usize = 8;
 pub struct Signature {
     /// Certificate of the signer.
     pub signer: Certificate,
-    /// The other certificates that came with it.
+    /// The other certificates in the signature.
     pub others: Vec<Certificate>,
-    /// Why it is not valid, in words that follow "the signature". None if the signer signed this program.
+    /// Why the signature is not valid, in words that follow "the signature". None if the signer signed this program.
     pub fault: Option<&'static str>,
 }
 
@@ -47,13 +47,13 @@ pub struct Signature {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum VerifyError {
-    /// It cannot be read.
+    /// The program cannot be read.
     #[error("verifying an EFI program")]
     Image { source: ImageError },
-    /// It is not signed.
+    /// The program is not signed.
     #[error("verifying an EFI program: it is not signed")]
     Unsigned,
-    /// Its signatures are not valid, or not trusted.
+    /// The signatures of the program are not valid, or not trusted.
     #[error("verifying an EFI program: {}", reasons.join("; "))]
     Untrusted { reasons: Vec<String> },
 }
@@ -109,7 +109,7 @@ fn put(image: &mut [u8], at: usize, value: u32) {
     }
 }
 
-/// SpcIndirectDataContent: the digest of an image.
+/// Encodes a SpcIndirectDataContent: the digest of an image.
 fn indirect_data(digest: &[u8]) -> Vec<u8> {
     sequence(|writer| {
         writer.next().write_sequence(|writer| {
@@ -181,8 +181,8 @@ fn signed_digest(content: &[u8]) -> Option<&[u8]> {
     info.take(OCTET_STRING)
 }
 
-/// The trusted certificate that verifies a program: that of its signer, or of a CA above it. As for firmware, one
-/// trusted signature is enough.
+/// Returns the trusted certificate that verifies a program: that of its signer, or of a CA above the signer. As for
+/// firmware, one trusted signature is enough.
 ///
 /// # Errors
 /// If no signature is trusted.

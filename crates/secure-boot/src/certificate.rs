@@ -23,10 +23,10 @@ pub struct Certificate {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// The text has none.
+    /// The text has no certificate.
     #[error("reading a certificate: the text has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Missing,
-    /// The bytes are something else.
+    /// The bytes are not a certificate.
     #[error("reading a certificate: it is not X.509 in DER, or is truncated")]
     Unreadable,
 }

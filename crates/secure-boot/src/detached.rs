@@ -4,8 +4,8 @@ use crate::key_error::KeyError;
 use crate::keys::SigningKey;
 use crate::pkcs7::{self, Message};
 
-/// The detached signature of a file for iPXE's `imgverify`: a PKCS #7 message in DER with the signer's certificate,
-/// without the file. It has no signed attributes, because iPXE does not support them.
+/// Makes the detached signature of a file for iPXE's `imgverify`: a PKCS #7 message in DER with the signer's
+/// certificate, without the file. The message has no signed attributes, because iPXE does not support them.
 ///
 /// # Errors
 /// If the key cannot sign.

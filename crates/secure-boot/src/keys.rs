@@ -17,7 +17,7 @@ use crate::certificate::{Certificate, to_pem};
 use crate::key_error::KeyError;
 use crate::private_key::{self, KeySize, PKCS8};
 
-/// The text that an external key signs to prove that it exists. It has no meaning for firmware.
+/// The text that an external key signs to prove that the key is there. The text has no meaning for firmware.
 const PROOF: &[u8] = b"slipway asks whether this key is that of its certificate";
 
 /// Signs a message with an external private key, such as in a token: RSASSA-PKCS1-v1_5 with SHA-256.
@@ -52,10 +52,10 @@ impl SigningKey {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
         (params.not_before, params.not_after) = (not_before, not_after);
-        // It is a CA, because verifiers accept only a CA at the end of a chain.
+        // The certificate is a CA, because verifiers accept only a CA at the end of a chain.
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
-        // iPXE requires it of signers. Firmware does not.
+        // iPXE requires this usage of signers. Firmware does not.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let certificate = params.self_signed(&pair).map_err(certify)?;
         let certificate = Certificate::from_der(certificate.der());
@@ -85,7 +85,7 @@ impl SigningKey {
         Ok(Self { private: Private::Here { pkcs8, pair: Box::new(pair) }, certificate })
     }
 
-    /// An external key and its certificate, which is the first one in a PEM text. The key is not used yet; see
+    /// Takes an external key and its certificate, which is the first one in a PEM text. The key is not used yet; see
     /// [`Self::prove`].
     ///
     /// # Errors

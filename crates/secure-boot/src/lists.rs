@@ -14,7 +14,7 @@ const SHA256: Uuid = uuid!("c1c41626-504c-4092-aca9-41f936934328");
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who added it, for information. Firmware ignores it.
+    /// Who added the entry, for information. Firmware ignores it.
     pub owner: Uuid,
     /// Certificate or digest.
     pub content: Content,
@@ -23,15 +23,15 @@ pub struct Entry {
 /// Certificate or digest of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Stands for all programs that this certificate verifies.
+    /// A certificate, which allows or forbids all programs that it verifies.
     Certificate(Certificate),
     /// Authenticode digest of a program.
     Sha256([u8; 32]),
     /// Another type, or an unreadable certificate.
     Other {
-        /// Its type.
+        /// Type of the entry.
         kind: Uuid,
-        /// Its bytes.
+        /// Content of the entry.
         bytes: Vec<u8>,
     },
 }
@@ -47,7 +47,7 @@ impl Entry {
         Self { owner, content: Content::Sha256(digest) }
     }
 
-    /// The entry in a list (EFI_SIGNATURE_DATA): its owner, then its bytes.
+    /// Encodes the entry for a list (EFI_SIGNATURE_DATA): its owner, then its bytes.
     pub(crate) fn signature_data(&self) -> Vec<u8> {
         [&self.owner.to_bytes_le()[..], self.bytes()].concat()
     }

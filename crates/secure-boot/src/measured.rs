@@ -22,7 +22,7 @@ pub fn register_7(variables: [(Variable, &[Entry]); 4], vouched: &Entry) -> [u8;
     events.fold([0; 32], |value, event| sha256(&[value, sha256(&event)].concat()))
 }
 
-/// UEFI_VARIABLE_DATA: namespace, length of the name in characters, length of the data in bytes, name in UTF-16, data.
+/// Encodes UEFI_VARIABLE_DATA: namespace, name length in characters, data length in bytes, name in UTF-16, data.
 fn variable_data(vendor: Uuid, name: &str, data: &[u8]) -> Vec<u8> {
     let text: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let lengths = [name.len() as u64, data.len() as u64].map(u64::to_le_bytes);

@@ -26,13 +26,13 @@ pub const ALIGNMENT: usize = 8;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ImageError {
-    /// It is not a PE image.
+    /// The image is not PE.
     #[error("reading an EFI program: it is not a PE image")]
     NotPe,
-    /// It is truncated, or its headers are wrong.
+    /// The image is truncated, or its headers are wrong.
     #[error("reading an EFI program: {what} is outside the file, which is truncated or damaged")]
     CutOff { what: &'static str },
-    /// Its headers have no entry for the certificate table.
+    /// The headers have no entry for the certificate table.
     #[error("reading an EFI program: its headers have no place for a signature")]
     NoDirectory,
     /// A digest would not cover all bytes, or some of them twice.
@@ -41,10 +41,10 @@ pub enum ImageError {
          build it again with sections that follow one another"
     )]
     Gaps,
-    /// It is already signed.
+    /// The image is already signed.
     #[error("signing an EFI program: it is already signed; use the unsigned program, or remove its signatures first")]
     Signed,
-    /// It would be larger than 4 GiB.
+    /// The image would be larger than 4 GiB.
     #[error("signing an EFI program: it is larger than 4 GiB")]
     TooLarge,
     /// A signature cannot be read.
@@ -126,8 +126,8 @@ impl Layout {
         add(self.checksum + 4..self.directory);
         add(self.directory + DIRECTORY..self.headers);
         self.sections.iter().cloned().for_each(&mut add);
-        // The specification starts at the number of bytes hashed so far. Without gaps, that is the end of the last
-        // section.
+        // The specification has the rest begin at the number of bytes that were hashed so far. Without gaps, that is
+        // the end of the last section.
         add(self.counted()..self.certificates.start);
         let mut digest = [0; 32];
         digest.copy_from_slice(sum.finish().as_ref());
@@ -152,8 +152,8 @@ fn certificates(image: &[u8], directory: usize) -> Result<Range<usize>, ImageErr
     }
 }
 
-/// The checksum of an image whose field for it is at this place (PE Format, "Optional Header Windows-Specific Fields"):
-/// the sum of all words of 16 bits with the carry added, and the length.
+/// Computes the checksum of an image (PE Format, "Optional Header Windows-Specific Fields"): the sum of all 16-bit
+/// words with the carry added, plus the length. The checksum field, at byte `field`, counts as zero.
 pub fn checksum(image: &[u8], field: usize) -> u32 {
     let (before, after) = image.split_at_checked(field).unwrap_or((image, &[]));
     let sum = |bytes: &[u8]| -> u64 {

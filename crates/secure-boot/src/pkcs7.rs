@@ -30,7 +30,7 @@ pub enum Message<'a> {
     Elsewhere(&'a [u8]),
 }
 
-/// Signs a message: a SignedData (section 9.1).
+/// Signs a message. Returns a SignedData (section 9.1).
 pub fn signed_data(key: &SigningKey, message: &Message<'_>) -> Result<Vec<u8>, KeyError> {
     let attributes = match message {
         Message::Inside(kind, value) => Some(attributes(kind, value)),
@@ -65,12 +65,12 @@ pub fn content_info(signed_data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A SEQUENCE with these elements.
+/// Encodes a SEQUENCE of these elements.
 pub fn sequence(elements: impl FnOnce(&mut DERWriterSeq<'_>)) -> Vec<u8> {
     yasna::construct_der(|writer| writer.write_sequence(elements))
 }
 
-/// An AlgorithmIdentifier without parameters.
+/// Writes an AlgorithmIdentifier whose parameters are NULL.
 pub fn algorithm(writer: DERWriter<'_>, name: &Oid<'_>) {
     writer.write_sequence(|writer| {
         oid(writer.next(), name);
@@ -83,7 +83,7 @@ pub fn oid(writer: DERWriter<'_>, oid: &Oid<'_>) {
     writer.write_tagged_implicit(yasna::tags::TAG_OID, |writer| writer.write_bytes(content));
 }
 
-/// The signed attributes of a value, as a SET: its type and its digest (section 9.2).
+/// Encodes the signed attributes of a value as a SET: its type and its digest (section 9.2).
 fn attributes(kind: &Oid<'_>, value: &[u8]) -> Vec<u8> {
     let digest = sha256(content(value).unwrap_or_default());
     yasna::construct_der(|writer| {
@@ -100,7 +100,7 @@ fn attributes(kind: &Oid<'_>, value: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A SignerInfo (section 9.2).
+/// Writes a SignerInfo (section 9.2).
 fn signer(writer: DERWriter<'_>, key: &SigningKey, attributes: Option<&[u8]>, signature: &[u8]) {
     writer.write_sequence(|writer| {
         writer.next().write_u8(1);
@@ -148,7 +148,7 @@ impl<'a> Signed<'a> {
                 certificates.extend(Certificate::from_der(certificate));
             }
         }
-        // Certificate revocation lists, which firmware ignores.
+        // Skips certificate revocation lists, which firmware ignores.
         rest.take(CONTEXT_0 | 1);
         let mut signers = rest.take(SET).map(Der).ok_or(incomplete)?;
         let info = SignerInfo::read(signers.take(SEQUENCE).ok_or(incomplete)?).ok_or(incomplete)?;
@@ -181,7 +181,7 @@ fn content_of<'a>(signed_data: &mut Der<'a>, kind: &Oid<'_>) -> Option<(&'a [u8]
 struct SignerInfo<'a> {
     issuer: &'a [u8],
     serial: &'a [u8],
-    /// The whole element. Its identifier differs from that of the signed SET.
+    /// The signed attributes as a whole element. Its identifier differs from that of the SET that is signed.
     attributes: Option<&'a [u8]>,
     is_rsa_with_sha256: bool,
     signature: &'a [u8],
@@ -215,7 +215,7 @@ impl<'a> SignerInfo<'a> {
         match self.attributes {
             None => is_signed(content),
             Some(whole) => {
-                // The signature covers them as a SET.
+                // The signature covers the attributes as a SET.
                 let set = [&[SET], whole.get(1..).unwrap_or_default()].concat();
                 has_attributes(whole, kind, &sha256(content)) && is_signed(&set)
             }

@@ -15,7 +15,7 @@ pub(crate) const GLOBAL: Uuid = uuid!("8be4df61-93ca-11d2-aa0d-00e098032b8c");
 const IMAGE_SECURITY: Uuid = uuid!("d719b2cb-3d3a-4596-a3bc-dad00e67656f");
 /// EFI_CERT_TYPE_PKCS7_GUID (section 8.2.2).
 const PKCS7: Uuid = uuid!("4aafd29d-68df-49ee-8aa9-347d375665a7");
-/// The header of WIN_CERTIFICATE_UEFI_GUID (section 32.2.4): its bytes, the revision 2.0, and WIN_CERT_TYPE_EFI_GUID.
+/// The header of WIN_CERTIFICATE_UEFI_GUID (section 32.2.4): its size, the revision 2.0, and WIN_CERT_TYPE_EFI_GUID.
 const HEADER: usize = 4 + 2 + 2 + 16;
 const REVISION: u16 = 0x0200;
 const EFI_GUID: u16 = 0x0EF1;
@@ -37,9 +37,9 @@ pub enum Variable {
 /// How an update changes the entries of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Replaces them. Firmware accepts only an update with a later time than the last one.
+    /// Replaces the entries. Firmware accepts only an update with a later time than that of the last update.
     Replace,
-    /// Keeps them, and adds those that are missing. Firmware accepts any time.
+    /// Keeps the entries, and adds those that are missing. Firmware accepts any time.
     Append,
 }
 
@@ -60,7 +60,7 @@ impl Variable {
     /// The order of updates in Setup Mode: PK is last, because it ends Setup Mode.
     pub const ENROLMENT: [Self; 4] = [Self::Dbx, Self::Db, Self::Kek, Self::Pk];
 
-    /// Its name in the firmware and in efivarfs.
+    /// Name of the variable in the firmware and in efivarfs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pk => "PK",
@@ -70,7 +70,7 @@ impl Variable {
         }
     }
 
-    /// The GUID of its namespace.
+    /// GUID of the namespace of the variable.
     pub fn vendor(self) -> Uuid {
         match self {
             Self::Pk | Self::Kek => GLOBAL,
@@ -86,8 +86,8 @@ impl fmt::Display for Variable {
 }
 
 impl Write {
-    /// The attributes of such an update, which precede it in efivarfs as 4 little-endian bytes: non-volatile, boot
-    /// access, run-time access, time-based authentication, and perhaps append (section 8.2.1).
+    /// The attributes of an update, which precede it in efivarfs as 4 little-endian bytes: non-volatile, boot access,
+    /// run-time access, time-based authentication, and perhaps append (section 8.2.1).
     pub fn attributes(self) -> u32 {
         match self {
             Self::Replace => 0x27,

@@ -178,7 +178,7 @@ fn each_kind_of_bad_image_is_refused_by_name() {
     let mut forged = signed.clone();
     // In the last bytes before the padding: the signature itself.
     forged[signed.len() - 20] ^= 1;
-    // Another program, and its digest in the place of the first one's: what is signed is the digest of that place.
+    // A changed program, with its digest in the place of the old one. The signature covers the digest of that place.
     let mut replaced = signed.clone();
     replaced[HEADERS] ^= 1;
     let place = signed.windows(32).position(|window| window == digest(&signed).unwrap()).unwrap();

@@ -36,7 +36,7 @@ fn virt_firmware_reads_and_writes_the_same() {
     for part in ["CN=slipway test db", "CN=another", "CN=Microsoft UEFI CA 2023", &hex(&[2; 32])] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // It writes what it has read.
+    // virt-firmware writes what it has read.
     let script = "import sys; from virt.firmware.efi import siglist; \
                   sys.stdout.write(bytes(siglist.EfiSigDB(open('ours', 'rb').read())).hex())";
     assert_eq!(folder.run(&[&dump, "-c", script]), hex(&build(&entries())));

@@ -1,4 +1,4 @@
-//! Microsoft's certificates are the ones that others have, and verify what Microsoft has signed.
+//! Microsoft's certificates are those that Microsoft and virt-firmware publish, and verify what Microsoft has signed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -30,7 +30,7 @@ fn time(update: &[u8]) -> OffsetDateTime {
     date.with_hms(update[4], update[5], update[6]).unwrap().assume_utc()
 }
 
-/// What is signed: name, GUID, attributes, time, lists.
+/// Builds the message that is signed: name, GUID, attributes, time, lists.
 fn message(variable: Variable, write: Write, time: &[u8]) -> Vec<u8> {
     let name: Vec<u8> = variable.name().bytes().flat_map(|byte| [byte, 0]).collect();
     [&name[..], &variable.vendor().to_bytes_le(), &write.attributes().to_le_bytes(), time, &lists()].concat()
@@ -60,7 +60,7 @@ fn sbvarsign_signs_the_same_message_in_the_same_place() {
             let theirs = folder.read("theirs");
             let (before, theirs) = theirs.split_at(4);
             assert_eq!(before, write.attributes().to_le_bytes());
-            // It signs the present time, which it also says.
+            // sbvarsign signs the present time, which is in its output.
             let ours = update(variable, write, &lists(), time(theirs), &KEY).unwrap();
             let is_same = |range: std::ops::Range<usize>| ours[range.clone()] == theirs[range];
             assert!(is_same(0..TIME) && is_same(TIME + 4..TIME + HEADER), "{variable} {write:?}");

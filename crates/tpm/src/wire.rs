@@ -14,17 +14,17 @@ pub const NIST_P256: u16 = 0x0003;
 
 /// Attributes of an object (TPMA_OBJECT, 8.3): fixed to the TPM and to its parent.
 pub const FIXED: u32 = 1 << 1 | 1 << 4;
-/// Made by the TPM itself.
+/// Attribute: the TPM itself made the secret part.
 pub const MADE_BY_TPM: u32 = 1 << 5;
-/// Used for nothing but its purpose.
+/// Attribute: the key is used for nothing but its purpose.
 pub const RESTRICTED: u32 = 1 << 16;
-/// Purposes.
+/// Attributes: the purposes of a key.
 pub const DECRYPT: u32 = 1 << 17;
 pub const SIGN: u32 = 1 << 18;
 
 /// Type of an event that is not measured (TCG PC Client Platform Firmware Profile, 10.4.1).
 pub const EV_NO_ACTION: u32 = 3;
-/// Begins the data of the first event of a crypto-agile log (10.4.5.1).
+/// Beginning of the data of the first event of a crypto-agile log (10.4.5.1).
 pub const SPEC_ID: &[u8] = b"Spec ID Event03\0";
 
 /// Bytes with their length before them, as in a TPM2B. The length is wrong if there are more bytes than a command can
@@ -34,7 +34,7 @@ pub fn sized(bytes: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes(), bytes].concat()
 }
 
-/// Numbers, one after the other.
+/// Encodes numbers one after the other.
 pub fn words(numbers: &[u16]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }

@@ -102,7 +102,7 @@ fn what_is_no_answer_is_an_error() {
             other => panic!("{answered:?}: {other}"),
         }
     };
-    // Waited for, as the rest could come.
+    // An incomplete answer is waited for, because the rest could come.
     assert!(!check(&[]));
     assert!(!check(&answer(0, &[0; 40])[..49]));
     // The size: too small, smaller than what came, larger than any answer.

@@ -105,7 +105,7 @@ fn a_tpm_that_falls_silent_is_given_up_at_the_deadline() {
     let _listener = UnixListener::bind(&path).unwrap();
     let error = seal(&path, deadline, &[7], &SECRET).unwrap_err();
     assert!(matches!(error, TpmError::Silent { command: "TPM2_PCR_Read", .. }), "{error}");
-    // Between sessions and keys that are to be removed.
+    // The TPM falls silent while sessions and keys are loaded that must be removed.
     let tpm = Swtpm::start();
     let path = tpm.proxied(|command| (code(command) == UNSEAL).then(Vec::new));
     let error = seal(&path, deadline, &[7], &SECRET).unwrap_err();

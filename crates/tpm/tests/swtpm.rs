@@ -61,7 +61,7 @@ fn an_rsa_key_is_taken_if_only_it_has_a_certificate() {
     assert_eq!(keys.ek_certificate, Some(Blob(certificate)));
     assert_eq!(keys.ek, created_ek(&tpm, "rsa"));
     assert_is_accepted(&tpm, &keys);
-    // The other one has one too.
+    // Now the ECC key has a certificate too.
     let certificate = self_signed(&tpm);
     write_nv(&tpm, &certificate, "authread");
     let keys = tpm.attester().keys().unwrap();
@@ -131,7 +131,7 @@ fn a_challenge_for_other_keys_is_refused() {
     let check = |challenge: &TpmChallenge, expect: &str| {
         let mut attester = tpm.attester();
         assert_eq!(attester.prove(challenge, None).unwrap_err().to_string(), expect);
-        // It can still be used.
+        // The attester can still be used.
         assert_eq!(attester.keys().unwrap(), keys);
         drop(attester);
         tpm.assert_nothing_is_loaded();
@@ -163,7 +163,7 @@ fn a_password_is_named_with_what_to_do() {
         tpm.run("tpm2_changeauth", &["-c", letter, "-p", "secret"]);
     }
     assert_eq!(tpm.attester().keys().unwrap(), keys);
-    // Set between the keys and the proof, in both ways of refusal.
+    // A password is set after the keys were read. A TPM may refuse with either code.
     for refusal in [0x98E, 0x9A2] {
         let path = tpm.proxied(move |command| (code(command) == 0x151).then(|| answer(refusal, &[])));
         let error = Attester::open(&path, PATIENCE).unwrap().prove(&challenge, None).unwrap_err();
@@ -239,7 +239,7 @@ fn assert_is_accepted(tpm: &Swtpm, keys: &TpmKeys) -> TpmProof {
     proof
 }
 
-/// A challenge by tpm2-tools: a header of eight bytes, and both parts with their lengths.
+/// Makes a challenge with tpm2-tools. The file has a header of eight bytes, and both parts with their lengths.
 fn make_challenge(tpm: &Swtpm, keys: &TpmKeys) -> TpmChallenge {
     write_public(tpm, "ek.pub", &keys.ek);
     fs::write(tpm.path("secret"), SECRET).unwrap();
@@ -264,8 +264,8 @@ fn write_proof(tpm: &Swtpm, keys: &TpmKeys, proof: &TpmProof) {
     fs::write(tpm.path("pcrs"), pcr_file(&proof.pcrs)).unwrap();
 }
 
-/// What `tpm2_quote --pcr` writes on a little-endian machine: a TPML_PCR_SELECTION of 16 banks, and TPML_DIGESTs of
-/// eight values with room for 64 bytes each. (It can also read the values alone, but only eight.)
+/// Makes the file of `tpm2_quote --pcr` on a little-endian machine: a TPML_PCR_SELECTION of 16 banks, and TPML_DIGESTs
+/// of eight values with room for 64 bytes each. (tpm2_checkquote can also read the values alone, but only eight.)
 fn pcr_file(values: &[Blob]) -> Vec<u8> {
     let mask = QUOTED_PCRS.iter().fold(0_u32, |mask, pcr| mask | 1 << pcr);
     let mut file = [&[1, 0, 0, 0, 0x0B, 0, 3], &mask.to_le_bytes()[..]].concat();
@@ -284,7 +284,7 @@ fn pcr_file(values: &[Blob]) -> Vec<u8> {
     file
 }
 
-/// Asks tpm2-tools whether the proof that was written is one.
+/// Asks tpm2-tools whether the proof that was written is valid.
 fn check_quote(tpm: &Swtpm, nonce: &[u8]) -> Output {
     let files = ["-u", "ak.pub", "-m", "quote", "-s", "signature", "-f", "pcrs", "-g", "sha256", "-q"];
     tpm.tool("tpm2_checkquote", &files).arg(hex(nonce)).output().unwrap()
@@ -308,7 +308,7 @@ fn write_public(tpm: &Swtpm, name: &str, public: &Blob) {
     fs::write(tpm.path(name), [&len[..], &public.0].concat()).unwrap();
 }
 
-/// Writes to where the certificate of an ECC key is, for whom `attribute` says.
+/// Writes to the NV index of the certificate of an ECC key. `attribute` says who may read the index.
 fn write_nv(tpm: &Swtpm, bytes: &[u8], attribute: &str) {
     fs::write(tpm.path("nv"), bytes).unwrap();
     let (size, attributes) = (bytes.len().to_string(), format!("ownerwrite|{attribute}"));

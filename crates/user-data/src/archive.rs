@@ -7,7 +7,7 @@ use crate::kind::{self, Kind};
 use crate::refusal::Refusal;
 use crate::{content, jinja};
 
-/// Adds a part to the archive. It replaces the last part if that is only a block.
+/// Adds a part to the archive. The new part replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
     let item = |column: usize, newline: &str| {
         let margin = " ".repeat(column);
@@ -19,7 +19,7 @@ pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
     edit::append_item(source, &before, &item, |entry| is_nothing_but(entry, Blocks::All))
 }
 
-/// The archive. Refused if cloud-init would not understand it or one of its parts.
+/// Parses an archive. Refused if cloud-init would not understand the archive or one of its parts.
 pub(crate) fn judged(source: &str) -> Result<Document, Refusal> {
     let document = document::parse(source)?;
     if let Some(entry) = document.entries.iter().find(|entry| entry.is_unfit) {
@@ -77,7 +77,7 @@ fn is_nothing_but(entry: &Entry, drop: Blocks) -> bool {
     matches!(without_blocks(entry, drop), Ok(Some(content)) if content.is_empty())
 }
 
-/// The content of a part without the blocks to drop. `None` if it has none of them.
+/// The content of a part without the blocks to drop. `None` if the part has none of them.
 fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal> {
     match part(entry) {
         Some((content, Kind::CloudConfig)) => edit::remove(content, drop, Reading::Yaml),

@@ -79,7 +79,7 @@ impl From<&PhoneHome> for Block {
     }
 }
 
-/// Why cloud-init could not post to a URL. It replaces `$INSTANCE_ID` and fails on any other name after a `$`.
+/// Why cloud-init could not post to a URL. cloud-init replaces `$INSTANCE_ID` and fails on any other name after a `$`.
 pub fn url_problem(url: &str) -> Option<&'static str> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if !matches!(scheme.as_deref(), Some("http" | "https")) {

@@ -24,8 +24,8 @@ pub(crate) fn judge(content: &str, kind: Kind) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a script that Linux could not start: it begins with the whole path of a program (execve(2)). cloud-init
-/// starts it without a shell.
+/// Refuses a script that Linux could not start: one without `#!` and the whole path of a program (execve(2)).
+/// cloud-init starts scripts without a shell.
 fn judge_script(content: &str, at: usize) -> Result<(), Refusal> {
     let start = content[at..].trim_start_matches(lines::is_python_space);
     let begin = content.len() - start.len();
@@ -42,8 +42,8 @@ fn judge_script(content: &str, at: usize) -> Result<(), Refusal> {
     Err(Refusal::at_byte(content, begin, mistake))
 }
 
-/// Refuses a boothook whose script could not be started. cloud-init takes off its header, and the white space behind
-/// that.
+/// Refuses a boothook whose script could not be started. cloud-init strips the header of the boothook, and the white
+/// space after the header.
 fn judge_boothook(content: &str) -> Result<(), Refusal> {
     let script = content.strip_prefix(BOOTHOOK).unwrap_or(content).trim_start_matches(lines::is_python_space);
     judge_script(content, content.len() - script.len())

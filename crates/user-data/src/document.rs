@@ -49,22 +49,22 @@ pub(crate) struct Document {
 /// A key of the root and its value, or an item of a list.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// The key is `phone_home`, or an alias of a scalar that is.
+    /// Whether the key is `phone_home`, or an alias of a scalar that is.
     pub(crate) is_phone_home: bool,
     /// The `url` of the value, or the `content` of the item (or the item itself), if that is a scalar.
     pub(crate) field: Option<String>,
     /// The `type` of the item.
     pub(crate) content_type: Option<String>,
-    /// The item has merged keys, or a key or a type that is not a literal scalar.
+    /// Whether the item has merged keys, or a key or a type that is not a literal scalar.
     pub(crate) is_pieced: bool,
-    /// cloud-init would take the item for a part of an archive, and fail on it.
+    /// Whether cloud-init would take the item for a part of an archive, and fail on it.
     pub(crate) is_unfit: bool,
-    /// In a block: all its lines, from the first byte to the last. In a flow collection: its own first byte to its
-    /// last.
+    /// Range of bytes. In a block: all lines of the entry, from the first byte to the last. In a flow collection: the
+    /// entry's own first byte to its last.
     pub(crate) bytes: Range<usize>,
-    /// The last node of the value is a `|` or `>` scalar.
+    /// Whether the last node of the value is a `|` or `>` scalar.
     pub(crate) ends_in_block_scalar: bool,
-    /// A digest of the events of key and value. It is equal if their meaning is equal.
+    /// A digest of the events of key and value. Entries with the same meaning have the same digest.
     pub(crate) meaning: u64,
 }
 
@@ -111,7 +111,7 @@ struct Reader<'a> {
     document: Document,
     /// Number of open collections inside the root.
     depth: usize,
-    /// The root has been closed.
+    /// Whether the root has been closed.
     closed: bool,
     open: Option<Open>,
     /// End of the last scalar of each entry, in bytes.
@@ -133,7 +133,7 @@ struct Open {
     children: Option<Children>,
     /// Number of nodes inside its value so far, if that is a mapping.
     fields: Option<usize>,
-    /// The last of its keys.
+    /// The last key of that mapping.
     key: String,
 }
 

@@ -22,18 +22,18 @@ pub(crate) enum Reading {
 /// Selects `phone_home` blocks.
 #[derive(Clone, Copy)]
 pub(crate) enum Blocks<'a> {
-    /// Every one.
+    /// Every block.
     All,
-    /// Those for whose `url` this returns true.
+    /// Blocks for whose `url` this returns true.
     To(&'a dyn Fn(&str) -> bool),
 }
 
 /// Why nothing can be added to a document.
 #[derive(Debug)]
 pub(crate) enum Unfit {
-    /// cloud-init does not understand it either.
+    /// cloud-init does not understand the document either.
     Refused(Refusal),
-    /// It is valid, but has no place where an edit would change nothing else.
+    /// The document is valid, but has no place where an edit would change nothing else.
     NoPlace,
 }
 
@@ -67,7 +67,7 @@ impl Blocks<'_> {
     }
 }
 
-/// The cloud-config with the block instead of every `phone_home` in it.
+/// Puts the block into a cloud-config, instead of every `phone_home` in it.
 pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<String, Unfit> {
     let before = reading.parse(source)?;
     before.refuse_list(source).map_err(Unfit::Refused)?;
@@ -112,7 +112,7 @@ fn shows_its_end(source: &str, document: &Document) -> bool {
         && jinja::keeps_columns(source)
 }
 
-/// Adds an item at the end of the list. It replaces the last item if that is ours.
+/// Adds an item at the end of the list. The new item replaces the last one if that is ours.
 pub(crate) fn append_item(
     source: &str,
     before: &Document,
@@ -133,7 +133,7 @@ pub(crate) fn append_item(
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
-/// Removes the blocks to drop; the result is empty if nothing is left. `None` if there are none of them, or it is not
+/// Removes the blocks to drop; the result is empty if nothing is left. `None` if the text has no such block, or is not
 /// YAML.
 pub(crate) fn remove(source: &str, drop: Blocks, reading: Reading) -> Result<Option<String>, Refusal> {
     let Ok(before) = reading.parse(source) else { return Ok(None) };
@@ -172,8 +172,8 @@ fn without_last_break(source: &str, before: &Document, drop: &[bool], edited: &s
     (was_open && !is_in_scalar).then(|| lines::without_break(edited).to_owned())
 }
 
-/// Also removes what would change its meaning without the entries: blank lines after them, which would become part of a
-/// block scalar before them. If no entry is left, that is the `...` at the end of the document, which needs a document
+/// Also removes what would get another meaning without the entries: blank lines after them, which would become part of
+/// a block scalar before them; and, if no entry is left, the `...` at the end of the document, which needs a document
 /// before it.
 fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: Vec<Edit>) -> Option<String> {
     if before.root != Root::Mapping {
@@ -233,7 +233,7 @@ fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>)
     dropped.map(|(entry, _)| (entry.bytes.clone(), String::new())).collect()
 }
 
-/// Verifies an edit: every other entry has the same meaning as before, and there is one more.
+/// Verifies an edit: every other entry has the same meaning as before, and one entry, ours, is new.
 fn adds_only(
     before: &Document,
     drop: &[bool],

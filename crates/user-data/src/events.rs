@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 /// The events of a text, up to its end or to invalid YAML.
 pub struct Events<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Where invalid YAML stopped them, if it did.
+    /// The place of invalid YAML, if the events ended there.
     pub(crate) stopped: Option<Stopped>,
 }
 

@@ -85,8 +85,8 @@ impl<'a> Between<'a> {
     }
 }
 
-/// Length of the separator at the beginning of a text, which ends at an anchor, a tag, a question mark or a key. It has
-/// a colon after a key without a value.
+/// Length of the separator at the beginning of a text, which ends at an anchor, a tag, a question mark or a key. A
+/// separator has a colon after a key without a value.
 fn separator_len(text: &str) -> usize {
     let mut in_comment = false;
     let is_other = |c: char| {

@@ -201,12 +201,12 @@ fn add_phone_home(
     Ok(())
 }
 
-/// Reports once: after a report, the system deletes the file that it needs for another. The unit is not a oneshot, so
-/// that nothing waits for it.
+/// Makes the unit that reports once: after a report, the system deletes the file that another report would need. The
+/// unit is not a oneshot, so that nothing waits for it.
 ///
 /// Host keys are posted under cloud-init's names, with the content of their files (cloudinit/config/cc_phone_home.py).
-/// Fedora makes them at the first boot through the units of sshd-keygen.target, others in sshd-keygen.service. The
-/// shell gets one dollar for two (systemd.service(5), "Command lines").
+/// Fedora makes the keys at the first boot through the units of sshd-keygen.target, others in sshd-keygen.service.
+/// systemd replaces two dollars by one (systemd.service(5), "Command lines").
 fn unit() -> String {
     let keys = "for kind in rsa ecdsa ed25519; do key=/etc/ssh/ssh_host_\"$$kind\"_key.pub; \
                 [ -s \"$$key\" ] && set -- \"$$@\" --data-urlencode pub_key_\"$$kind\"@\"$$key\"; done";
@@ -224,7 +224,7 @@ fn curl_quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
-/// The object with that name in another one, created if missing.
+/// Returns the object with this name in another object, and makes it if it is missing.
 fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Value>, Refusal> {
     let wrong = || refusal(format!("{name} in the config is not an object"));
     let value = root.as_object_mut().ok_or_else(wrong)?.entry(name).or_insert(Value::Null);
@@ -234,7 +234,7 @@ fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Val
     value.as_object_mut().ok_or_else(wrong)
 }
 
-/// The list with that name in an object, created if missing. Its items are objects or texts.
+/// Returns the list with this name in an object, and makes it if it is missing. Its items are objects or texts.
 fn list<'a>(object: &'a mut Map<String, Value>, name: &str) -> Result<&'a mut Vec<Value>, Refusal> {
     let value = object.entry(name).or_insert(Value::Null);
     if value.is_null() {

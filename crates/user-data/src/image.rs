@@ -62,22 +62,22 @@ pub struct Image {
 /// A seed, as far as the configuration matters to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seed {
-    /// It has a network configuration.
+    /// Whether the seed has a network configuration.
     pub has_network: bool,
-    /// It has vendor-data.
+    /// Whether the seed has vendor-data.
     pub has_vendor_data: bool,
-    /// It has the installed system report by cloud-init's module `phone_home`.
+    /// Whether the seed has the installed system report by cloud-init's module `phone_home`.
     pub has_phone_home: bool,
-    /// It is in a partition of its own.
+    /// Whether the seed is in a partition of its own.
     pub is_partition: bool,
 }
 
 /// Why cloud-init would not take a seed as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// The line, from 1, if it is one.
+    /// Line of the setting, from 1. None if the file as a whole is the obstacle.
     pub line: Option<usize>,
     /// What the file does.
     pub reason: String,
@@ -141,7 +141,7 @@ fn pinned(sources: &str) -> String {
     format!("has cloud-init use the data source {sources} instead of a seed")
 }
 
-/// The list of data sources in the files, where ds-identify leaves the choice to cloud-init.
+/// The obstacle that the list of data sources lacks NoCloud, where ds-identify leaves the choice to cloud-init.
 fn listed(read: &[Settings]) -> Option<Obstacle> {
     let (node, by) = setting(read, &[LIST])?;
     let names = match node {
@@ -152,8 +152,8 @@ fn listed(read: &[Settings]) -> Option<Obstacle> {
     (!names.iter().any(is_no_cloud)).then(|| obstacle(by, &pinned(&names.join(", "))))
 }
 
-/// A warning about lists of modules that lack the module that reports. A module is a name, or a list that begins with
-/// it (cloudinit/config/modules.py, `_fixup_modules` and `form_module_name`).
+/// A warning if no list of modules has the module that reports. A module is a name, or a list that begins with the name
+/// (cloudinit/config/modules.py, `_fixup_modules` and `form_module_name`).
 fn without_module(read: &[Settings], seed: Seed) -> Option<String> {
     let stages = ["cloud_init_modules", "cloud_config_modules", "cloud_final_modules"];
     let lists = stages.iter().filter_map(|stage| match setting(read, &[stage])? {
@@ -176,7 +176,7 @@ fn without_module(read: &[Settings], seed: Seed) -> Option<String> {
     (!found).then(|| obstacle(*by, &reason).to_string())
 }
 
-/// Settings that have cloud-init look in other places.
+/// Finds settings that have cloud-init look in other places.
 fn elsewhere(image: &Image, read: &[Settings]) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let main = image.main.as_ref().and_then(|main| read.iter().find(|file| file.path == main.path));
@@ -195,7 +195,7 @@ fn elsewhere(image: &Image, read: &[Settings]) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Settings that make something else take precedence over the seed.
+/// Finds settings that make something else take precedence over the seed.
 fn overridden(read: &[Settings], seed: Seed) -> Vec<Obstacle> {
     let no_cloud = |key: &str| setting(read, &["datasource", NO_CLOUD, key]);
     let mut obstacles = Vec::new();
@@ -276,7 +276,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Whether its settings replace those of files with higher precedence.
+    /// Whether the settings of this file replace those of files with higher precedence.
     fn replaces(&self) -> bool {
         let how = self.settings.iter().filter(|(key, ..)| MERGE.contains(&&**key));
         how.map(|(.., node)| words(node)).any(|words| words.contains("replace") && !words.contains("no_replace"))

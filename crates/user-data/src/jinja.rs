@@ -48,7 +48,7 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// The first code that does not end, or that stands where it cannot, and what is wrong. Raw text is not looked into.
+/// Returns the offset of the first code that is not closed or in a wrong place, and what is wrong. Stops at raw text.
 fn misplaced(source: &str) -> Option<(usize, String)> {
     let (mut from, mut open) = (0, Vec::new());
     while let Some(at) = source[from..].find('{').map(|at| from + at) {
@@ -159,7 +159,7 @@ fn mask(code: &str, masked: &mut String) -> Option<()> {
 
 fn expression_len(code: &str) -> Option<usize> {
     let len = code_len(code, "}}")?;
-    // With braces inside it, only jinja's grammar could find its end.
+    // With braces inside the expression, only jinja's grammar could find its end.
     (!code[2..len].contains('{')).then_some(len)
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Whole {
     Boothook,
 }
 
-/// Prefixes known to cloud-init. A longer one comes before its own prefix.
+/// Prefixes known to cloud-init. A prefix that begins with another one comes before the other one.
 const PREFIXES: &[(&str, Kind)] = &[
     ("text/x-shellscript-per-instance", Kind::Whole(Whole::Script)),
     ("text/x-shellscript-per-boot", Kind::Whole(Whole::Script)),

@@ -23,7 +23,7 @@ pub(crate) enum Encoding {
 pub(crate) struct Message {
     /// Content type in lower case, without parameters.
     pub(crate) content_type: String,
-    /// Boundary of the parts. One with a line break is ignored, as no line can match it.
+    /// Boundary of the parts. A boundary with a line break is ignored, as no line can match it.
     pub(crate) boundary: Option<String>,
     pub(crate) encoding: Encoding,
     pub(crate) body: Range<usize>,
@@ -42,11 +42,11 @@ pub(crate) struct Parts {
 pub(crate) struct Part {
     /// Start of the line with the boundary before it.
     pub(crate) boundary: usize,
-    /// Its headers and body, without the line break that belongs to the next boundary.
+    /// Headers and body of the part, without the line break that belongs to the next boundary.
     pub(crate) bytes: Range<usize>,
 }
 
-/// Parses user-data as a message, if cloud-init would and it has headers.
+/// Parses user-data as a message. `None` if cloud-init would not, or if there are no headers.
 pub(crate) fn message(source: &str) -> Option<Message> {
     let window = &source.as_bytes()[..source.len().min(WINDOW)];
     let is_marked = window.windows(MARK.len()).any(|bytes| bytes.eq_ignore_ascii_case(MARK));

@@ -19,10 +19,10 @@ use crate::{archive, jinja};
 const BOUNDARY: &str = "slipway-phone-home";
 /// Number of boundary names to try, as the text may contain some of them.
 const BOUNDARIES: usize = 8;
-/// cloud-init determines the kind of such a part from its first line, as for user-data without a message.
+/// Headers of a part whose kind cloud-init determines from its first line, as for user-data without a message.
 const AS_IT_IS: &str = "Content-Type: text/plain\n\n";
 const IN_BASE64: &str = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n";
-/// As Python reads base64: it adds the `=` that are missing (email/_encoded_words.py, `decode_b`).
+/// Reads base64 as Python does, which adds the `=` that are missing (email/_encoded_words.py, `decode_b`).
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -44,7 +44,8 @@ pub(crate) enum Part<'a> {
 }
 
 impl Part<'_> {
-    /// The part and its boundary. A script keeps its own line ends, which the shell needs, whatever `newline` is.
+    /// The part with the boundary before it. A script keeps its own line ends, which the shell needs, whatever
+    /// `newline` is.
     fn behind(self, boundary: &str, newline: &str) -> String {
         let (content_type, text) = match self {
             Self::Block(block) => ("text/cloud-config", block.document(newline)),
@@ -54,7 +55,7 @@ impl Part<'_> {
     }
 }
 
-/// A message with the user-data, whose meaning stays the same, and a part.
+/// Makes a message of the user-data, whose meaning stays the same, and a part.
 pub(crate) fn wrap(source: &str, ours: Part) -> String {
     // In a message, cloud-init reads only ASCII. base64 protects other characters, and text that looks like a boundary.
     let is_plain = source.is_ascii() && !source.contains(&format!("--{BOUNDARY}")) && !source.ends_with('\r');
@@ -62,7 +63,7 @@ pub(crate) fn wrap(source: &str, ours: Part) -> String {
     around(&part, BOUNDARY, ours)
 }
 
-/// A message with a message and a part.
+/// Makes a message of another message and a part.
 fn wrap_message(source: &str, ours: Part) -> Result<String, Refusal> {
     let names = (1..=BOUNDARIES).map(|n| if n == 1 { BOUNDARY.to_owned() } else { format!("{BOUNDARY}-{n}") });
     let mut free = names.filter(|name| !source.contains(&format!("--{name}")));
@@ -102,7 +103,7 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
             // In a message without a closing boundary, Python counts the last line break as part of the missing
             // boundary.
             let open = if lines::ends_with_break(source) { "" } else { newline };
-            // Directly after the headers, a boundary with a colon in it would become one of them.
+            // Directly after the headers, a boundary with a colon in it would become a header.
             let gap = if message.body.is_empty() { newline } else { "" };
             edits.push((end..end, format!("{open}{gap}{part}--{boundary}--{newline}")));
         }
@@ -170,7 +171,7 @@ fn unwrapped(source: &str) -> Option<String> {
 
 /// Effect of dropping blocks on a part.
 enum Change {
-    /// It has no such block.
+    /// The part has no such block.
     None,
     /// Nothing is left.
     Nothing,
@@ -240,8 +241,8 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
     })
 }
 
-/// The content of a part without the blocks to drop. Its kind is determined like in cloud-init (cloudinit/user_data.py,
-/// `_process_msg`). `None` if it has none of them.
+/// The content of a part without the blocks to drop. `None` if the part has none of them. The kind of the part is
+/// determined like in cloud-init (cloudinit/user_data.py, `_process_msg`).
 fn without_blocks_in(content_type: &str, content: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
     let kind = if is_detected(content_type) { kind::detect(content).ok() } else { kind::of_type(content_type) };
     match kind {
@@ -268,7 +269,7 @@ fn decoded(body: &str) -> Option<String> {
     String::from_utf8(bytes(body)?).ok()
 }
 
-/// The bytes that a body in base64 stands for.
+/// Decodes a body in base64. `None` if it is not base64.
 pub(crate) fn bytes(body: &str) -> Option<Vec<u8>> {
     let encoded: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     LENIENT.decode(encoded).ok()

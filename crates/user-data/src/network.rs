@@ -2,10 +2,11 @@
 //! "Version 2").
 //!
 //! cloud-init falls back to a configuration of its own if it cannot read this one, and fails or configures nothing if
-//! it cannot use it. What it does is taken from its source code (cloudinit/stages.py, `_find_networking_config`, and
-//! cloudinit/net/network_state.py). Version 2 goes to netplan as it is where that is installed. Elsewhere cloud-init
-//! carries it out itself. What only one of them supports is accepted, except for two things that make netplan refuse
-//! the whole configuration: an unknown key, and a device that is named but not defined.
+//! it cannot use it. What cloud-init does is taken from its source code (cloudinit/stages.py,
+//! `_find_networking_config`, and cloudinit/net/network_state.py). Version 2 goes to netplan as it is where netplan is
+//! installed. Elsewhere cloud-init carries it out itself. What only netplan or only cloud-init supports is accepted,
+//! except for two things that make netplan refuse the whole configuration: an unknown key, and a device that is named
+//! but not defined.
 
 mod address;
 mod v1;
@@ -30,7 +31,7 @@ pub fn check(config: &str) -> Result<(), Refusal> {
     if config.len() > MAX_BYTES {
         return Err(whole(format!("the network configuration has more than {} MiB", MAX_BYTES >> 20)));
     }
-    // PyYAML takes a byte order mark for the beginning.
+    // PyYAML skips a byte order mark at the beginning.
     let config = config.strip_prefix('\u{feff}').unwrap_or(config);
     let Some(root) = tree::parse(config)? else {
         let reason = "the network configuration is empty, so cloud-init would make one of its own; to have that, leave \
@@ -40,7 +41,7 @@ pub fn check(config: &str) -> Result<(), Refusal> {
     judge(&root).map_err(|Wrong { at, reason }| Refusal::at_byte(config, at, reason))
 }
 
-/// What is wrong, and the offset of it.
+/// What is wrong, and at which byte offset.
 struct Wrong {
     at: usize,
     reason: String,
@@ -84,12 +85,12 @@ fn list<'a>(node: &'a Node, what: &str) -> Judged<&'a [std::rc::Rc<Node>]> {
     node.list().map_or_else(|| wrong(node.at, format!("{what} must be a list: {what}: [...]")), Ok)
 }
 
-/// The value of a key, unless it has none or an empty text. cloud-init leaves out such a key.
+/// The value of a key. None if the key has no value or an empty text: cloud-init leaves out such a key.
 fn given<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     node.get(key).map(|entry| &*entry.value).filter(|value| !value.is_null() && value.scalar() != Some(""))
 }
 
-/// Refuses a value that is not a number. It may be in quotes.
+/// Refuses a value that is not a number. A number may be in quotes.
 fn judge_number(node: &Node, key: &str) -> Judged {
     given(node, key).map_or(Ok(()), |value| judge_whole(value, key))
 }

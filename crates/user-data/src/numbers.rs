@@ -21,7 +21,7 @@ pub fn check_numbers(yaml: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// YAML 1.1, "Integer Language-Independent Type", and YAML 1.2.2, section 10.3.2.
+/// Whether only one of YAML 1.1 ("Integer Language-Independent Type") and 1.2.2 (10.3.2) reads a text as a number.
 fn is_doubtful(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let is_of = |digits: &str, base: u32| {

@@ -48,14 +48,14 @@ struct Leaf<'a> {
     content_type: String,
     content: Cow<'a, str>,
     body: Range<usize>,
-    /// The content is the body as it is.
+    /// Whether the content is the body as it is.
     is_plain: bool,
-    /// Why the content cannot be had.
+    /// Why the content cannot be decoded, if it cannot.
     problem: Option<String>,
 }
 
 impl Leaf<'_> {
-    /// `None` if cloud-init has no rule for it.
+    /// The kind of the content. `None` if cloud-init has no rule for the part, or its content cannot be decoded.
     fn kind(&self) -> Option<Result<Kind, Refusal>> {
         match &*self.content_type {
             _ if self.problem.is_some() => None,
@@ -92,8 +92,8 @@ fn find<'a>(source: &'a str, message: &Message, depth: usize, leaves: &mut Vec<L
     }
 }
 
-/// `None` if the body cannot be judged: its encoding is another, or it is not text, which is possible for types that
-/// are not cloud-init's own.
+/// Decodes a part. `None` if the body cannot be judged: its encoding is another one, or it is not text, which is
+/// possible for types that are not cloud-init's own.
 fn leaf<'a>(source: &'a str, message: &Message) -> Option<Leaf<'a>> {
     let body = &source[message.body.clone()];
     let content_type = message.content_type.clone();
@@ -164,7 +164,7 @@ mod tests {
             let part = format!("Content-Type: {content_type}\nContent-Transfer-Encoding: base64\n\n{body}\n");
             check(format!("{header}{part}--b--\n").as_bytes()).map_err(|refusal| refusal.to_string())
         };
-        // "#!/bin/sh\n" with and without what stands for missing bytes, and a script with a letter in Latin-1.
+        // "#!/bin/sh\n" with and without the `=` at its end, and a script with a letter in Latin-1.
         let (script, open, latin) = ("IyEvYmluL3NoCg==", "IyEvYmluL3NoCg", "IyEvYmluL3NoCiPkCg==");
         for right in [script, open] {
             assert_eq!(judged("text/x-shellscript", right), Ok(()), "{right}");

@@ -36,7 +36,7 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
         '\u{fffe}' | '\u{ffff}' => false,
         c => !c.is_control(),
     };
-    // In UTF-8, no other character begins with one of these bytes.
+    // In UTF-8, every character that is refused begins with one of these bytes.
     let may_begin = |byte: u8| matches!(byte, 0..=0x1f | 0x7f | 0xc2 | 0xef);
     let starts = source.bytes().enumerate().filter(|(_, byte)| may_begin(*byte));
     let mut suspects = starts.filter_map(|(at, _)| Some((at, source.get(at..)?.chars().next()?)));
@@ -107,7 +107,7 @@ impl<'a> Tabs<'a> {
     }
 }
 
-/// Whether PyYAML reads a plain scalar as text, rather than as a number, a truth value or null (yaml/resolver.py). Its
+/// Whether PyYAML reads a plain scalar as text, rather than as a number, a truth value or null (yaml/resolver.py). The
 /// rarer forms of numbers and times count as text.
 pub(crate) fn is_text(text: &str) -> bool {
     let words = ["", "~", "null", "true", "false", "yes", "no", "on", "off"];
@@ -146,7 +146,7 @@ pub(crate) struct Nodes<'a> {
 /// An open collection.
 struct Open {
     is_mapping: bool,
-    /// It is in brackets or braces.
+    /// Whether the collection is in brackets or braces.
     is_flow: bool,
     /// Number of its nodes so far. In a mapping, keys and values alternate, keys first.
     nodes: usize,
@@ -157,7 +157,7 @@ impl<'a> Nodes<'a> {
         Self { source, joined, seen: 0, open: Vec::new() }
     }
 
-    /// Must be called for every event.
+    /// Refuses a node that PyYAML cannot construct. Must be called for every event.
     pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
         if matches!(event, Event::MappingEnd | Event::SequenceEnd) {
             self.open.pop();

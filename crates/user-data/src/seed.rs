@@ -16,12 +16,12 @@ use crate::refusal::Refusal;
 pub struct Unusable {
     /// The input: "user-data", "vendor-data", "network configuration" or "Ignition config".
     pub input: &'static str,
-    /// What is wrong with it, and where.
+    /// What is wrong with the input, and where.
     pub source: Refusal,
 }
 
-/// Refuses a seed that the installed system would not understand, or to which nothing could be added as it asks. Does
-/// not repeat [`SeedCloudInit::validate`].
+/// Refuses a seed that the installed system would not understand, or whose additions cannot be made. Does not repeat
+/// [`SeedCloudInit::validate`].
 pub fn judge(seed: &SeedCloudInit) -> Result<(), Unusable> {
     let refused = |input| move |source| Unusable { input, source };
     if seed.is_for_ignition() {
@@ -41,8 +41,7 @@ pub fn judge(seed: &SeedCloudInit) -> Result<(), Unusable> {
     }
 }
 
-/// What is wrong with the seeds among some steps, in words. Seeds that fail [`SeedCloudInit::validate`] are left to
-/// that.
+/// What is wrong with the seeds among some steps, in words. Seeds that fail [`SeedCloudInit::validate`] are skipped.
 pub fn problems(steps: &[Step]) -> Vec<String> {
     let problem = |step: &Step| match &step.action {
         Action::SeedCloudInit(seed) if seed.validate().is_empty() => {

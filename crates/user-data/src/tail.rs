@@ -13,12 +13,12 @@ use crate::document::{Document, Root};
 pub(crate) struct Tail {
     /// The lines of the last key, if part of its value is left out.
     key: Range<usize>,
-    /// Where the other lines begin.
+    /// Byte offset at which the other lines begin.
     from: usize,
 }
 
 impl Tail {
-    /// `None` if the last entry does not begin a line with its key or dash.
+    /// Finds the last lines. `None` if the last entry does not begin a line with its key or dash.
     pub(crate) fn of(source: &str, document: &Document) -> Option<Self> {
         let start = document.entries.last()?.bytes.start;
         let content = source.get(start..)?.strip_prefix(&" ".repeat(document.indent))?;
@@ -33,7 +33,7 @@ impl Tail {
         };
         let children = document.children.and_then(|children| children.lines(source));
         let tail = match children {
-            // The meaning of a part is not known yet, so a part is parsed twice.
+            // A part of an entry is parsed before and after the edit, because its meaning is not known yet.
             Some((first, last)) if start < first && last - first > source.len() - last => {
                 Self { key: start..first, from: last }
             }

@@ -9,13 +9,13 @@ use crate::events::{refuse, start};
 use crate::refusal::Refusal;
 use crate::{pyyaml, yaml};
 
-/// Most nodes that aliases and merge keys may repeat. A few lines could otherwise stand for billions.
+/// Most nodes that aliases and merge keys may repeat. A few lines could otherwise make billions of nodes.
 const REPEATED: usize = 1 << 18;
 
 /// A value.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Offset of its first byte.
+    /// Offset of the first byte of the value, in bytes.
     pub(crate) at: usize,
     pub(crate) value: Value,
     /// Number of nodes in it, itself included.
@@ -36,13 +36,13 @@ pub(crate) enum Value {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    /// Offset of the key.
+    /// Offset of the key, in bytes.
     pub(crate) at: usize,
     pub(crate) value: Rc<Node>,
 }
 
-/// Reads a document. `None` if it has no content. A mapping with the same key twice is refused: PyYAML takes the last
-/// one without a word.
+/// Reads a document. `None` if it has no content. A mapping with the same key twice is refused: PyYAML silently takes
+/// the last one.
 pub(crate) fn parse(source: &str) -> Result<Option<Rc<Node>>, Refusal> {
     let mut builder = Builder::new(source);
     yaml::read(source, &mut |event, span| {
@@ -92,7 +92,7 @@ impl Node {
 struct Builder<'a> {
     source: &'a str,
     open: Vec<Open>,
-    /// Complete values with an anchor, by the parser's number of it.
+    /// Complete values with an anchor, by the parser's number of the anchor.
     anchored: BTreeMap<usize, Rc<Node>>,
     repeated: usize,
     root: Option<Rc<Node>>,
@@ -110,7 +110,7 @@ enum Content {
     Mapping {
         entries: Vec<Entry>,
         keys: BTreeSet<String>,
-        /// What `<<` names, the earlier ones first. They win over the later ones.
+        /// The mappings that `<<` names, in order. Earlier ones win over later ones.
         merged: Vec<Rc<Node>>,
         /// The key whose value is next, and whether it is `<<`.
         key: Option<(String, usize, bool)>,

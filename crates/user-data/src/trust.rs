@@ -1,9 +1,9 @@
 //! Makes vendor-data that installs a CA, and otherwise does the same as the operator's vendor-data.
 //!
-//! It does not use `ca_certs`. Of that, or of its older name `ca-certs`, cloud-init uses the list of the user or of the
-//! vendor, never both (cloudinit/config/cc_ca_certs.py, and its merging). A boothook has no key that another could
-//! override, and needs no module that an image may leave out. It runs before `ca_certs`. The `remove_defaults` of that
-//! keeps local certificates in Debian and Ubuntu.
+//! The vendor-data does not use `ca_certs`. Of this key, or of its older name `ca-certs`, cloud-init uses the list of
+//! the user or of the vendor, never both (cloudinit/config/cc_ca_certs.py, and its merging). A boothook has no key that
+//! another could override, and needs no module that an image may leave out. It runs before the module `ca_certs`, whose
+//! `remove_defaults` keeps local certificates in Debian and Ubuntu.
 
 use twox_hash::XxHash3_64;
 
@@ -35,8 +35,8 @@ pub fn trusting(vendor_data: &str, ca: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Distributions have one of these folders (update-ca-trust(8), update-ca-certificates(8)). Without any, the last is
-/// made.
+/// Makes the script. Distributions have one of its folders (update-ca-trust(8), update-ca-certificates(8)). If there is
+/// none, the script makes the last one.
 fn script(ca: &str) -> String {
     let certificates = certificates(ca);
     // The name depends on the certificates. If two servers used the same name, only the first script would run.

@@ -1,4 +1,4 @@
-//! Reads one document of YAML as PyYAML, the parser of cloud-init, does: what that refuses is refused here, with its
+//! Reads one document of YAML as PyYAML, the parser of cloud-init, does: what PyYAML refuses is refused here, with its
 //! place.
 
 use granit_parser::{Event, Span, options};
@@ -60,7 +60,7 @@ fn read_once(
     text: &quotes::Text,
     take: &mut dyn FnMut(&Event, &Span) -> Result<(), Refusal>,
 ) -> Result<Frame, Stop> {
-    // With the parser's feature `comments` they would be events, and the parser holds at most 96 of them in a row.
+    // With the parser's feature `comments`, comments would be events, and the parser holds at most 96 of them in a row.
     let options = options! { emit_comments: false, emit_anchor_events: true };
     let mut tabs = Tabs::new(source);
     let mut nodes = Nodes::new(source, &text.joined);

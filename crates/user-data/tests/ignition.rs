@@ -13,7 +13,7 @@ use slipway_user_data::ignition::{Additions, Service, ServiceFile, add_service, 
 use tempfile::TempDir;
 use xtask::host::debian;
 
-/// Where dracut's module has the program.
+/// Path of the program in the package, in the folder of dracut's module.
 const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";
 /// User and group of `core`.
 const CORE: u32 = 1000;
@@ -106,7 +106,7 @@ fn the_host_keys_that_there_are_are_posted() {
         fs::write(etc.join(path), "x\n").unwrap();
     }
     let etc = etc.display();
-    // As systemd passes it to the shell, with a function in place of curl.
+    // The script as systemd passes it to the shell, with a function in place of curl.
     let script = script.replace("$$", "$").replace("%H", "web1").replace("/etc/", &format!("{etc}/"));
     let script = format!("curl() {{ printf '%s\\n' \"$@\"; }}; {script}");
     let output = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();

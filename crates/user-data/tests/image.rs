@@ -41,7 +41,7 @@ fn is_taken(image: &Image, cmdline: &str, shell: &[&str]) -> bool {
     let files = image.main.iter().chain(&image.parts).chain(&image.ds_identify);
     files.for_each(|file| put(&file.path, &file.text));
     put("proc/cmdline", &format!("{cmdline}\n"));
-    // In a container, ds-identify looks there.
+    // In a container, ds-identify reads this file.
     put("proc/1/cmdline", cmdline);
     let seed = [
         ("user-data", USER_DATA),
@@ -69,7 +69,7 @@ fn is_taken(image: &Image, cmdline: &str, shell: &[&str]) -> bool {
     found == taken
 }
 
-/// The judgement is that of the real programs, before and after our settings are added.
+/// Checks that the judgement is that of the real programs, before and after our settings are added.
 fn check(files: &[(&str, &str)], cmdline: &str) {
     let mut image = image(files, cmdline);
     let shell = ["sh"];

@@ -365,7 +365,7 @@ fn too_much_is_refused() {
     }
 }
 
-/// Stands for hostile or damaged texts: every text cut at any byte, and with any byte changed.
+/// Tries hostile or damaged texts: every text cut at any byte, and with any byte changed.
 #[test]
 fn damage_is_edited_or_refused_and_nothing_else() {
     let texts = [

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use slipway_user_data::trusting;
 
-/// With text before the certificate, as `openssl x509 -text` writes it.
+/// A file with text before the certificate, as `openssl x509 -text` writes it.
 const BUNDLE: &str =
     "# M\u{fc}ller CA\nData:\n-----BEGIN CERTIFICATE-----\r\nMIIB$(false)`false`\r\n-----END CERTIFICATE-----\r\nend\n";
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB$(false)`false`\n-----END CERTIFICATE-----\n";

@@ -72,8 +72,8 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool, timeout: Option
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints that a signal or the time limit stopped the action, and what that means for the disk. The action's own error
-/// is printed too, because it may be the cause: Ctrl-C also reaches a command that runs in the installed system.
+/// Prints that a signal or the time limit stopped the action, and what that means for the disk. Also prints the
+/// action's own error, because it may be the cause: Ctrl-C also reaches a command that runs in the installed system.
 fn report_stop(action: &Action, why: &str, error: slipway_actions::Error, json: bool) {
     let what = format!("running {}: stopped {why}; {}", action.name(), slipway_actions::if_stopped(action));
     let error = match error {

@@ -38,7 +38,7 @@ pub struct InstallArguments {
     log_format: Option<super::log::Format>,
 }
 
-/// Its exit status tells PID 1 what to do next.
+/// Runs the installer as a child of PID 1. The exit status tells PID 1 what to do next.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None, None);
     Ok(match wait_for(installer::in_boot_image(arguments.child.previous_exit, arguments.init_at))? {
@@ -48,7 +48,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     })
 }
 
-/// One run. Only the owner restarts the machine.
+/// Runs one workflow on a running system. Only the owner restarts the machine.
 pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let log = LogBook::default();
     super::log::start(Some(log.clone()), arguments.log_format);

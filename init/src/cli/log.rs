@@ -1,6 +1,6 @@
-//! Where log lines go. With standard error connected to the journal, they go there with their fields. Otherwise they go
-//! to standard error, for PID 1 marked with their level (sd-daemon(3)). Without a kernel log to read, they also go to
-//! the log book that is sent to the server.
+//! Where log lines go. If standard error is connected to the journal, they go to the journal with their fields.
+//! Otherwise they go to standard error, and for PID 1 they are marked with their level (sd-daemon(3)). If there is no
+//! kernel log to read, they also go to the log book that is sent to the server.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -30,8 +30,8 @@ pub enum Format {
 }
 
 /// Starts logging. PID 1 sets `SLIPWAY_LOG=kmsg` to get marked lines; any other value is a filter such as
-/// `warn,slipway_actions=debug`. If no format is given, the log goes to the journal if standard error is connected to
-/// it.
+/// `warn,slipway_actions=debug`. If `format` is `None`, the log goes to the journal if standard error is connected to
+/// the journal.
 pub fn start(book: Option<LogBook>, format: Option<Format>) {
     let wanted = std::env::var("SLIPWAY_LOG").unwrap_or_default();
     let marked = wanted == "kmsg";
@@ -48,7 +48,7 @@ pub fn start(book: Option<LogBook>, format: Option<Format>) {
     let _ = tracing_subscriber::registry().with(book.map(Book)).with(lines).with(journal).with(filter).try_init();
 }
 
-/// The journal, if standard error is connected to it and it answers.
+/// Connects to the journal. `None` if standard error is not connected to it, or if the journal does not answer.
 fn to_journal() -> Option<tracing_journald::Layer> {
     let stderr = rustix::fs::fstat(std::io::stderr()).ok()?;
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
@@ -61,7 +61,7 @@ fn to_journal() -> Option<tracing_journald::Layer> {
     Some(layer.with_field_prefix(Some("SLIPWAY".to_owned())).with_priority_mappings(priorities))
 }
 
-/// Prints the error a command ended with.
+/// Prints the error with which a command ended.
 pub fn fatal(error: &anyhow::Error) {
     let marked = std::env::var("SLIPWAY_LOG").is_ok_and(|value| value == "kmsg");
     let prefix = if marked { "<3>" } else { "slipway: " };
@@ -69,7 +69,7 @@ pub fn fatal(error: &anyhow::Error) {
     eprintln!("{prefix}{}{advice}", printable::line(&Failure::of(&**error).in_one_line()));
 }
 
-/// Advice for an error caused by missing rights, unless its message already has it.
+/// Returns advice for an error caused by missing rights, unless the error's message already has it.
 pub fn advice(error: &anyhow::Error) -> Option<&'static str> {
     let is_denied = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::PermissionDenied;
     let is_root = || rustix::process::geteuid().is_root();
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Severity number as in syslog(3).
+/// Returns the severity number as in syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -153,7 +153,7 @@ impl Visit for Text {
     }
 }
 
-/// The fields of an event, by name.
+/// The fields of a log event, by name.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use slipway_actions::Place;
 use slipway_formats::image::{Format, check_raw};
 
-/// Number of bytes read to recognise a format.
+/// Number of bytes to read from a disk to recognise a format.
 const HEAD: u64 = 4096;
 
 #[derive(Args)]
@@ -44,7 +44,7 @@ pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The first bytes, from which the format is recognised.
+/// Reads the first bytes of a disk, from which the format is recognised.
 fn head(path: &str) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     let file = File::open(path).with_context(|| format!("opening {path}"))?;

@@ -10,7 +10,7 @@ use tracing::info;
 pub fn run() -> Result<ExitCode> {
     super::log::start(None, None);
     let surroundings = Surroundings::default();
-    // Counted before anything that may fail, because systemd restarts the unit on failure.
+    // The start is counted before anything that may fail, because systemd restarts the unit on failure.
     if boot_report::may_start(&surroundings)
         && let Some(config) = boot_report::configuration(&surroundings)?
     {

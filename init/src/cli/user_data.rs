@@ -68,7 +68,7 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
     }
 }
 
-/// Edits standard input. Refuses input that is too large, because it is not read completely.
+/// Edits standard input. Refuses input larger than [`MAX_BYTES`], because only its beginning is read.
 fn edited(edit: impl FnOnce(&[u8]) -> Result<Vec<u8>, Refusal>) -> Result<Result<Vec<u8>, Refusal>> {
     let user_data = read_whole(&mut std::io::stdin()).context("reading user-data from standard input")?;
     if user_data.len() > MAX_BYTES {
@@ -102,7 +102,7 @@ fn line(Refusal { line, column, reason }: &Refusal) -> String {
     format!("{line}:{column}: {reason}")
 }
 
-/// Reads a file up to a little more than the permitted size.
+/// Reads a file, but at most one byte more than [`MAX_BYTES`].
 pub(super) fn read(file: &Path) -> Result<Vec<u8>> {
     if super::is_stdin(file) {
         return read_whole(&mut std::io::stdin()).context("reading standard input");

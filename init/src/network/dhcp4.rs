@@ -27,7 +27,7 @@ impl Network {
         let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
         info!("{name}: link is up, asking for an address with DHCP");
         let mut held: Option<Ipv4Addr> = None;
-        // Aborted when the lease or this function ends.
+        // This task is aborted when the lease or this function ends.
         let mut reaching = JoinSet::new();
         loop {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;

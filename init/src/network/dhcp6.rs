@@ -15,7 +15,7 @@ use super::{LOOK, Network, PAUSE, Way};
 const NAME_SERVERS: u16 = 23;
 
 impl Network {
-    /// Gets a lease and renews it. Starts over whenever that fails.
+    /// Gets a lease and renews it. Starts over whenever one of these fails.
     pub(super) async fn keep_dhcp6(&self, way: &Way, mac: &[u8]) {
         loop {
             if let Err(error) = self.lease_dhcp6(way, mac).await {
@@ -49,7 +49,8 @@ impl Network {
         }
     }
 
-    /// The link-local address to send from, once the kernel knows that no other host has it.
+    /// Waits until the kernel knows that no other host has the link-local address, and returns that address to send
+    /// from.
     async fn link_local(&self, way: &Way) -> Result<Ipv6Addr> {
         loop {
             let mut addresses = self.netlink.address().get().set_link_index_filter(way.index).execute();
@@ -76,7 +77,7 @@ fn usable_link_local(message: &AddressMessage) -> Option<Ipv6Addr> {
     })
 }
 
-/// mozim returns the option including its code and length, contrary to its documentation.
+/// Reads the name servers of a lease. mozim returns the option with its code and length, contrary to its documentation.
 fn name_servers(lease: &DhcpV6Lease) -> Vec<Ipv6Addr> {
     let options = lease.get_option_raw(NAME_SERVERS).unwrap_or_default();
     let address = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).ok().map(Ipv6Addr::from);

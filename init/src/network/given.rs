@@ -15,7 +15,7 @@ impl Network {
     pub(super) async fn keep_given(self: &Arc<Self>, way: &Way, setup: &Setup) -> Result<()> {
         self.apply(way.index, &setup.given).await?;
         info!("{}: {} from the settings", way.interface, setup.given.address());
-        // Aborted when this function ends.
+        // This task is aborted when this function ends.
         let mut reaching = JoinSet::new();
         let (network, at, lease) = (Arc::clone(self), way.clone(), setup.given.clone());
         reaching.spawn(async move { network.reach_server(&at, &lease).await });

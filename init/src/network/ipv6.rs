@@ -22,7 +22,7 @@ impl Network {
     /// Follows the addresses and routes that the kernel learns. Returns only on an error.
     pub(super) async fn keep_ipv6(self: &Arc<Self>, way: &Way, mac: &[u8], setup: &Setup) -> Result<()> {
         super::rdnss::solicit(way.index);
-        // Both are aborted when this function ends.
+        // The tasks in both sets are aborted when this function ends.
         let (mut asking, mut reaching) = (JoinSet::new(), JoinSet::new());
         let mut held: Option<Lease> = None;
         loop {
@@ -51,7 +51,7 @@ impl Network {
         }
     }
 
-    /// The interface's addresses and routes, if it has an address that reaches beyond the link.
+    /// Returns the interface's addresses and routes. `None` if it has no address that reaches beyond the link.
     async fn learned(&self, way: &Way) -> Result<Option<Lease>> {
         let mut lease = Lease::default();
         let mut addresses = self.netlink.address().get().set_link_index_filter(way.index).execute();
@@ -78,7 +78,7 @@ fn zoned(server: std::net::Ipv6Addr, way: &Way) -> String {
     if server.is_unicast_link_local() { format!("{server}%{}", way.interface) } else { server.to_string() }
 }
 
-/// An address that no other host has and that reaches beyond the link.
+/// Returns the address if no other host has it and it reaches beyond the link.
 fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let not_yet = AddressFlags::Tentative | AddressFlags::Dadfailed | AddressFlags::Deprecated;
     let is_usable = message.attributes.iter().all(|attribute| match attribute {
@@ -93,7 +93,7 @@ fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     (is_usable && !is_of_link).then_some((address, message.header.prefix_len))
 }
 
-/// A route from a router advertisement, or one that the kernel made for such an address.
+/// Returns the route if it is from a router advertisement, or if the kernel made it for an advertised address.
 fn advertised(message: &RouteMessage) -> Option<Route> {
     if !matches!(message.header.protocol, RouteProtocol::Ra | RouteProtocol::Kernel) || message.header.table != MAIN {
         return None;

@@ -16,7 +16,7 @@ pub(super) struct Lease {
     pub(super) search: Vec<String>,
 }
 
-/// The destination is a network and its prefix length. Without a gateway, the destination is on the link.
+/// A route to a network, given by its address and prefix length. Without a gateway, that network is on the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) destination: (IpAddr, u8),
@@ -46,12 +46,12 @@ impl Lease {
         }
     }
 
-    /// The first address and its prefix length, as text.
+    /// Returns the first address and its prefix length, as text.
     pub(super) fn address(&self) -> String {
         self.addresses.first().map(|(address, length)| format!("{address}/{length}")).unwrap_or_default()
     }
 
-    /// The router of the default route.
+    /// Returns the router of the default route. `None` without a default route, or if it has no router.
     pub(super) fn gateway(&self) -> Option<IpAddr> {
         self.routes.iter().filter(|route| route.destination.1 == 0).find_map(|route| route.gateway)
     }
@@ -73,7 +73,7 @@ impl Route {
     }
 }
 
-/// The network of an address: the address with all bits after the prefix cleared.
+/// Returns the network of an address: the address with all bits after the prefix cleared.
 fn network_of((address, length): (IpAddr, u8)) -> (IpAddr, u8) {
     let network = match address {
         IpAddr::V4(address) => {

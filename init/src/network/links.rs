@@ -18,7 +18,7 @@ pub(super) struct Interface {
     pub(super) mac: Vec<u8>,
 }
 
-/// Hardware interfaces and their MAC addresses. Bridges, tunnels and lo are not hardware.
+/// Lists hardware interfaces and their MAC addresses. Bridges, tunnels and lo are not hardware.
 pub(super) fn hardware() -> Vec<(String, String)> {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let of_device = entries.filter(|entry| entry.path().join("device").exists());
@@ -46,7 +46,7 @@ impl Network {
         let name = format!("{hardware}.{id}");
         let made = self.netlink.link().add(LinkVlan::new(&name, interface.index, id).build()).execute().await;
         match made {
-            // Another way has already made it.
+            // Another way has already made the VLAN.
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -Errno::EXIST.raw_os_error() => {}
             made => made.with_context(|| format!("making the VLAN {id} of {hardware}"))?,
         }
@@ -82,7 +82,7 @@ impl Network {
         }
     }
 
-    /// The state of an interface. Fails if it has no cable.
+    /// Returns the state of an interface. Fails if it has no cable.
     pub(super) async fn connected(&self, name: &str) -> Result<LinkMessage> {
         let link = self.link(name).await?;
         ensure!(has_carrier(&link), "the cable is unplugged");

@@ -13,17 +13,19 @@ use super::lease::{Lease, Route};
 pub(super) struct Setup {
     /// VLAN id. `None` for the hardware interface itself.
     pub(super) vlan: Option<u16>,
-    /// MTU of the hardware interface and of the VLAN, in bytes.
+    /// MTU of the hardware interface, and of its VLAN, in bytes. `None` leaves the MTU unchanged.
     pub(super) hardware_mtu: Option<u32>,
     pub(super) mtu: Option<u32>,
     pub(super) dhcp4: bool,
     /// Whether to use router advertisements, and DHCPv6 if they ask for it.
     pub(super) ipv6: bool,
-    /// Addresses in the settings. Their name servers and domains are also used with addresses from elsewhere.
+    /// Lease with the addresses in the settings. Its name servers and domains are also used with addresses from
+    /// elsewhere.
     pub(super) given: Lease,
 }
 
-/// How to set up the hardware interface with this MAC address. Empty if the settings do not mention it.
+/// Returns how to set up the hardware interface with this MAC address and its VLANs. Empty if the settings name
+/// neither.
 pub(super) fn setups(network: Option<&Network>, mac: &str) -> Vec<Setup> {
     let Some(network) = network else { return vec![Setup { dhcp4: true, ipv6: true, ..Setup::default() }] };
     let mac = normalise_mac(mac);
@@ -64,7 +66,7 @@ fn address(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 impl Setup {
-    /// The lease with the name servers and domains of the settings before its own.
+    /// Returns the lease with the name servers and domains of the settings before its own.
     pub(super) fn with_names(&self, mut lease: Lease) -> Lease {
         lease.name_servers.splice(0..0, self.given.name_servers.iter().cloned());
         lease.search.splice(0..0, self.given.search.iter().cloned());

@@ -1,5 +1,5 @@
-//! Name servers in router advertisements (RFC 8106). The kernel checks each advertisement and passes these options on,
-//! because it does not use them itself (`ndisc_ra_useropt` in net/ipv6/ndisc.c). No crate parses these messages.
+//! Name servers in router advertisements (RFC 8106). The kernel checks each advertisement and passes on these options,
+//! which it does not use itself (`ndisc_ra_useropt` in net/ipv6/ndisc.c). No crate parses the kernel's messages.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ const RDNSS: u8 = 25;
 const BEFORE_ADDRESSES: usize = 8;
 /// Maximum number of name servers kept for an interface. The resolver uses three.
 const MOST: usize = 8;
-/// Maximum size of an option in bytes: 255 units of 8 bytes.
+/// Size of the receive buffer in bytes: more than the headers and the longest option, 255 units of 8 bytes.
 const LONGEST: usize = 4096;
 
 /// Name servers, by interface index.
@@ -36,9 +36,9 @@ pub(super) struct NameServers(Arc<Mutex<BTreeMap<u32, Known>>>);
 
 #[derive(Default)]
 struct Known {
-    /// From routers, with their expiry.
+    /// Name servers from routers, with their expiry.
     advertised: Vec<(Ipv6Addr, Instant)>,
-    /// From DHCPv6.
+    /// Name servers from DHCPv6.
     leased: Vec<Ipv6Addr>,
 }
 
@@ -51,7 +51,7 @@ struct Advertised {
 }
 
 impl NameServers {
-    /// Listens for advertisements from now on.
+    /// Listens for advertisements in a thread from now on.
     pub(super) fn listen() -> io::Result<Self> {
         // NETLINK_ROUTE is protocol 0.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -65,7 +65,7 @@ impl NameServers {
         Ok(known)
     }
 
-    /// Returns only on an error.
+    /// Stores what the kernel sends on the socket. Returns only on an error.
     fn learn(&self, socket: &OwnedFd) -> Errno {
         let mut buffer = vec![0; LONGEST];
         loop {
@@ -98,7 +98,7 @@ impl NameServers {
         all.entry(interface).or_default().leased = servers;
     }
 
-    /// The name servers of an interface, those from routers first.
+    /// Returns the name servers of an interface, those from routers first.
     pub(super) fn of(&self, interface: u32) -> Vec<Ipv6Addr> {
         self.at(interface, Instant::now())
     }
@@ -131,7 +131,7 @@ pub(super) fn solicit(interface: u32) {
     let _ = ask();
 }
 
-/// Parses one message of the kernel. `None` if it has no name servers.
+/// Parses one message of the kernel. Returns `None` if it has no name servers.
 fn parse(message: &[u8]) -> Option<Advertised> {
     let kind: [u8; 2] = message.get(4..6)?.try_into().ok()?;
     if u16::from_ne_bytes(kind) != MESSAGE {

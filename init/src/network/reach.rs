@@ -21,14 +21,14 @@ const CONNECT: Duration = Duration::from_secs(3);
 impl Network {
     /// Tries to reach the server in this way as long as there is no winner.
     pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
-        // The proxy or server address is of the other IP version, so only another way can reach it.
+        // The proxy or server address has the other IP version, so only another way can reach it.
         if self.first_hop_address().is_some_and(|address| !lease.speaks_to(address)) {
             return;
         }
         let leased_at = link::uptime();
         let mut winner = self.winner.subscribe();
         let mut told = Told::default();
-        // The sender lives in self, so waiting cannot fail.
+        // Waiting fails only without a sender, which `self` holds.
         while winner.wait_for(Option::is_none).await.is_ok() {
             if let Err(error) = self.try_server(way, lease, leased_at).await {
                 let sentence = format!("{}: {}", way.interface, Failure::of(&*error).in_one_line());
@@ -106,7 +106,7 @@ impl Network {
         Ok(found.collect())
     }
 
-    /// The address of the server or its proxy, if the URL has an address instead of a name.
+    /// Returns the address of the proxy or else the server, if its URL has an address instead of a name.
     fn first_hop_address(&self) -> Option<IpAddr> {
         self.server.first_hop().0.trim_matches(['[', ']']).parse().ok()
     }

@@ -17,9 +17,9 @@ impl Network {
     pub(super) async fn apply(&self, index: u32, lease: &Lease) -> Result<()> {
         for (address, length) in &lease.addresses {
             let mut add = self.netlink.address().add(index, *address, *length);
-            // No subnet routes by the kernel: they have the same preference on every interface, and two networks may
-            // use the same addresses. No duplicate address detection: interfaces of this machine may be on one network
-            // and have the same address for a while.
+            // The kernel sets no subnet routes: they would have the same preference on every interface, and two
+            // networks may use the same addresses. It does no duplicate address detection: interfaces of this machine
+            // may be on one network and have the same address for a while.
             let flags = AddressFlags::Noprefixroute | AddressFlags::Nodad;
             add.message_mut().attributes.push(AddressAttribute::Flags(flags));
             add.replace().execute().await.with_context(|| format!("setting address {address}"))?;
@@ -39,7 +39,7 @@ impl Network {
     }
 
     /// Adds a lease's routes with this metric. If a route with a gateway cannot be set, that is only a warning, because
-    /// the server may be reachable without it.
+    /// the server may be reachable without that route.
     pub(super) async fn route(&self, index: u32, lease: &Lease, metric: u32) -> Result<()> {
         for route in &lease.routes {
             let (network, length) = route.destination;

@@ -17,7 +17,7 @@ use super::kmsg::{Kmsg, Level};
 use super::{DRIVERS_LOADED, UEVENTS_HANDLED, mounts};
 use crate::drivers::Drivers;
 
-/// Socket buffer size in bytes, enough for a burst of a few thousand uevents.
+/// Size of the socket's buffer in bytes, enough for a burst of a few thousand uevents.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Maximum size of a uevent in bytes: the kernel's `UEVENT_BUFFER_SIZE` and the header before it.
 const LONGEST_UEVENT: usize = 8192;
@@ -28,7 +28,7 @@ const LITTLE_MEMORY: u64 = 512 << 20;
 /// Folder of network card drivers. No other module in the image depends on them.
 const NETWORK_CARDS: &str = "kernel/drivers/net/ethernet/";
 
-/// Value that means "all events handled", if no events can be received.
+/// Number of a uevent after all others. Written as the last handled one if no events can be received.
 const NOTHING_MORE: u64 = u64::MAX;
 /// File with the number of the newest uevent, in decimal (kernel documentation,
 /// ABI/testing/sysfs-kernel-uevent_seqnum).
@@ -108,7 +108,7 @@ fn tell_loaded(log: &Kmsg) {
     note(DRIVERS_LOADED, "", log);
 }
 
-/// An event may have an earlier number than the one noted when sysfs was read.
+/// Notes that a uevent was handled. Its number may be lower than the one noted when sysfs was read.
 fn tell_handled(handled: &mut u64, uevent: u64, log: &Kmsg) {
     *handled = uevent.max(*handled);
     note(UEVENTS_HANDLED, &handled.to_string(), log);
@@ -139,7 +139,7 @@ fn free_memory(drivers: &Drivers, log: &Kmsg) {
 
 /// Loads drivers for the devices that are in sysfs now.
 fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, handled: &mut u64, log: &Kmsg) {
-    // Read before the devices. A device that appears in between has its own event.
+    // The number is read before the devices. A device that appears in between has its own event.
     let last = std::fs::read_to_string(LAST_UEVENT).ok().and_then(|number| number.trim().parse().ok());
     let mut folders = vec![Path::new("/sys/devices").to_owned()];
     while let Some(folder) = folders.pop() {
@@ -173,13 +173,13 @@ fn load_alias(drivers: &Drivers, alias: &str, seen: &mut BTreeSet<String>, log: 
     }
 }
 
-/// The modalias of an `add` event.
+/// Returns the modalias of an `add` event. `None` for other events, and for devices without a modalias.
 fn modalias(event: &[u8]) -> Option<&str> {
     event.starts_with(b"add@").then_some(())?;
     field(event, "MODALIAS=")
 }
 
-/// The value of a key of an event: `ACTION@DEVPATH`, then `KEY=VALUE`, each terminated by NUL.
+/// Returns the value of a key of an event: `ACTION@DEVPATH`, then `KEY=VALUE`, each terminated by NUL.
 fn field<'a>(event: &'a [u8], key: &str) -> Option<&'a str> {
     std::str::from_utf8(event).ok()?.split('\0').skip(1).find_map(|field| field.strip_prefix(key))
 }

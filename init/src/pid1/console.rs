@@ -3,8 +3,7 @@
 use rustix::fs::{Mode, OFlags};
 
 /// Makes sure that descriptors 0, 1 and 2 are open: on the console if there is one, else on /dev/null. The kernel opens
-/// /dev/console for PID 1 only if the image contains the node. A free descriptor would be taken by the next file
-/// opened.
+/// /dev/console for PID 1 only if the image contains the node. The next opened file would get a free descriptor.
 pub fn open() {
     open_on("/dev/null");
     open_on("/dev/console");

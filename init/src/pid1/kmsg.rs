@@ -10,7 +10,7 @@ use slipway_protocol::shared::printable;
 /// kernel/printk/printk.c).
 const LONGEST: usize = 900;
 
-/// Severity, numbered as in syslog(3). Children mark their lines with it as in sd-daemon(3).
+/// Severity, numbered as in syslog(3). Children begin a line with the number, as in sd-daemon(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Error = 3,

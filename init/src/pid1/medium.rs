@@ -82,7 +82,7 @@ fn read(path: &str, most: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The kernel's log message about an initramfs that it could not unpack.
+/// Reads the kernel's log message about an initramfs that it could not unpack. `None` if there is no such message.
 fn complaint() -> Option<String> {
     let options = OFlags::NONBLOCK.bits().cast_signed();
     let mut log: File = OpenOptions::new().read(true).custom_flags(options).open("/dev/kmsg").ok()?;
@@ -103,7 +103,8 @@ fn complaint() -> Option<String> {
     }
 }
 
-/// The message in a record: numbers, `;`, the text, and lines with fields (Documentation/ABI/testing/dev-kmsg).
+/// Returns the message in a record if it is about unpacking. A record has numbers, `;`, the text, and lines with fields
+/// (Documentation/ABI/testing/dev-kmsg).
 fn complaint_of(record: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(record).ok()?.split_once(';')?.1.lines().next()?;
     UNPACKING_FAILED.iter().any(|start| text.starts_with(start)).then(|| text.to_owned())

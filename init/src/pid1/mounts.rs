@@ -29,15 +29,15 @@ const MOUNTS: &[Mount] = &[
     Mount { source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=1777,size=16m" },
 ];
 
-/// For the firmware's measurements, on a machine with a TPM.
+/// The file system with the firmware's measurements, on a machine with a TPM.
 const SECURITYFS: Mount =
     Mount { source: "securityfs", target: "/sys/kernel/security", kind: "securityfs", flags: NO_PROGRAMS, data: "" };
 
-/// Mount point of the EFI variables. They exist only with UEFI firmware, and are mounted late because efivarfs may be a
-/// module.
+/// Mount point of the EFI variables. These exist only with UEFI firmware, and are mounted late because efivarfs may be
+/// a module.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
 
-/// Mounts the file systems and returns a sentence for each that failed.
+/// Mounts the file systems. Returns a sentence for each that failed.
 pub fn mount_all() -> Vec<String> {
     let mut errors: Vec<String> = MOUNTS.iter().filter_map(|m| mount_one(m).err()).collect();
     // A kernel without securityfs has no such folder.

@@ -20,7 +20,7 @@ pub enum End {
 }
 
 impl End {
-    /// What the installer's exit status asks for.
+    /// Returns the end that the installer's exit status asks for. `None` if it asks for none.
     pub fn asked_for(exit_status: Option<i32>) -> Option<Self> {
         let status = exit_status.and_then(|status| u8::try_from(status).ok())?;
         match status {
@@ -32,7 +32,7 @@ impl End {
 }
 
 impl End {
-    /// What happens next, in words.
+    /// Says in words what happens next.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Reboot => "the machine restarts",

@@ -14,12 +14,12 @@ use super::shutdown::End;
 
 /// A child that ran at least this long is restarted after [`FIRST_WAIT`].
 const STABLE: Duration = Duration::from_secs(60);
-/// Wait before a child is restarted. Doubles up to [`SLOWEST`] while it keeps ending early.
+/// Wait before a child is restarted. It doubles up to [`SLOWEST`] while the child keeps ending early.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(30);
 /// How long a child may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of an unfinished output line that are kept.
+/// Maximum number of bytes that are kept of an output line without an end.
 const LONGEST_LINE: usize = 16 << 10;
 /// Maximum number of reads of a child's output before other work gets a turn.
 const READS_AT_ONCE: usize = 16;
@@ -39,7 +39,7 @@ struct Child {
     name: &'static str,
     arguments: Vec<String>,
     state: State,
-    /// How the previous process ended. Passed to the next one.
+    /// How the previous process of this child ended. Passed to the next process.
     previous_exit: Option<String>,
     wait: Duration,
 }
@@ -80,7 +80,7 @@ impl Children {
         }
     }
 
-    /// Time until the next child is due, if any.
+    /// Returns the time until the next child is due. `None` if no child waits to be started.
     pub fn next_start(&self) -> Option<Duration> {
         let due = |child: &Child| match child.state {
             State::Due { at } => Some(at.saturating_duration_since(Instant::now())),
@@ -89,7 +89,7 @@ impl Children {
         self.list.iter().filter_map(due).min()
     }
 
-    /// File descriptors to poll for output.
+    /// Returns the file descriptors to poll for output.
     pub fn outputs(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.list.iter().filter_map(|child| match &child.state {
             State::Running { output, .. } if !output.closed => Some(output.pipe.as_fd()),
@@ -165,7 +165,7 @@ impl Child {
 
     fn spawn(&self) -> std::io::Result<(Pid, OwnedFd)> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Only our end is non-blocking: a child that prints faster than we read must block, not lose lines.
+        // Only PID 1's end is non-blocking: a child that prints faster than PID 1 reads must block, not lose lines.
         rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty())?;
         let mut command = Command::new("/proc/self/exe");
         command.args(&self.arguments);

@@ -41,11 +41,11 @@ const UNSTARTED: [&str; 11] = [
 /// Longest accepted state of the service manager, in bytes.
 const MAX_STATE: usize = 64;
 
-/// The id of the current boot.
+/// Returns the id of the current boot.
 pub(super) fn boot_id(root: &Path) -> String {
     let text = file(&root.join("proc/sys/kernel/random/boot_id"), OTHERS).unwrap_or_default();
     let id = String::from_utf8_lossy(&text).trim().to_owned();
-    // Without an id, all boots have the same one.
+    // If the id cannot be read, all boots have this one.
     if id.is_empty() { "unknown".to_owned() } else { id }
 }
 
@@ -82,7 +82,7 @@ fn units_of(text: &str) -> Vec<String> {
     units
 }
 
-/// The log of this boot in the form it is sent.
+/// Collects the log of this boot, in the form in which it is sent.
 pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
     let mut log = Log(Vec::new());
     let state = report.system_state.as_deref().unwrap_or("unknown");
@@ -142,14 +142,14 @@ impl Log {
     }
 }
 
-/// The first `limit` bytes of a file.
+/// Returns the first `limit` bytes of a file.
 fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
     read.map(|_| text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The last `limit` bytes of a program's output, whatever its exit status.
+/// Returns the last `limit` bytes of a program's output, whatever its exit status.
 pub(super) async fn output(
     surroundings: &Surroundings,
     program: &str,
@@ -208,7 +208,7 @@ impl Tail {
         self.was_cut |= excess > 0;
     }
 
-    /// The kept bytes. If earlier ones were cut, starts at the beginning of a line.
+    /// Returns the kept bytes. If earlier bytes were cut, the result starts at the beginning of a line.
     fn into_bytes(mut self) -> Vec<u8> {
         self.cut();
         if self.was_cut {

@@ -1,4 +1,4 @@
-//! Starts the network of a system that stopped in the emergency or rescue shell, which does not start one.
+//! Starts the network of a system that stopped in the emergency or rescue shell, where nothing else starts it.
 
 use tracing::info;
 
@@ -14,9 +14,9 @@ const SYSTEM: &str = "sysinit.target";
 const ANSWER: usize = 16 << 10;
 
 /// Asks the service manager to start the system's own network services, unless that would end the shell. Does not wait
-/// for them.
+/// for the services.
 pub(super) async fn start_network(surroundings: &Surroundings) {
-    // The rescue shell runs after this target, the emergency shell instead of it.
+    // The rescue shell runs after `sysinit.target`, the emergency shell instead of it.
     let has_system = ask(surroundings, &["is-active", SYSTEM]).await.trim() == "active";
     for service in NETWORKS {
         let shown = ask(surroundings, &["show", "--property=UnitFileState,ActiveState,Requires", service]).await;
@@ -27,7 +27,7 @@ pub(super) async fn start_network(surroundings: &Surroundings) {
     }
 }
 
-/// The output of systemctl. Empty if it cannot be run.
+/// Returns the output of systemctl. Empty if systemctl cannot be run.
 async fn ask(surroundings: &Surroundings, arguments: &[&str]) -> String {
     let text = output(surroundings, "systemctl", arguments, ANSWER).await.unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()

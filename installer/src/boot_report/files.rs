@@ -15,7 +15,7 @@ const MAX_STARTS: u32 = 5;
 /// Largest configuration, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// The configuration the action wrote, or none if the reporter has been partly removed.
+/// Returns the configuration that the action wrote, or None if the reporter has been partly removed.
 pub fn configuration(surroundings: &Surroundings) -> Result<Option<BootReporterConfig>, ReportError> {
     let possible = || places::FOLDERS.iter().map(|folder| surroundings.root.join(folder).join(places::CONFIG));
     let found = possible().find(|path| path.exists());
@@ -58,7 +58,7 @@ pub fn remove(root: &Path) {
         for name in [places::FETCH_CURL, places::FETCH_CA, places::FETCH, places::PROGRAM] {
             remove_file(folder.join(name));
         }
-        // It may contain files of others.
+        // The folder may contain other files.
         let _ = fs::remove_dir(folder);
     }
 }

@@ -91,7 +91,7 @@ fn a_machine_without_the_required_token_has_no_configuration() {
     let expect = "require from /etc/slipway/config.yaml is \"tpm\", which must be one of registered, token, attested";
     assert_eq!(error, expect);
 
-    // Under Secure Boot, nothing unsigned lowers it, and nothing at all lowers what asks for a TPM.
+    // Under Secure Boot, no unsigned source lowers the required proof, and no source at all lowers `attested`.
     let lower = from_command_line("slipway.require=registered slipway.server=https://evil.example").unwrap();
     for (require, is_locked_down) in [("attested", false), ("attested", true), ("token", true)] {
         let (config, warnings) = merge(&[baked(require), token.clone(), lower.clone()], is_locked_down).unwrap();
@@ -101,7 +101,7 @@ fn a_machine_without_the_required_token_has_no_configuration() {
     }
     let (config, _) = merge(&[baked("registered"), lower], false).unwrap();
     assert_eq!(config.server.as_str(), "https://evil.example/");
-    // What is written for one machine never says it.
+    // The settings of one machine never say where the server is.
     let of_machine = source(OF_MACHINE, &[("server", "https://evil.example")]);
     let (config, warnings) = merge(&[baked("registered"), of_machine], false).unwrap();
     assert_eq!(config.server.as_str(), "https://a.example/");

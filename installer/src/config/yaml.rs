@@ -11,10 +11,10 @@ use slipway_user_data::{Events, Refusal};
 
 use super::LARGEST;
 
-/// The content of the mapping, empty if the text has no content.
+/// Returns the content of the mapping, empty if the text has no content.
 ///
-/// Values are taken as written, including numbers and `true`. A value is refused if YAML would look it up elsewhere in
-/// the text, or would not read it as text.
+/// Values are taken as written, including numbers and `true`. A value is refused if it is an alias or has an anchor, or
+/// if YAML would not read it as text because of its tag or as null.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
     if text.len() as u64 > LARGEST {
         let reason = format!("the configuration has more than {} MiB", LARGEST >> 20);
@@ -37,7 +37,7 @@ struct Reader {
     next: Node,
 }
 
-/// What the next node is.
+/// What the next node must be.
 enum Node {
     Root,
     Key,
@@ -74,7 +74,7 @@ impl Reader {
         }
     }
 
-    /// YAML may read a plain scalar as something other than text.
+    /// Takes a scalar as the next key or value. YAML may read a plain scalar as something other than text.
     fn take_scalar(&mut self, text: &str, is_plain: bool, span: &Span) -> Result<(), Refusal> {
         // YAML 1.2.2, section 10.3.2.
         let is_null = is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL");

@@ -8,7 +8,7 @@ use super::files::{Notes, attribute, head, note};
 /// Number of bytes to read of /proc/cpuinfo, enough for the first processor, which takes one or two KiB.
 const CPUINFO_BYTES: u64 = 16 << 10;
 
-/// Name, number and architecture of the processors.
+/// Returns name, number and architecture of the processors.
 pub(super) fn cpu(roots: &Roots, notes: &mut Notes) -> Cpu {
     let cpuinfo = head(&roots.proc.join("cpuinfo"), CPUINFO_BYTES, notes).unwrap_or_default();
     let path = roots.sys.join("devices/system/cpu/online");
@@ -20,7 +20,7 @@ pub(super) fn cpu(roots: &Roots, notes: &mut Notes) -> Cpu {
     Cpu { model: model(&cpuinfo), threads, arch }
 }
 
-/// The name of the first processor. x86 has a text; arm64 has the numbers of vendor and design (MIDR_EL1).
+/// Returns the name of the first processor. x86 has a text; arm64 has the numbers of vendor and design (MIDR_EL1).
 fn model(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
         let value = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name)?.1;
@@ -30,7 +30,7 @@ fn model(cpuinfo: &str) -> Option<String> {
     named.or_else(|| Some(format!("implementer {}, part {}", field("CPU implementer")?, field("CPU part")?)))
 }
 
-/// How many numbers a list such as `0-3,8` contains (Linux, Documentation/core-api/cpu_hotplug.rst). `None` if it is
+/// Returns how many numbers a list such as `0-3,8` contains (Linux, Documentation/core-api/cpu_hotplug.rst). `None` if
 /// not a list.
 fn count(list: &str) -> Option<u32> {
     list.split(',').try_fold(0u32, |sum, range| {

@@ -20,7 +20,7 @@ const MOST_DEVICES: usize = 128;
 const MOST_FILES: usize = 8;
 /// Longest name of a firmware file, in bytes.
 const LONGEST_NAME: usize = 128;
-/// Maximum number of bytes read from the kernel log. Its buffer has 128 KiB by default, and each record gets a prefix.
+/// Maximum number of bytes read from the kernel log. By default, the log has 128 KiB, and each record gets a prefix.
 const MOST_LOG: usize = 4 << 20;
 /// Longest record of /dev/kmsg (`CONSOLE_EXT_LOG_MAX`, 8192 in kernel/printk/printk.c).
 const LONGEST_RECORD: usize = 8192;
@@ -36,7 +36,7 @@ struct Missing<'a> {
     file: &'a str,
 }
 
-/// The devices that have no driver or whose driver lacks firmware, sorted by address.
+/// Returns the devices that have no driver or whose driver lacks firmware, sorted by address.
 pub(super) fn unserved(roots: &Roots, notes: &mut Notes) -> Vec<UnservedDevice> {
     let folder = roots.sys.join("bus/pci/devices");
     // A machine may have no PCI bus.
@@ -69,7 +69,7 @@ pub(super) fn unserved(roots: &Roots, notes: &mut Notes) -> Vec<UnservedDevice> 
     devices
 }
 
-/// The devices without a driver, each with its modalias.
+/// Returns the devices without a driver, each with its modalias.
 pub(super) fn without_driver(roots: &Roots, notes: &mut Notes) -> Vec<(UnservedDevice, String)> {
     let folder = roots.sys.join("bus/pci/devices");
     let devices = unserved(roots, notes).into_iter();
@@ -81,8 +81,8 @@ pub(super) fn without_driver(roots: &Roots, notes: &mut Notes) -> Vec<(UnservedD
     devices.filter_map(with_alias).collect()
 }
 
-/// What a device is for, from the base class in its class code (PCI Code and ID Assignment, section 1). `None` for
-/// other classes, and for the virtual functions of a card, which are for virtual machines.
+/// Returns what a device is for, from the base class in its class code (PCI Code and ID Assignment, section 1). `None`
+/// for other classes, and for the virtual functions of a card, which are for virtual machines.
 fn kind(folder: &Path, notes: &mut Notes) -> Option<DeviceKind> {
     let class = attribute(&folder.join("class"), notes)?;
     match class.strip_prefix("0x")?.get(..2)? {
@@ -93,7 +93,7 @@ fn kind(folder: &Path, notes: &mut Notes) -> Option<DeviceKind> {
     }
 }
 
-/// The device, if it does not work.
+/// Returns the device if it does not work.
 fn device(
     roots: &Roots,
     folder: &Path,
@@ -118,7 +118,7 @@ fn device(
     Some(UnservedDevice { kind, address, vendor, device, driver, missing_firmware })
 }
 
-/// The first module of the running kernel that lists this device. depmod writes a PCI driver's table as `alias
+/// Returns the first module of the running kernel that lists this device. depmod writes a PCI driver's table as `alias
 /// pci:v0000VVVVd0000DDDDsv...` with upper-case digits (`do_pci_entry` in scripts/mod/file2alias.c).
 fn module(roots: &Roots, vendor: &str, device: &str, notes: &mut Notes) -> Option<String> {
     let release = attribute(&roots.proc.join("sys/kernel/osrelease"), notes)?;
@@ -129,7 +129,7 @@ fn module(roots: &Roots, vendor: &str, device: &str, notes: &mut Notes) -> Optio
     line.rsplit(' ').next().map(str::to_owned)
 }
 
-/// All records in the kernel log now. Does not wait for more.
+/// Returns all records that are in the kernel log now. Does not wait for more.
 fn kernel_log(path: &Path, notes: &mut Notes) -> String {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let mut file = match file {
@@ -158,8 +158,8 @@ fn kernel_log(path: &Path, notes: &mut Notes) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// The firmware file that a line of /dev/kmsg reports missing (-2 is ENOENT). Linux prints `DRIVER ADDRESS: Direct
-/// firmware load for FILE failed with error -2` (drivers/base/firmware_loader/main.c), Debian `DRIVER ADDRESS:
+/// Returns the firmware file that a line of /dev/kmsg reports missing (-2 is ENOENT). Linux prints `DRIVER ADDRESS:
+/// Direct firmware load for FILE failed with error -2` (drivers/base/firmware_loader/main.c), Debian `DRIVER ADDRESS:
 /// firmware: failed to load FILE (-2)`.
 fn missing(record: &str) -> Option<Missing<'_>> {
     let (_, text) = record.split_once(';')?;

@@ -10,8 +10,8 @@ pub(super) type Notes = Vec<String>;
 /// Longest attribute in bytes. sysfs returns at most a page, and the values used here are much shorter.
 const ATTRIBUTE_BYTES: u64 = 4096;
 
-/// The attribute's line without surrounding white space and control characters, because firmware strings are shown on
-/// consoles. `None`, without a note, if the file is absent or has no value now.
+/// Returns the text of a sysfs attribute, without white space around it and without control characters, because
+/// firmware strings are shown on consoles. `None`, without a note, if the file is absent or has no value now.
 pub(super) fn attribute(path: &Path, notes: &mut Notes) -> Option<String> {
     match read(path) {
         Ok(bytes) => {
@@ -27,12 +27,12 @@ pub(super) fn attribute(path: &Path, notes: &mut Notes) -> Option<String> {
     }
 }
 
-/// All bytes of a file that should exist.
+/// Returns all bytes of a file that should exist.
 pub(super) fn bytes(path: &Path, notes: &mut Notes) -> Option<Vec<u8>> {
     read(path).map_err(|error| note(path, &error, notes)).ok()
 }
 
-/// The first `limit` bytes of a file that should exist.
+/// Returns the first `limit` bytes of a file that should exist.
 pub(super) fn head(path: &Path, limit: u64, notes: &mut Notes) -> Option<String> {
     let bytes = start(path, limit).map_err(|error| note(path, &error, notes)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -43,8 +43,8 @@ pub(super) fn note(path: &Path, why: &dyn std::fmt::Display, notes: &mut Notes) 
     notes.push(format!("reading {}: {why}", path.display()));
 }
 
-/// The whole content of a file of at most [`ATTRIBUTE_BYTES`]. A longer file is an error, because half a serial number
-/// would be wrong.
+/// Returns the whole content of a file of at most [`ATTRIBUTE_BYTES`]. A longer file is an error, because half a serial
+/// number would be wrong.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let bytes = start(path, ATTRIBUTE_BYTES + 1)?;
     if bytes.len() as u64 > ATTRIBUTE_BYTES {

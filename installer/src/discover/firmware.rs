@@ -15,7 +15,7 @@ const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// Number of bytes of attributes that efivarfs puts before the value (Linux, Documentation/filesystems/efivarfs.rst).
 const ATTRIBUTES: usize = 4;
 
-/// Firmware interface, Secure Boot and TPM.
+/// Returns the firmware interface, the state of Secure Boot, and the version of the TPM.
 pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     let uefi = sys.join("firmware/efi").is_dir();
     let mut found =
@@ -35,7 +35,7 @@ pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     found
 }
 
-/// A variable of one byte, 0 or 1.
+/// Reads a variable whose value is one byte, 0 or 1.
 fn boolean(path: &Path, notes: &mut Notes) -> Option<bool> {
     match bytes(path, notes)?.as_slice() {
         [_, _, _, _, 0] => Some(false),
@@ -47,7 +47,7 @@ fn boolean(path: &Path, notes: &mut Notes) -> Option<bool> {
     }
 }
 
-/// SHA-256 of the platform key's certificate, in hexadecimal.
+/// Returns the SHA-256 of the platform key's certificate, in hexadecimal.
 fn platform_key(path: &Path, notes: &mut Notes) -> Option<String> {
     let content = bytes(path, notes)?;
     let list = content.get(ATTRIBUTES..).unwrap_or_default();

@@ -25,7 +25,7 @@ pub(super) struct Link {
     pub(super) addresses: Vec<String>,
 }
 
-/// All interfaces of the running kernel, by name. An interface that cannot be decoded is noted and left out.
+/// Returns all interfaces of the running kernel, by name. An interface that cannot be decoded is noted and left out.
 pub(super) fn links(notes: &mut Notes) -> io::Result<BTreeMap<String, Link>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -63,8 +63,8 @@ pub(super) fn links(notes: &mut Notes) -> io::Result<BTreeMap<String, Link>> {
     Ok(links.into_values().collect())
 }
 
-/// The interface's own address. On point-to-point links, `Address` is the peer's and `Local` is its own. IPv6 has only
-/// `Address`.
+/// Returns the interface's own address. On point-to-point links, `Local` is its own address and `Address` the peer's.
+/// IPv6 has only `Address`.
 fn address(message: &AddressMessage) -> Option<String> {
     let find = |want_local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {
@@ -77,7 +77,7 @@ fn address(message: &AddressMessage) -> Option<String> {
     Some(format!("{ip}/{}", message.header.prefix_len))
 }
 
-/// The kernel's whole answer to a dump request.
+/// Sends a dump request, and returns the kernel's whole answer.
 fn dump(socket: &Socket, request: RouteNetlinkMessage, notes: &mut Notes) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut request = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
     request.header.flags = NLM_F_DUMP | NLM_F_REQUEST;

@@ -12,7 +12,7 @@ const LOADER_DEVICE_URL: &str = "firmware/efi/efivars/LoaderDeviceURL-4a67b082-0
 /// Path of a server's boot files.
 const BOOT_FILES: &str = "/boot/";
 
-/// The URL that the boot image was loaded from. `None` if it was not loaded from a URL, or its stub is older.
+/// Returns the URL that the boot image was loaded from. `None` if it was not loaded from a URL, or its stub is older.
 pub(super) fn loaded_from(sys: &Path, notes: &mut Notes) -> Option<String> {
     let path = sys.join(LOADER_DEVICE_URL);
     if !path.exists() {
@@ -25,14 +25,14 @@ pub(super) fn loaded_from(sys: &Path, notes: &mut Notes) -> Option<String> {
     url
 }
 
-/// The server whose boot files include the boot image, if it was loaded over TLS. Changing the variable gains an
-/// attacker nothing, because the server must show a certificate of the configured CA.
+/// Returns the server whose boot files include the boot image, if the image was loaded over TLS. Changing the variable
+/// gains an attacker nothing, because the server must present a certificate of the configured CA.
 pub(super) fn server(sys: &Path) -> Option<String> {
     server_of(&loaded_from(sys, &mut Notes::new())?)
 }
 
-/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst). The value
-/// is zero-terminated UTF-16, little-endian.
+/// Decodes a variable with a URL. efivarfs puts four bytes of attributes before the value (Linux,
+/// Documentation/filesystems/efivarfs.rst). The value is zero-terminated UTF-16, little-endian.
 fn url(variable: &[u8]) -> Option<String> {
     let (_attributes, value) = variable.split_at_checked(4)?;
     let (pairs, []) = value.as_chunks() else { return None };

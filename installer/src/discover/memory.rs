@@ -7,7 +7,7 @@ use super::files::{Notes, head, note};
 /// Number of bytes to read of /proc/meminfo, enough for its first line.
 const MEMINFO_BYTES: u64 = 4096;
 
-/// Usable memory in bytes, 0 if unknown.
+/// Returns the usable memory in bytes, 0 if unknown.
 pub(super) fn total(proc: &Path, notes: &mut Notes) -> u64 {
     let path = proc.join("meminfo");
     let Some(text) = head(&path, MEMINFO_BYTES, notes) else { return 0 };
@@ -17,7 +17,7 @@ pub(super) fn total(proc: &Path, notes: &mut Notes) -> u64 {
     })
 }
 
-/// The value of `MemTotal`. /proc/meminfo gives it in KiB but calls them kB (proc_meminfo(5)).
+/// Returns the value of `MemTotal` in bytes. The unit in /proc/meminfo is KiB, written as kB (proc_meminfo(5)).
 fn parse(meminfo: &str) -> Option<u64> {
     let value = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;

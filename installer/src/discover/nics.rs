@@ -20,7 +20,7 @@ const CONTROLLER_DRIVERS: &[&str] = &["cdc_ether", "cdc_eem", "cdc_ncm", "cdc_su
 /// `NET_ADDR_PERM` in Linux's netdevice.h: the current address is the permanent one.
 const ADDRESS_IS_PERMANENT: &str = "0";
 
-/// The interfaces that are devices, sorted by name. Loopback, bridges, bonds, VLANs and virtual pairs are left out.
+/// Returns the interfaces that are devices, sorted by name. Leaves out loopback, bridges, bonds, VLANs and veth pairs.
 pub(super) fn nics(sys: &Path, links: &BTreeMap<String, Link>, notes: &mut Notes) -> Vec<Nic> {
     let folder = sys.join("class/net");
     let entries = match fs::read_dir(&folder) {
@@ -43,7 +43,7 @@ pub(super) fn nics(sys: &Path, links: &BTreeMap<String, Link>, notes: &mut Notes
     names.into_iter().map(|name| nic(&folder.join(&name), links.get(&name), name, notes)).collect()
 }
 
-/// The permanent MAC addresses that identify this machine, sorted. Addresses that many cards share are left out.
+/// Returns the permanent MAC addresses that identify this machine, sorted. Leaves out addresses that many cards share.
 pub(super) fn identifying_macs(nics: &[Nic]) -> Vec<String> {
     let macs: BTreeSet<&String> = nics
         .iter()
@@ -68,7 +68,8 @@ fn nic(folder: &Path, link: Option<&Link>, name: String, notes: &mut Notes) -> N
     }
 }
 
-/// Speed in Mbit/s. Drivers that do not know it report -1, some without the sign (ethtool's `SPEED_UNKNOWN`).
+/// Returns the speed in Mbit/s. Drivers that do not know the speed report -1, some as an unsigned number (ethtool's
+/// `SPEED_UNKNOWN`).
 fn speed(text: &str) -> Option<u32> {
     text.parse().ok().filter(|speed| !matches!(*speed, 0 | u32::MAX))
 }

@@ -5,7 +5,7 @@ const HEADER: usize = 4;
 const OEM_STRINGS: u8 = 11;
 const END_OF_TABLE: u8 = 127;
 
-/// The strings of all type 11 structures, in order. Invalid data from the firmware gives no strings.
+/// Returns the strings of all type 11 structures, in order. Invalid data from the firmware gives no strings.
 pub fn parse(table: &[u8]) -> Vec<String> {
     let mut strings = Vec::new();
     let mut rest = table;
@@ -20,8 +20,8 @@ pub fn parse(table: &[u8]) -> Vec<String> {
     strings
 }
 
-/// Type and strings of the first structure, and the rest of the table. The strings end with two NULs, even if there are
-/// none.
+/// Returns type and strings of the first structure, and the rest of the table. Two NULs end the strings, even if there
+/// are no strings.
 fn next_structure(table: &[u8]) -> Option<(u8, Vec<String>, &[u8])> {
     let (kind, length) = (*table.first()?, usize::from(*table.get(1)?));
     let text = table.get(length.max(HEADER)..)?;

@@ -10,7 +10,8 @@ pub(super) fn is_there(sys: &Path) -> bool {
     entries.map(|entry| entry.path()).any(|device| is_built_in(&device))
 }
 
-/// A partition's folder is inside its disk's folder (Linux, block/partitions/core.c).
+/// Whether a device is a partition of a built-in disk. A partition's folder is inside its disk's folder (Linux,
+/// block/partitions/core.c).
 fn is_built_in(partition: &Path) -> bool {
     let Ok(place) = fs::canonicalize(partition) else { return false };
     let disk = place.parent().unwrap_or(&place);

@@ -13,21 +13,23 @@ use slipway_protocol::shared::identity::{meaningful, serial_number, system_uuid}
 use super::Roots;
 use super::files::{Notes, attribute};
 
-/// The system UUID (SMBIOS type 1), unless it is one that many machines share. Only root can read it.
+/// Returns the system UUID (SMBIOS type 1), unless many machines share it. Only root can read it.
 pub(super) fn uuid(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let text = attribute(&roots.sys.join("class/dmi/id/product_uuid"), notes)?;
     system_uuid(&text).ok()
 }
 
-/// The system serial number (SMBIOS type 1), else the device tree's, unless many machines share it. Board and chassis
-/// serial numbers are not used: blades share a chassis, and a board may be replaced in repair. Only root can read it.
+/// Returns the system serial number (SMBIOS type 1), else the device tree's, unless many machines share it. Board and
+/// chassis serial numbers are not used: blades share a chassis, and a board may be replaced in repair. Only root can
+/// read it.
 pub(super) fn serial(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let mut serial = |path: &Path| serial_number(&attribute(path, notes)?).ok();
     let smbios = serial(&roots.sys.join("class/dmi/id/product_serial"));
     smbios.or_else(|| serial(&roots.proc.join("device-tree/serial-number")))
 }
 
-/// Vendor and model from the firmware (SMBIOS types 1 to 3). The model may also come from the device tree.
+/// Returns the firmware's values of system, board and chassis (SMBIOS types 1 to 3). The model may also come from the
+/// device tree.
 pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     let dmi = roots.sys.join("class/dmi/id");
     System {
@@ -39,7 +41,7 @@ pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     }
 }
 
-/// The attribute. `None` if it is a placeholder instead of a value.
+/// Returns the attribute. `None` if it is a placeholder instead of a value.
 fn value(path: &Path, notes: &mut Notes) -> Option<String> {
     let text = attribute(path, notes)?;
     meaningful(&text).map(str::to_owned)

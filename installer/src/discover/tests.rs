@@ -71,7 +71,7 @@ impl Machine {
         fs::remove_file(self.folder.path().join(path)).expect("removing a file");
     }
 
-    /// An interface with a device and a driver.
+    /// Adds an interface with a device and a driver.
     fn nic(&self, name: &str, driver: &str, attributes: &[(&str, &str)]) {
         let device = self.folder.path().join("sys/class/net").join(name).join("device");
         fs::create_dir_all(&device).expect("creating a folder");
@@ -81,7 +81,7 @@ impl Machine {
         }
     }
 
-    /// Identity, inventory and notes.
+    /// Returns identity, inventory and notes.
     fn discover(&self) -> (Identity, Inventory, Vec<String>) {
         let (inventory, notes) = inventory(&self.roots, Vec::new());
         (identity(&self.roots), inventory, notes)
@@ -124,7 +124,7 @@ fn an_ordinary_server_is_known_in_full() {
             uefi: true,
             secure_boot: Some(true),
             setup_mode: Some(false),
-            // `printf certificate | sha256sum`.
+            // The output of `printf certificate | sha256sum`.
             platform_key: Some("03d66dd08835c1ca3f128cceacd1f31ac94163096b20f445ae84285bc0832d72".into()),
             tpm: Some(2),
         },
@@ -292,7 +292,7 @@ fn whatever_a_file_holds_it_costs_that_file_alone() {
     }
 }
 
-/// Bytes of every value, the same each time (xorshift).
+/// Returns pseudo-random bytes, the same each time (xorshift).
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let step = |_| {
@@ -359,7 +359,7 @@ fn the_running_kernel_lists_its_interfaces() {
     assert_eq!(notes, Vec::<String>::new());
 }
 
-/// A device on the PCI bus.
+/// Adds a device on the PCI bus.
 fn pci(machine: &Machine, address: &str, class: &str, vendor: &str, device: &str, driver: Option<&str>) {
     let folder = format!("sys/bus/pci/devices/{address}");
     for (name, value) in [("class", class), ("vendor", vendor), ("device", device)] {

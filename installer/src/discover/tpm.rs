@@ -8,11 +8,11 @@ use slipway_protocol::{Failure, Tpm, TpmChallenge};
 use slipway_tpm::device::{Attester, TpmError};
 use tracing::{debug, warn};
 
-/// This file exists once the TPM that the boot medium requires has made its keys. `slipway network` waits for it.
+/// A file that exists once the required TPM has made its keys. `slipway network` waits for the file.
 pub const READY: &str = "/run/slipway/tpm-ready";
 /// How long to wait for the TPM's driver.
 const DRIVER: Duration = Duration::from_secs(30);
-/// How long a TPM may take for a command. A slow one needs half a minute for an RSA key.
+/// How long a TPM may take for a command. A slow TPM needs half a minute for an RSA key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Paths of the TPM and its event log.
@@ -26,12 +26,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The paths in the boot image.
+    /// Returns the paths in the boot image.
     pub fn of_boot_image() -> Self {
         Self { device: slipway_tpm::device::DEVICE.into(), event_log: Some(slipway_tpm::device::EVENT_LOG.into()) }
     }
 
-    /// The paths in an operating system.
+    /// Returns the paths in an operating system.
     pub fn of_operating_system() -> Self {
         Self { device: slipway_tpm::device::DEVICE.into(), event_log: None }
     }
@@ -48,7 +48,7 @@ pub struct NoTpm {
 }
 
 /// The machine's TPM. It is opened at the first use and keeps its keys while the machine runs, because a slow TPM takes
-/// seconds to make them. Clones share it.
+/// seconds to make them. Clones share the TPM.
 #[derive(Clone)]
 pub struct MachineTpm {
     place: Arc<Place>,
@@ -56,7 +56,7 @@ pub struct MachineTpm {
 }
 
 impl MachineTpm {
-    /// The TPM at this place, which need not exist.
+    /// Names the TPM at this place, which need not exist.
     pub fn at(place: Place) -> Self {
         Self { place: Arc::new(place), open: Arc::default() }
     }
@@ -66,7 +66,7 @@ impl MachineTpm {
         self.claim().await;
     }
 
-    /// Fails unless the TPM makes its keys. Waits for a missing TPM until all drivers are loaded.
+    /// Fails unless the TPM makes its keys. Waits for a missing TPM until all drivers are loaded, but at most 30 s.
     pub async fn require(&self, all_drivers_loaded: impl Fn() -> bool) -> Result<(), NoTpm> {
         let began = Instant::now();
         loop {
@@ -83,12 +83,12 @@ impl MachineTpm {
         }
     }
 
-    /// What the machine sends before the server asks for a proof.
+    /// Returns what the machine sends before the server asks for a proof.
     pub(crate) async fn claim(&self) -> Tpm {
         self.ask(|attester, _| Ok(Tpm::Present { keys: attester.keys()?, proof: None })).await
     }
 
-    /// The proof for a challenge.
+    /// Returns the proof for a challenge.
     pub(crate) async fn prove(&self, challenge: TpmChallenge) -> Tpm {
         self.ask(move |attester, place| {
             let event_log = place.event_log.as_deref().and_then(|path| {

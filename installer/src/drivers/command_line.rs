@@ -1,5 +1,6 @@
-//! The words of the kernel's command line, and its options for kernel modules. The kernel applies them only to built-in
-//! drivers (Linux, admin-guide/kernel-parameters); for modules, that is modprobe(8)'s task.
+//! The words of the kernel's command line, and its options for kernel modules. The kernel applies these options only to
+//! built-in drivers (Linux, admin-guide/kernel-parameters). For modules, that is the task of modprobe(8), and here of
+//! slipway.
 
 use crate::drivers::module_tables::canonical;
 
@@ -17,12 +18,12 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_between).filter(|word| !word.is_empty())
 }
 
-/// The words for the kernel. Words after `--` are for PID 1.
+/// Returns the words for the kernel. Words after `--` are for PID 1.
 fn of_kernel(text: &str) -> impl Iterator<Item = &str> {
     words(text).take_while(|word| *word != "--")
 }
 
-/// The options of a module as finit_module(2) takes them, from words `MODULE.OPTION=VALUE`.
+/// Returns the options of a module as finit_module(2) takes them, from words `MODULE.OPTION=VALUE`.
 pub fn options(text: &str, module: &str) -> String {
     let module = canonical(module);
     let option = |word| {

@@ -30,7 +30,7 @@ pub fn fits(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// The position after a bracket expression that contains the byte. `None` if it does not contain it.
+/// Returns the position after a bracket expression that contains the byte. `None` if the expression lacks the byte.
 fn bracket(pattern: &[u8], open: usize, byte: u8) -> Option<usize> {
     let close = open + pattern.get(open..)?.iter().position(|b| *b == b']')?;
     let inside = pattern.get(open + 1..close)?;

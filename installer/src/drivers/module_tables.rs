@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 /// For each module name (with underscores): the path below the folder of modules, and its dependencies in load order.
 pub type Modules = BTreeMap<String, (String, Vec<String>)>;
 
-/// The module name with underscores. File names may have hyphens.
+/// Returns the module name with underscores. File names may have hyphens.
 pub fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Patterns and module names, from lines `alias PATTERN MODULE`.
+/// Reads patterns and module names from lines `alias PATTERN MODULE`.
 pub fn aliases(text: &str) -> Vec<(String, String)> {
     let parse = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -22,7 +22,7 @@ pub fn aliases(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Modules, from lines `PATH: PATH...`. The last path in a line is loaded first.
+/// Reads modules from lines `PATH: PATH...`. The last path in a line is loaded first.
 pub fn dependencies(text: &str) -> Modules {
     let parse = |line: &str| {
         let (path, needed) = line.split_once(':')?;
@@ -32,7 +32,7 @@ pub fn dependencies(text: &str) -> Modules {
     text.lines().filter_map(parse).collect()
 }
 
-/// Name of the module in the file with this path.
+/// Returns the name of the module in the file with this path.
 pub fn module_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     canonical(file.split('.').next().unwrap_or(file))

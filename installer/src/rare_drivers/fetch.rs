@@ -107,8 +107,8 @@ fn is(bytes: &[u8], sha256: &str) -> bool {
 }
 
 impl Client {
-    /// `GET /boot/ARCH/NAME`: a boot file, or a piece of one. Reads no more than the limit for an index or the size of
-    /// the piece.
+    /// Sends `GET /boot/ARCH/NAME`, and returns a boot file or a piece of it. Reads no more than the limit for an index
+    /// or the size of the piece.
     async fn boot_file(&self, name: &str, piece: Option<&Piece>) -> Result<Vec<u8>, ClientError> {
         let (what, path) = ("fetching a driver", format!("boot/{}/{name}", std::env::consts::ARCH));
         let (limit, expected) = match piece {

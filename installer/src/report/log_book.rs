@@ -127,12 +127,12 @@ impl LogBook {
         }
     }
 
-    /// The last lines, oldest first.
+    /// Returns the last lines, oldest first.
     pub fn tail(&self) -> Vec<String> {
         self.lock().tail.iter().cloned().collect()
     }
 
-    /// The next chunk to send, if any.
+    /// Returns the next chunk to send, if any.
     pub fn chunk(&self) -> Option<Chunk> {
         let inner = self.lock();
         let mut chunk = Chunk { offset: inner.sent.bytes, text: String::new(), lines: 0 };
@@ -177,7 +177,7 @@ impl Inner {
 }
 
 /// Parses a record of /dev/kmsg: `PRIORITY,NUMBER,MICROSECONDS,FLAGS[,...];TEXT`, then lines of `KEY=VALUE`
-/// (Documentation/ABI/testing/dev-kmsg). Returns its number and the line as dmesg shows it.
+/// (Documentation/ABI/testing/dev-kmsg). Returns the record's number, and the line as dmesg prints it.
 fn parse_record(record: &str) -> Option<(u64, String)> {
     let (prefix, rest) = record.split_once(';')?;
     let mut fields = prefix.split(',').skip(1);

@@ -1,7 +1,8 @@
 //! Sends reports to the server: step events, in order, until they are stored; the log; heartbeats.
 //!
-//! The queue is bounded by the number of events in a run: of progress events only the newest is kept, and any other
-//! event ends something. Requests are repeated as long as the server is away; meanwhile the node continues its work.
+//! The queue is bounded by the number of events in a run: only the newest progress event is kept, the number of notes
+//! is limited, and a run has few other events. Requests are repeated as long as the server is away; meanwhile the node
+//! continues its work.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,7 @@ const LOG_EVERY: Duration = Duration::from_secs(2);
 const MOST_NOTES: usize = 1000;
 /// Largest accepted start value of the sequence number, so that counting never overflows.
 const LARGEST_SEQ: u64 = 1 << 62;
-/// How long sending the log may delay a reboot. Events may delay it without limit.
+/// How long sending the log may delay a reboot. Unsent events may delay a reboot without limit.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes events from a run and sends them. Clones share the queue.
@@ -36,7 +37,7 @@ pub struct Reporter {
     more: Arc<Notify>,
     /// Number of waiting events. A watch channel, so that the last acknowledgement is never missed.
     waiting: Arc<watch::Sender<usize>>,
-    /// Why the server accepts no more reports for this run. `None` while it does.
+    /// Why the server accepts no more reports for this run. `None` while the server accepts them.
     over: Arc<watch::Sender<Option<String>>>,
 }
 

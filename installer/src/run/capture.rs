@@ -41,14 +41,14 @@ impl ServerMachine {
         self.runtime.block_on(async {
             tokio::select! {
                 answer = request => answer.map_err(failed),
-                // The part of the action that stopped this one reports the cause.
+                // The part of the action that asked to stop reports the cause.
                 () = stopped => Err(UploadError { source: "stopping on request".into(), is_transient: true }),
             }
         })
     }
 }
 
-/// Rejected credentials are transient: another task may already be replacing them.
+/// Makes the error of an upload. Rejected credentials are transient: another task may already be replacing them.
 fn failed(error: ClientError) -> UploadError {
     let is_transient = error.is_transient() || error.code() == Some(ErrorCode::Unauthenticated);
     UploadError { source: Box::new(error), is_transient }

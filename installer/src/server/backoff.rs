@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slipway_actions::back_off;
 
-/// First wait, and the longest.
+/// The first wait and the longest wait.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -16,7 +16,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The next wait.
+    /// Counts a failure, and returns the next wait.
     pub fn next_wait(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         back_off(self.failures, FIRST, LONGEST)

@@ -18,7 +18,7 @@ use slipway_protocol::{
 use crate::config::Config;
 use crate::server::tls::{self, NodeCertificate, TlsError};
 
-/// Time limit for connecting, and for the next byte of an answer.
+/// Time limits for connecting, and for a whole request with its answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
 /// Time limit for sending a piece of an image over a slow line and for the server to store it. The server has the same
@@ -73,7 +73,7 @@ impl ClientError {
         matches!(self.code(), Some(ErrorCode::Unauthenticated | ErrorCode::Decommissioned))
     }
 
-    /// The server's reason, if it gave one.
+    /// Returns the server's reason, if it gave one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { source, .. } => Some(source.code),
@@ -145,17 +145,17 @@ pub(crate) fn join(server: &Url, path: &str) -> Url {
 }
 
 impl Client {
-    /// A client without credentials.
+    /// Makes a client without credentials.
     pub fn new(config: &Config) -> Result<Self, ClientError> {
         Self::build(config, None, None)
     }
 
-    /// A client with a node's credentials.
+    /// Makes a client with a node's credentials.
     pub fn of_node(config: &Config, node: &NodeCertificate, jwt: String) -> Result<Self, ClientError> {
         Self::build(config, Some(node), Some(jwt.into()))
     }
 
-    /// A client with a run's token.
+    /// Makes a client with a run's token.
     pub fn of_run(config: &Config, token: slipway_protocol::Secret) -> Result<Self, ClientError> {
         Self::build(config, None, Some(token))
     }
@@ -169,7 +169,7 @@ impl Client {
         Ok(Self { http, server: config.server.clone(), bearer })
     }
 
-    /// `POST /v1/enrol`.
+    /// Sends `POST /v1/enrol`.
     pub async fn enrol(&self, request: &EnrolRequest) -> Result<Enrolled, ClientError> {
         let ask = Ask::new("enrolling", Method::POST, "v1/enrol");
         let answer = self.ask(&ask, |r| r.json(request)).await?;
@@ -186,14 +186,14 @@ impl Client {
         Ok(Enrolled::Yes(self.read(&ask, answer).await?))
     }
 
-    /// `POST /v1/node/renew`.
+    /// Sends `POST /v1/node/renew`.
     pub async fn renew(&self, request: &RenewRequest) -> Result<Enrolment, ClientError> {
         let ask = Ask::new("renewing the credentials", Method::POST, "v1/node/renew");
         let answer = self.send(&ask, |r| r.json(request)).await?;
         self.read(&ask, answer).await
     }
 
-    /// `GET /v1/node/workflow`: a long poll. `None` if there is no work.
+    /// Sends `GET /v1/node/workflow`, which is a long poll. Returns `None` if there is no work.
     pub async fn workflow(&self) -> Result<Option<Workflow>, ClientError> {
         let patience = Duration::from_secs(POLL_SECONDS) + SILENCE;
         let ask = Ask { patience, ..Ask::new("asking for work", Method::GET, "v1/node/workflow") };
@@ -204,14 +204,14 @@ impl Client {
         self.read(&ask, answer).await.map(Some)
     }
 
-    /// `POST /v1/node/events`.
+    /// Sends `POST /v1/node/events`.
     pub async fn events(&self, batch: &EventBatch) -> Result<EventAck, ClientError> {
         let ask = Ask::new("reporting", Method::POST, "v1/node/events");
         let answer = self.send(&ask, |r| r.json(batch)).await?;
         self.read(&ask, answer).await
     }
 
-    /// `POST /v1/node/logs`: text that begins at `offset`, in bytes from the start of this boot's log.
+    /// Sends `POST /v1/node/logs` with text that begins at `offset`, in bytes from the start of this boot's log.
     pub async fn logs(&self, boot_id: &str, offset: u64, run: Option<&str>, text: &str) -> Result<(), ClientError> {
         #[derive(Serialize)]
         struct Query<'a> {
@@ -231,20 +231,20 @@ impl Client {
         self.send(&ask, request).await.map(drop)
     }
 
-    /// `POST /v1/node/heartbeat`.
+    /// Sends `POST /v1/node/heartbeat`.
     pub async fn heartbeat(&self) -> Result<(), ClientError> {
         self.send(&Ask::new("sending a heartbeat", Method::POST, "v1/node/heartbeat"), |r| r).await.map(drop)
     }
 
-    /// `POST /v1/node/runs/{run}/captures/{name}`.
+    /// Sends `POST /v1/node/runs/{run}/captures/{name}`.
     pub async fn begin_capture(&self, run: &str, name: &str) -> Result<(), ClientError> {
         let ask =
             Ask::new("starting the upload of an image", Method::POST, format!("v1/node/runs/{run}/captures/{name}"));
         self.send(&ask, |r| r).await.map(drop)
     }
 
-    /// `PUT /v1/node/runs/{run}/captures/{name}`: a piece of an image. Returns how many bytes of the image the server
-    /// now has, whether or not it took the piece.
+    /// Sends `PUT /v1/node/runs/{run}/captures/{name}` with a piece of an image. Returns how many bytes of the image
+    /// the server now has, whether or not it took the piece.
     pub async fn put_capture(&self, run: &str, name: &str, offset: u64, piece: Vec<u8>) -> Result<u64, ClientError> {
         let path = format!("v1/node/runs/{run}/captures/{name}");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a part of an image", Method::PUT, path) };
@@ -260,7 +260,7 @@ impl Client {
         Err(ClientError::Answer { what, url, status, source: format!("it has no header {UPLOAD_OFFSET}").into() })
     }
 
-    /// `POST /v1/node/runs/{run}/captures`. Returns false if the server has not verified the image yet: ask again.
+    /// Sends `POST /v1/node/runs/{run}/captures`. Returns false while the server verifies the image: ask again.
     pub async fn commit_capture(&self, run: &str, image: &CapturedImage) -> Result<bool, ClientError> {
         let path = format!("v1/node/runs/{run}/captures");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing the upload of an image", Method::POST, path) };
@@ -268,7 +268,7 @@ impl Client {
         Ok(answer.status() != StatusCode::ACCEPTED)
     }
 
-    /// `POST /v1/node/runs/{run}/recovery-keys`. After success the key is stored durably.
+    /// Sends `POST /v1/node/runs/{run}/recovery-keys`. After success the key is stored durably.
     pub async fn store_recovery_key(&self, run: &str, key: &RecoveryKey) -> Result<(), ClientError> {
         let ask = Ask::new("storing a recovery key", Method::POST, format!("v1/node/runs/{run}/recovery-keys"));
         self.send(&ask, |r| r.json(key)).await.map(drop)
@@ -344,7 +344,7 @@ impl Ask {
         Self { what, method, path: path.into(), patience: SILENCE }
     }
 
-    /// The same request with the longer time limit for a large body.
+    /// Returns the same request with the longer time limit for a large body.
     pub(crate) fn patient(self) -> Self {
         Self { patience: PIECE_PATIENCE, ..self }
     }

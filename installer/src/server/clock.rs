@@ -24,18 +24,18 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Name of the file in [`crate::Options::state`] with the latest accepted time of the server, for the next installer.
 pub const SEEN: &str = "clock";
 
-/// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
+/// Returns when this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
 pub fn build_time() -> i64 {
     option_env!("SOURCE_DATE_EPOCH").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Asks for the time until the server answers. This first contact shows whether the server can be trusted.
+/// Sets the clock once the server tells the time. This first contact shows whether the server can be trusted.
 pub(crate) async fn set(config: &Config, seen: &Path) -> Result<(), ClientError> {
     let mut backoff = Backoff::default();
     let mut told = Told::default();
@@ -57,7 +57,7 @@ pub(crate) async fn set(config: &Config, seen: &Path) -> Result<(), ClientError>
 /// What was done with the server's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The clock was set to it, or setting it failed.
+    /// The clock was set to the server's time, or setting it failed.
     Set,
     /// The clock was already right.
     Right,
@@ -112,7 +112,7 @@ pub async fn set_from_server(config: &Config, seen: &Path) -> Result<Verdict, Cl
     Ok(Verdict::Set)
 }
 
-/// The latest time accepted in this boot, in seconds since 1970; 0 if there is none.
+/// Returns the latest time accepted in this boot, in seconds since 1970; 0 if there is none.
 fn latest_seen(file: &Path) -> i64 {
     std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }

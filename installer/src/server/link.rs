@@ -10,7 +10,7 @@ use tracing::info;
 /// File with the [`Link`]. Its folder is the only one where the network process may write.
 pub const PATH: &str = "/run/slipway/network/link.json";
 
-/// How often to look for the file.
+/// Interval at which the file is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The interface that reached the server first.
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Link {
     /// The kernel's name of the interface.
     pub interface: String,
-    /// When it got its address, in milliseconds since the start of the kernel ([`uptime`]).
+    /// When the interface got its address, in milliseconds since the start of the kernel ([`uptime`]).
     pub leased_at: u64,
     /// Address and prefix length.
     pub address: String,
@@ -30,7 +30,7 @@ pub struct Link {
     pub name_servers: Vec<String>,
 }
 
-/// Milliseconds since the start of the kernel, from a clock that cannot be set.
+/// Returns the milliseconds since the start of the kernel, from a clock that cannot be set.
 pub fn uptime() -> u64 {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(since.tv_sec).unwrap_or(0) * 1000 + u64::try_from(since.tv_nsec / 1_000_000).unwrap_or(0)

@@ -40,13 +40,13 @@ impl MachineKey {
         Ok(Self(key))
     }
 
-    /// A certificate request in PEM. The server sets the subject.
+    /// Makes a certificate request in PEM. The server sets the subject.
     pub fn request(&self) -> Result<String, TlsError> {
         let request = CertificateParams::default().serialize_request(&self.0).map_err(wrong)?;
         request.pem().map_err(wrong)
     }
 
-    /// The private key in PEM.
+    /// Returns the private key in PEM.
     pub fn pem(&self) -> Secret {
         self.0.serialize_pem().into()
     }

@@ -56,10 +56,10 @@ pub enum ServerError {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Stranger {
-    /// It did not complete the handshake in time.
+    /// The host did not complete the handshake in time.
     #[error("it accepts connections, but does not finish a TLS handshake in {} s", patience.as_secs())]
     Slow { patience: Duration },
-    /// Its certificate failed the check.
+    /// The host's certificate failed the check.
     #[error("the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted { verdict: String },
     /// The proxy refused to connect to the server.
@@ -67,7 +67,7 @@ pub enum Stranger {
     Proxy {
         /// Host and port of the server.
         to: String,
-        /// The first line of its answer, shortened.
+        /// The first line of the proxy's answer, cut to 100 characters.
         answer: String,
     },
     /// The connection to the proxy broke, or its answer could not be parsed.
@@ -77,13 +77,13 @@ pub enum Stranger {
         to: String,
         source: io::Error,
     },
-    /// It does not speak TLS, or the connection broke.
+    /// The host does not speak TLS, or the connection broke.
     #[error("it accepts connections, but the TLS handshake fails")]
     Handshake { source: io::Error },
 }
 
 impl Server {
-    /// The server in this configuration.
+    /// Makes the server of a configuration.
     pub fn new(config: &Config) -> Result<Self, ServerError> {
         let url = config.server.clone();
         let host = url.host_str().unwrap_or_default();
@@ -96,13 +96,13 @@ impl Server {
         Ok(Self { url, proxy, name, connector })
     }
 
-    /// Host and port to connect to: the proxy's if there is one, else the server's.
+    /// Returns the host and port to connect to: the proxy's if there is a proxy, else the server's.
     pub fn first_hop(&self) -> (&str, u16) {
         host_and_port(self.proxy.as_ref().unwrap_or(&self.url))
     }
 
-    /// Whether the server is at the other end, or behind the proxy there. Sends only the handshake, which may take
-    /// `patience`.
+    /// Fails unless the server is at the other end of `stream`, or behind the proxy there. Sends the server only the
+    /// handshake, which may take `patience`.
     pub async fn verify(&self, mut stream: TcpStream, patience: Duration) -> Result<(), Stranger> {
         if self.proxy.is_some() {
             let (host, port) = host_and_port(&self.url);
@@ -137,12 +137,12 @@ impl fmt::Display for Server {
     }
 }
 
-/// http and https have default ports.
+/// Returns host and port of a URL. The schemes http and https have default ports.
 fn host_and_port(url: &Url) -> (&str, u16) {
     (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or(443))
 }
 
-/// The proxy for the server, chosen by the same rules as in the HTTP client for all other requests.
+/// Returns the proxy for the server, chosen by the same rules as in the HTTP client for all other requests.
 fn proxy_to(config: &Config) -> Result<Option<Url>, ServerError> {
     let Some(proxy) = config.machine.proxy() else { return Ok(None) };
     let matcher = Matcher::builder().all(proxy.url.as_str()).no(proxy.except.as_str()).build();
@@ -176,12 +176,12 @@ async fn open_tunnel(stream: &mut TcpStream, to: &str) -> Result<(), Stranger> {
     }
 }
 
-/// The status code in an answer's first line (RFC 9112, section 4).
+/// Returns the status code in an answer's first line (RFC 9112, section 4).
 fn status(line: &str) -> Option<&str> {
     line.strip_prefix("HTTP/1.")?.split(' ').nth(1)
 }
 
-/// What an operator can do about a proxy's answer.
+/// Returns what an operator can do about a proxy's answer.
 fn advice(answer: &str) -> &'static str {
     match status(answer) {
         Some("403") => {

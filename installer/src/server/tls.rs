@@ -34,11 +34,11 @@ pub struct NodeCertificate {
 
 /// Makes ring the process's cryptography provider. Call this once, before any other use of TLS.
 pub fn install_provider() {
-    // Fails if it was already installed.
+    // Fails if a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The root certificates in a PEM text.
+/// Reads the root certificates in a PEM text.
 pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -51,7 +51,7 @@ pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// A TLS client that trusts these roots and uses this certificate, if any.
+/// Makes the settings of a TLS client that trusts the CAs in `ca` and presents the node's certificate, if any.
 pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder().with_root_certificates(roots(ca)?);
     let Some(node) = node else { return Ok(builder.with_no_client_auth()) };
@@ -63,9 +63,9 @@ pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, 
         .map_err(|e| wrong(Box::new(e)))
 }
 
-/// A TLS client that only asks for the time. Chain and name are verified as usual, but validity dates are not: a
-/// certificate is checked at the nearest time at which it was valid. The machine's clock may be wrong by years, and the
-/// verified server's time is better.
+/// Makes the settings of a TLS client for use before the clock is right. Chain and name are verified as usual, but
+/// validity dates are not: a certificate is checked at the nearest time at which it was valid. The machine's clock may
+/// be wrong by years, and the verified server's time is better.
 pub fn client_for_clock(ca: &str) -> Result<ClientConfig, TlsError> {
     let strict = WebPkiServerVerifier::builder(Arc::new(roots(ca)?))
         .build()
@@ -121,7 +121,7 @@ impl ServerCertVerifier for IgnoreExpiry {
     }
 }
 
-/// The result of the certificate check, if it is why a request failed.
+/// Returns the result of the certificate check, if the check made the request fail.
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     slipway_actions::certificate_verdict(error, || {
         "its certificate is not signed by the CA that this machine trusts; build the boot image again with this \

@@ -99,7 +99,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for OperatorQuery<
     }
 }
 
-/// A number in a query, with the same upper bound as in a body.
+/// Reads a number in a query, with the same upper bound as in a body.
 pub fn number<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     let number = u64::deserialize(reader)?;
     if number <= given::LARGEST {
@@ -108,7 +108,7 @@ pub fn number<'de, D: Deserializer<'de>>(reader: D) -> Result<u64, D::Error> {
     Err(D::Error::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"))
 }
 
-/// The query of a URL. Boot loaders send parameters without a value for what a machine does not have.
+/// The query of a URL. Parameters may lack a value: boot loaders send them so for what a machine does not have.
 pub struct UrlQuery<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for UrlQuery<T> {

@@ -21,7 +21,7 @@ use crate::operate;
 pub struct Peer {
     /// Address and port.
     pub address: SocketAddr,
-    /// The node and key of its client certificate, if it presented a valid one signed by our authority.
+    /// The node and key of the client certificate. `None` if the client presented none that our authority signed.
     pub certificate: Option<Subject>,
 }
 
@@ -79,7 +79,7 @@ impl OperatorName {
     }
 }
 
-/// An operator, authenticated by a token, who uses the server's parts.
+/// The calling operator, authenticated by a token. Holds the state of the server for the handler.
 pub struct Operator(pub Arc<App>);
 
 impl FromRequestParts<Arc<App>> for Operator {

@@ -23,7 +23,7 @@ use crate::base::rate::Origin;
 
 /// Minimum number of bytes of memory taken at once.
 const FIRST_BYTES: usize = 4 << 10;
-/// Number of addresses at which those without a body are forgotten.
+/// When this many addresses are known, those that send no body now are forgotten.
 const CROWD: usize = 256;
 
 /// Limits on memory and time for the bodies of one kind of caller.
@@ -37,12 +37,12 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// For callers that are not authenticated.
+    /// Limits the bodies of callers that are not authenticated.
     pub fn of_strangers(limits: &Limits) -> Self {
         Self::new(limits.stranger_bodies, limits.stall, limits.stranger_body)
     }
 
-    /// For nodes and operators. Only the time limit of the request applies to the whole body.
+    /// Limits the bodies of nodes and operators. Only the time limit of the request applies to the whole body.
     pub fn of_known(limits: &Limits) -> Self {
         Self::new(limits.known_bodies, limits.stall, Duration::from_secs(3600))
     }
@@ -51,7 +51,7 @@ impl Bodies {
         Self { memory, stall, whole, total: Arc::new(Semaphore::new(memory.total)), of_address: Mutex::default() }
     }
 
-    /// Reads a body of at most `most` bytes. Its memory counts until the result is dropped.
+    /// Reads a body of at most `most` bytes. Its memory counts towards the limits until the result is dropped.
     pub async fn read(&self, unread: Unread, most: usize) -> Result<Bytes, Error> {
         let Unread { mut body, from } = unread;
         if body.size_hint().lower() > most as u64 {
@@ -81,7 +81,7 @@ impl Bodies {
         Ok(Bytes::from_owner(held))
     }
 
-    /// The memory budget of an address. It is kept as long as it is in use.
+    /// Returns the memory budget of an address. The budget is kept as long as it is in use.
     fn budget_of(&self, from: IpAddr) -> Arc<Semaphore> {
         let mut budgets = self.of_address.lock().unwrap_or_else(PoisonError::into_inner);
         if budgets.len() >= CROWD {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(bodies.total.available_permits(), 30_000);
     }
 
-    /// A byte now and then, and after the last nothing.
+    /// A body that sends a byte at intervals, and stalls after the last byte.
     struct Drip {
         left: u32,
         every: Duration,

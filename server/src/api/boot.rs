@@ -67,8 +67,8 @@ pub async fn script(
     Ok(text(script))
 }
 
-/// What is known about the machine with these identifiers, and the id of its node. iPXE knows only one network card,
-/// which need not be among the registered ones if a UUID or serial number is registered too.
+/// Returns what is known about the machine with these identifiers, and the id of its node. iPXE knows only one network
+/// card, which need not be among the registered ones if a UUID or serial number is registered too.
 async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), Error> {
     let macs = machine.mac.into_iter().collect();
     let found = Identity { uuid: machine.uuid, serial: machine.serial, macs }.usable();
@@ -112,12 +112,12 @@ pub async fn file(
     }
     let at = folder.join(&path);
     let (file, metadata) = files::open(&at).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
-    // A replaced file differs in at least one of these. Files must not be changed in place while they are served.
+    // A replaced file has another inode, size or modification time. Files must not be changed in place while served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served = Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: media_type(&at) };
     let (bytes, address) = (served.size, peer.address.ip());
-    // An installed system fetches this file, not a machine that boots slipway.
+    // The program is fetched by installed systems, not by machines that boot slipway.
     let is_program = FilePath::new(&path).file_name().is_some_and(|name| name == PROGRAM);
     let note = move || {
         if is_program {

@@ -47,7 +47,7 @@ pub async fn report(
 fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
     let mut report = ExternalStepReport::default();
     for (key, value) in form_urlencoded::parse(body) {
-        // The errors repeat no value and no unknown key, because they are logged.
+        // The errors repeat no value and no unknown key, because errors are logged.
         let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
         let wrong = |what: &str| invalid(format!("the form's {key} is not {what}"));
         let word = value.trim();

@@ -4,18 +4,18 @@
 use serde_json::error::Category;
 use slipway_protocol::shared::given;
 
-/// What is wrong with a JSON body, and where.
+/// Says what is wrong with a JSON body, and where.
 pub fn of_json(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let said = error.to_string();
     match error.classify() {
-        // These are the parser's own sentences.
+        // The parser's own sentences, which repeat no value.
         Category::Io | Category::Syntax | Category::Eof => said,
         Category::Data => format!("{}{place}", without_values(said.strip_suffix(&place).unwrap_or(&said))),
     }
 }
 
-/// What is wrong with a URL's query, from axum's error message.
+/// Says what is wrong with a URL's query, from axum's error message.
 pub fn of_query(said: &str) -> String {
     let said = said.strip_prefix("Failed to deserialize query string: ").unwrap_or(said);
     // If a value is wrong, the message starts with our field's name.
@@ -25,7 +25,7 @@ pub fn of_query(said: &str) -> String {
     }
 }
 
-/// The error for a query parameter without a value.
+/// Says that a query parameter has no value.
 pub fn of_blank(name: &str) -> String {
     format!("{}{}", if is_name(name) { name } else { "a parameter" }, given::NO_VALUE)
 }
@@ -34,8 +34,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
-/// A message of serde (its `Error` trait) without submitted values. The expected values come from our types and are
-/// kept.
+/// Removes submitted values from a message of serde (its `Error` trait). The expected values come from our types and
+/// are kept.
 fn without_values(said: &str) -> String {
     // Only our own fields can be missing or duplicate.
     if said.starts_with("missing field `") || said.starts_with("duplicate field `") || given::is_own(said) {

@@ -1,5 +1,5 @@
 //! A part of a file as an answer's body. All downloads share a memory budget: the more downloads, the less each reads
-//! ahead of its client. So many clients that do not read cost no more than a few.
+//! ahead of its client. Therefore even a crowd of clients that do not read costs little memory.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ use crate::base::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READ
 static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);
 static READS: Semaphore = Semaphore::const_new(READS_AT_ONCE);
 
-/// Called when the last byte is on its way.
+/// Function that is called when the last byte is on its way.
 pub type OnLastByte = Box<dyn FnOnce() + Send>;
 
 /// The bytes of a file that are still to be sent.
@@ -33,7 +33,7 @@ pub struct FileBody {
 }
 
 impl FileBody {
-    /// A body with this range of bytes of the file.
+    /// Makes a body of this range of bytes in the file.
     pub fn new(file: File, bytes: Range<u64>, on_last_byte: Option<OnLastByte>) -> Self {
         DOWNLOADS.fetch_add(1, Ordering::Relaxed);
         Self { on_last_byte, file: Arc::new(file), left: bytes, reading: None }

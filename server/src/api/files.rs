@@ -43,7 +43,7 @@ pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Erro
     Ok(metadata.is_file().then_some((file, metadata)))
 }
 
-/// Whether a failed open means that the file does not exist. That includes a name longer than the file system allows.
+/// Whether a failed open means that the file does not exist. A name longer than the file system allows cannot exist.
 fn is_absence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename)
 }

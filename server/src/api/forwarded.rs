@@ -14,7 +14,8 @@ use crate::api::auth::Peer;
 /// Header to which each proxy appends the address of its client.
 const HEADER: &str = "x-forwarded-for";
 
-/// Uses the machine's address from a proxy that the operator trusts. Other clients could send any address.
+/// Replaces the address of a trusted proxy by the machine's address, which the proxy sent. Other clients could send any
+/// address.
 pub async fn believe_proxies(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let said = last(request.headers());
     if let Some((peer, said)) = request.extensions_mut().get_mut::<Peer>().zip(said)
@@ -25,7 +26,7 @@ pub async fn believe_proxies(State(app): State<Arc<App>>, mut request: Request, 
     next.run(request).await
 }
 
-/// The address that the last proxy appended. Earlier ones came with the request and cannot be trusted.
+/// Returns the address that the last proxy appended. Earlier addresses came with the request and cannot be trusted.
 fn last(headers: &HeaderMap) -> Option<IpAddr> {
     let line = headers.get_all(HEADER).iter().next_back()?.to_str().ok()?;
     line.rsplit(',').next()?.trim().parse().ok()

@@ -20,7 +20,7 @@ use crate::store::run_tokens::{self, Purpose};
 use crate::store::{Connection, images, nodes, runs};
 use utoipa::IntoParams;
 
-/// How a machine proves that it is to have an image.
+/// How a machine proves that it may have an image.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Access {
@@ -30,8 +30,8 @@ pub struct Access {
 
 /// Get an image, or a range of it. An image never changes, because its name is its digest.
 ///
-/// An image that was captured from a disk is for a node, for an operator, and for the machine
-/// whose run has its URL.
+/// An image captured from a disk is only for nodes, for operators, and for a machine that got the
+/// image's URL from its run.
 #[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path), Access), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),
@@ -67,7 +67,7 @@ pub async fn get(
     files::respond(served, &parts.headers).await
 }
 
-/// Whether an image was captured. One that is still being captured or added has no record yet, and is treated as
+/// Whether an image was captured. An image that is still being captured or added has no record yet, and is treated as
 /// captured.
 async fn is_captured(connection: &mut Connection, digest: &Digest) -> Result<bool, Error> {
     Ok(images::get_by_digest(connection, digest).await?.is_none_or(|image| image.captured))

@@ -13,7 +13,7 @@ use crate::api::body::Unread;
 use crate::api::{App, fault};
 use crate::base::error::Error;
 
-/// The bytes of a request body, at most so many. Handlers authenticate their caller before they take one.
+/// The bytes of a request body, at most `MAX`. Handlers authenticate the caller before they read the body.
 pub struct Raw<const MAX: usize = MAX_REQUEST_BYTES>(pub Bytes);
 
 impl<const MAX: usize> FromRequest<Arc<App>> for Raw<MAX> {
@@ -25,7 +25,8 @@ impl<const MAX: usize> FromRequest<Arc<App>> for Raw<MAX> {
     }
 }
 
-/// Defines a JSON request body that is read by a rule. One that cannot be parsed is refused with line and column.
+/// Defines types of JSON request bodies, each read by a [`Rule`]. A body that cannot be parsed is refused with line and
+/// column.
 macro_rules! json_bodies {
     ($($(#[$doc:meta])* $name:ident $rule:ident;)*) => {$(
         $(#[$doc])*
@@ -43,15 +44,15 @@ macro_rules! json_bodies {
 }
 
 json_bodies! {
-    /// What an operator gives, in JSON.
+    /// Settings from an operator, in JSON.
     JsonBody Settings;
-    /// A change that an operator makes, in JSON: an empty mapping or list at its top removes what was set.
+    /// A change of settings by an operator, in JSON. An empty mapping or list at the top level removes what was set.
     JsonChange Change;
-    /// What a machine reports, in JSON.
+    /// A report from a machine, in JSON.
     JsonReport Report;
 }
 
-/// Largest body of a request that holds a few texts.
+/// Maximum size in bytes of a body that holds only a few texts.
 pub const SMALL: usize = 64 << 10;
 
 /// Parses a JSON body.

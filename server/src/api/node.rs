@@ -28,10 +28,10 @@ use crate::store::logs;
 use crate::store::logs::Chunk;
 use utoipa::IntoParams;
 
-/// Interval at which a poll queries the database. It does not wait for a signal in this process, because any process on
-/// the same database can start a run.
+/// Interval at which a poll queries the database. A poll does not wait for a signal in this process, because any
+/// process on the same database can start a run.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum length of a boot id or run id. The kernel's and ours have at most 36 characters.
+/// Maximum length of a boot id or run id. The kernel's boot ids have 36 characters, and our run ids have fewer.
 const MAX_ID_BYTES: usize = 64;
 
 /// How long a poll may be held.
@@ -129,7 +129,7 @@ pub async fn logs(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The body, decompressed if it was compressed.
+/// Returns the body, decompressed if it was compressed.
 pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {

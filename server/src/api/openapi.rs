@@ -114,7 +114,7 @@ impl Modify for Tags {
     }
 }
 
-/// The document.
+/// Returns the OpenAPI document.
 pub fn document() -> Value {
     // A utoipa document can always be serialised.
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
@@ -122,7 +122,7 @@ pub fn document() -> Value {
     document
 }
 
-/// `GET /v1/openapi.json`.
+/// Serves `GET /v1/openapi.json`.
 pub async fn get() -> Json<Value> {
     Json(document())
 }

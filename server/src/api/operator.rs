@@ -27,7 +27,7 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Seconds until it expires. Default: it does not expire.
+    /// Seconds until the token expires. Default: the token does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
     /// Id or name of the node that the token proves. Default: the token lets one unknown machine in.
@@ -39,13 +39,13 @@ pub struct NewToken {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewOperator {
-    /// Name, by which the log calls the operator.
+    /// Name of the operator, which appears in the log.
     #[schema(
         pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
         max_length = 253
     )]
     pub name: String,
-    /// Seconds until the token expires. Default: it does not expire.
+    /// Seconds until the operator's token expires. Default: the token does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
 }
@@ -155,7 +155,7 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
-    // The lock is awaited asynchronously, so that requests waiting for a slow token do not block threads.
+    // The lock is awaited asynchronously, so that requests waiting for a slow PKCS #11 token do not block threads.
     let turn = app.signing.clone().lock_owned().await;
     let data = app.data.clone();
     let signed = spawn_blocking(move || {
@@ -168,7 +168,7 @@ pub async fn start_run(
     Ok((StatusCode::CREATED, Dated(run)))
 }
 
-/// Which log.
+/// Parameters that choose a log.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -232,7 +232,8 @@ pub async fn cancel_run(Operator(app): Operator, UrlPath(run): UrlPath<String>) 
     Ok(Dated(operate::cancel_run(&app.store, &run).await?))
 }
 
-/// Confirm an unfinished run of a restored backup, so that its machine gets it. `{run}` is the id of a run, or a node.
+/// Confirm an unfinished run from a restored backup, so that its machine gets the run. `{run}` is the id of a run, or a
+/// node, whose newest run is confirmed.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/confirm", params(("run" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -336,7 +337,7 @@ pub async fn revoke_token(Operator(app): Operator, UrlPath(token): UrlPath<Strin
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// List the operators and until when their tokens work, by name. The tokens are not in the list.
+/// List the operators by name, with the times at which their tokens expire. The tokens are not in the list.
 #[utoipa::path(get, path = "/v1/operator/operators", security(("operator" = [])), responses(
     (status = 200, body = [OperatorStatus]), (status = 401, body = ErrorBody)))]
 pub async fn operators(Operator(app): Operator) -> Result<Dated<Vec<OperatorStatus>>, ApiError> {

@@ -15,7 +15,7 @@ use crate::base::time::now;
 use crate::node::reports::phone_home;
 use crate::node::reports::phone_home::Caller;
 
-/// Maximum number of fields, and their size. cloud-init's form has seven fields; the longest is an RSA host key.
+/// Maximum number of fields in a form, and size of the form. cloud-init's has seven fields; the longest is an RSA key.
 const MAX_FIELDS: usize = 32;
 const MAX_FORM_BYTES: usize = 64 << 10;
 
@@ -59,7 +59,7 @@ pub async fn by_instance(State(app): State<Arc<App>>, unread: Unread) -> Result<
 
 async fn read_form(app: &App, unread: Unread) -> Result<BTreeMap<String, String>, Error> {
     let body = app.stranger_bodies.read(unread, MAX_FORM_BYTES).await?;
-    // The error does not repeat the form's content, because it is logged.
+    // The error does not repeat the form's content, because errors are logged.
     let invalid = |message: &str| Error::refused(ErrorCode::InvalidRequest, message);
     let mut form = BTreeMap::new();
     for (key, value) in form_urlencoded::parse(&body) {

@@ -39,16 +39,16 @@ use crate::base::time::{Millis, now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
-/// How long a command may hold the server's lock to check whether a server runs.
+/// How long a command may hold the server's lock to check whether a server runs. A starting server waits as long.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 const OPERATOR_TOKEN: &str = "operator-token";
 /// Prefix of the names of images that are being copied.
 const INCOMING: &str = "incoming-";
-/// Files that identify a data folder. One is enough, because a first start may have failed, or a CA may have been
-/// restored or copied from elsewhere.
+/// Files that identify a data folder. One of them is enough, because a first start may have failed, or a CA may have
+/// been restored or copied from elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
-/// Path of the image with this digest in a data folder. The file need not exist.
+/// Returns the path of the image with this digest in a data folder. The file need not exist.
 pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
     root.join("images").join(digest.algorithm().name()).join(digest.hex())
 }
@@ -195,8 +195,8 @@ impl DataDir {
         self.root.join("images").join(format!("{INCOMING}{}", random::id()))
     }
 
-    /// Removes unfinished images and files of commands and servers that were killed, recognised because nobody has them
-    /// locked. Ignores errors, because nothing depends on it.
+    /// Removes unfinished images and temporary files of commands and servers that were killed, which nobody has locked.
+    /// Ignores errors, because nothing depends on the removal.
     pub fn remove_leftovers(&self) {
         let files = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
         let is_copy = |file: &fs::DirEntry| aside::is_temporary(&file.file_name().to_string_lossy());
@@ -213,7 +213,7 @@ impl DataDir {
         self.root.join("images/captures")
     }
 
-    /// Path of the part received so far of a run's capture.
+    /// Path of the file with the part of a run's capture that was received so far.
     pub fn capture(&self, run: &str, name: &str) -> PathBuf {
         self.captures().join(run).join(name)
     }
@@ -238,7 +238,7 @@ impl DataDir {
         }
     }
 
-    /// The content of a file in the folder. `None` if it does not exist.
+    /// Reads the content of a file in the folder. `None` if the file does not exist.
     pub fn read(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.root.join(name);
         match fs::read_to_string(&path) {
@@ -248,8 +248,8 @@ impl DataDir {
         }
     }
 
-    /// The content of a file in the folder. Creates the file with `make` if it does not exist. It is published
-    /// atomically; if several processes create it at once, all get the content of the first.
+    /// Reads the content of a file in the folder. If the file does not exist, creates it with the content from `make`.
+    /// The new file is published atomically; if several processes create it at once, all get the content of the first.
     pub fn read_or_create(&self, name: &str, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
         if let Some(content) = self.read(name)? {
             return Ok(content);
@@ -267,7 +267,7 @@ impl DataDir {
         self.write_aside(name, content)?.publish_over(&self.root.join(name))
     }
 
-    /// Writes a complete copy that has no name yet and only its owner can read.
+    /// Writes the whole content to a file that is not published yet and that only its owner can read.
     fn write_aside(&self, name: &str, content: &str) -> Result<Aside, Error> {
         let mut aside = Aside::create(&self.root, &format!(".{name}-"))?;
         aside.write(content.as_bytes())?;

@@ -113,8 +113,8 @@ impl Error {
         Error::Refused { code, message: message.into(), causes: Vec::new() }
     }
 
-    /// The error as the HTTP API sends it. A fault of the server is named without its causes, which are only in the
-    /// server's log.
+    /// Returns the error as the HTTP API sends it. A fault of the server is named without its causes, which are only in
+    /// the server's log.
     pub fn body(&self) -> ErrorBody {
         match self {
             Error::Refused { code, message, causes } => {
@@ -132,10 +132,10 @@ impl Error {
     }
 }
 
-/// Longest reason or path in a log line, in characters. It may contain text from untrusted callers.
+/// Maximum length of a reason or path in a log line, in characters. Reasons may contain text from untrusted callers.
 pub const MOST_LOGGED: usize = 300;
 
-/// The error with its causes in one line, outermost first.
+/// Formats the error and its causes in one line, outermost first.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     slipway_protocol::Failure::of(error).in_one_line()
 }

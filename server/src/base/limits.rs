@@ -10,8 +10,8 @@ const OTHER_FILES: usize = 128;
 /// Open files for each connection: its socket, and a file that it downloads.
 const FILES_OF_CONNECTION: usize = 2;
 
-/// Memory in bytes for file content that downloads have read and not yet sent. Beyond 512 simultaneous downloads,
-/// [`MIN_CHUNK_BYTES`] each.
+/// Memory in bytes for file content that downloads have read and not yet sent. More than 512 simultaneous downloads
+/// take more: [`MIN_CHUNK_BYTES`] each.
 pub const DOWNLOAD_BYTES: usize = 8 << 20;
 /// Bytes that a download reads from its file at once. Large, so that the overhead of a read does not matter.
 pub const MAX_CHUNK_BYTES: usize = 512 << 10;
@@ -32,8 +32,8 @@ pub struct Limits {
     pub first_request: Duration,
     /// Time limit for each later request of a stranger, idle time included.
     pub stranger_idle: Duration,
-    /// The same for a node. Longer than common HTTP clients keep an idle connection (90 s), so that the client closes
-    /// it first and a request never arrives on a closed connection.
+    /// Time limit for each later request of a node. Longer than common HTTP clients keep an idle connection (90 s), so
+    /// that the client closes it first and a request never arrives on a closed connection.
     pub node_idle: Duration,
     /// Time after which a transfer without progress is aborted, in either direction.
     pub stall: Duration,
@@ -119,7 +119,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These limits, reduced to what this number of open files allows.
+    /// Returns these limits, with fewer connections if `files` open files do not suffice for them.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let affordable = files.saturating_sub(OTHER_FILES) / FILES_OF_CONNECTION;

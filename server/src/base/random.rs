@@ -9,10 +9,11 @@ use sha2::{Digest, Sha256};
 const CLAIM_ALPHABET: &[u8; 31] = b"ABCDEFGHJKMNPQRSTUVWXYZ23456789";
 const CLAIM_LENGTH: usize = 6;
 
-/// Bytes from the kernel's random number generator.
+/// Returns bytes from the kernel's random number generator.
 ///
 /// # Panics
-/// If the kernel has none, which no supported system lacks; without them, keys could be guessed.
+/// If the kernel returns no random bytes, which does not happen on supported systems. Without them, keys could be
+/// guessed.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");

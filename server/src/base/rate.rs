@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::limits::Pace;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Number of callers at which those without requests in the last minute are forgotten.
+/// When this many callers are known, those without requests in the last minute are forgotten.
 const CROWD: usize = 1024;
 
 /// A limit on requests of one kind: a maximum for each caller per minute. The number of callers is bounded, because the
@@ -83,7 +83,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A rate limit for each address, as token buckets: a bucket holds the burst and is refilled every second.
+/// A rate limit for each address, as token buckets: a bucket holds a burst of requests and is refilled at the rate.
 #[derive(Debug)]
 pub struct Buckets {
     what: &'static str,
@@ -92,7 +92,7 @@ pub struct Buckets {
     buckets: Mutex<HashMap<Origin, Bucket>>,
 }
 
-/// Seconds' worth of requests taken and not refilled yet, and when that was computed.
+/// How many requests were taken and not refilled yet, and when that number was computed.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     taken: f64,

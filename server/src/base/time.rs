@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 /// Milliseconds since 1970.
 pub type Millis = u64;
 
-/// Now, by this host's clock.
+/// Returns the current time by this host's clock.
 pub fn now() -> Millis {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
@@ -41,7 +41,7 @@ pub fn is_time(key: &str) -> bool {
     matches!(key, "at" | "since") || ["_at", "_since", "_until", "_seen", "_asked"].iter().any(|end| key.ends_with(end))
 }
 
-/// Operators' output as JSON. Next to each time in milliseconds is the same time in RFC 3339.
+/// Converts operators' output to JSON. Adds to each time in milliseconds the same time in RFC 3339.
 pub fn dated<T: Serialize>(value: &T) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(value)?;
     add_dates(&mut value);

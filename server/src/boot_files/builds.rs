@@ -1,4 +1,4 @@
-//! Which boot files a machine that must be attested may have started.
+//! Records which boot files a machine that must be attested may have started.
 
 use serde::Serialize;
 use slipway_media::Manifest;
@@ -14,11 +14,11 @@ use crate::store::{Store, settings};
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KnownBootFiles {
-    /// Whether such a machine is let in only if it started one of the builds.
+    /// Whether a machine that must be attested is let in only if it started one of the builds.
     pub required: bool,
     /// The builds, the newest first.
     pub builds: Vec<Build>,
-    /// Programs that may start before them.
+    /// Programs that may start before boot files, such as boot loaders.
     pub programs: Vec<Program>,
 }
 
@@ -30,7 +30,7 @@ pub async fn record(store: &Store, manifest: &Manifest) -> Result<(), Error> {
     store::commit(transaction).await
 }
 
-/// All that is recorded.
+/// Returns all recorded builds and programs, and whether machines must have started them.
 pub async fn known(store: &Store) -> Result<KnownBootFiles, Error> {
     let mut connection = store.read().await?;
     Ok(KnownBootFiles {

@@ -13,7 +13,7 @@ use crate::base::error::Error;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MediaError {
-    /// There are no parts for this.
+    /// There are no parts for the wanted kernel and architecture.
     #[error(
         "looking for the parts of the boot image: there are none for {wanted} in {}; \
          install the package slipway-parts, or name their folder with --parts", folder.display()

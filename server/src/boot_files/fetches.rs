@@ -120,7 +120,7 @@ impl Note {
         }
     }
 
-    /// The network of a machine that was not identified.
+    /// Returns the network of the machine that fetched a file, if it was not identified as a node.
     fn stranger(&self) -> Option<Origin> {
         match self {
             Self::Fetched(fetched) if fetched.node.is_none() => Some(Origin::of(fetched.address)),
@@ -129,7 +129,7 @@ impl Note {
     }
 }
 
-/// The path in a single spelling, because clients may repeat slashes.
+/// Returns the path in a single spelling, because clients may repeat slashes, cut to [`LONGEST_PATH`].
 fn plain_path(path: &str) -> String {
     let parts = Path::new(path).components().filter_map(|part| match part {
         Component::Normal(part) => Some(part.to_string_lossy()),

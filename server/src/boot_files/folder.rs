@@ -1,5 +1,5 @@
-//! The folder of boot files that the server hands out. Each build has a folder of its own, named by the digest of its
-//! inputs. Links beside them name the files of the newest.
+//! The folder of boot files that the server hands out. Each build has a folder of its own below `media`, named by the
+//! digest of the build's inputs. Links next to `media` lead to the files of the newest build.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -24,7 +24,7 @@ pub fn add(
     build: impl FnOnce(&mut Sink) -> Result<Manifest, BuildError>,
 ) -> Result<Manifest, MediaError> {
     let builds = out.join(BUILDS);
-    // Others wait until these files have their names.
+    // Other builds wait until the files of this build have their names.
     let is_new = !out.exists();
     let _lock = lock(&builds)?;
     if is_new {
@@ -48,7 +48,8 @@ pub fn add(
     }
     hand_over_all(out, &unfinished, is_secret)?;
     match folder.exists() {
-        // The same files, unless somebody changed them. A machine may be loading them, so they are there at all times.
+        // The folder has the same files, unless somebody changed them. They are there at all times, because a machine
+        // may be loading them.
         true => exchange(&unfinished, &folder)?,
         false => rename(&unfinished, &folder)?,
     }
@@ -71,7 +72,7 @@ pub fn newest(out: &Path) -> Result<Option<Manifest>, MediaError> {
     }
 }
 
-/// The first names of the paths of all files.
+/// Returns the first component of each file's path, such as the folder of an architecture. Each becomes a link.
 fn names(manifest: &Manifest) -> BTreeSet<String> {
     let first = |path: &str| path.split('/').next().unwrap_or_default().to_owned();
     manifest.assets.iter().map(|asset| first(&asset.path)).chain([MANIFEST.to_owned()]).collect()
@@ -90,12 +91,13 @@ fn name_file(out: &Path, name: &str, id: &str) -> Result<(), MediaError> {
     rename(&new, &out.join(name))
 }
 
-/// The id of the build that a link leads to.
+/// Returns the id of the build that a link leads to. `None` for any other link.
 fn build_of(link: &Path) -> Option<String> {
     Some(link.strip_prefix(BUILDS).ok()?.iter().next()?.to_str()?.to_owned())
 }
 
-/// Removes all builds but these. A machine may still be loading the files of the build before.
+/// Removes all builds except those with the ids in `keep`, which include the previous build: a machine may still be
+/// loading its files.
 fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     let failed = |source| MediaError::File { doing: "reading", path: builds.to_owned(), source };
     for entry in fs::read_dir(builds).map_err(failed)? {
@@ -107,8 +109,8 @@ fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
     Ok(())
 }
 
-/// Lets the server hand out a new file or folder. If root made it, it is given to the owner of the folder of boot
-/// files. All users may read it, because the server may run as another user; if it has a secret, only its owner may.
+/// Lets the server hand out a new file or folder. If root made it, the owner of the folder of boot files becomes its
+/// owner. All users may read it, because the server may run as another user; if it has a secret, only its owner may.
 fn hand_over(out: &Path, made: &Path, is_secret: bool) -> Result<(), MediaError> {
     let failed = |doing| move |source| MediaError::File { doing, path: made.to_owned(), source };
     if rustix::process::geteuid().is_root() {

@@ -57,7 +57,7 @@ pub struct NewMedia {
     pub unsigned: bool,
 }
 
-/// What a build is trusted with: the intended differences between the command line and the API.
+/// What a build may sign and record. The command line and the API intentionally differ in this.
 pub struct Policy {
     /// Whose keys sign, and whose database records the build. The API always has a site. The command line may have
     /// none, as on a computer other than the server: then URL and CA must be given, and nothing is signed or recorded.
@@ -71,9 +71,9 @@ pub struct Policy {
 
 /// A server's data folder, and the database in it.
 pub struct Site {
-    /// The folder.
+    /// The data folder.
     pub data: DataDir,
-    /// Its database.
+    /// The database in the data folder.
     pub store: Store,
 }
 
@@ -85,8 +85,8 @@ impl NewMedia {
     }
 }
 
-/// Makes boot files from the parts in one folder. They have the usual names below `out` from then on. The same request
-/// gives the same files.
+/// Makes boot files from the parts in one folder. Afterwards the usual names below `out` lead to these files. The same
+/// request gives the same files.
 pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Result<Manifest, MediaError> {
     let is_vouched_for = policy.vouches_for_all || new.is_of_site();
     let is_signed = is_vouched_for && !new.unsigned;
@@ -107,11 +107,11 @@ pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Re
     Ok(manifest)
 }
 
-/// A request with all that it left out.
+/// A request with the defaults for the fields that it omitted.
 struct Plan {
     config: Config,
     kernel: String,
-    /// All for which there are parts if it is empty.
+    /// Architectures. If empty, all for which there are parts.
     archs: BTreeSet<Arch>,
     kinds: Vec<Kind>,
 }
@@ -137,7 +137,7 @@ async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Opti
     Ok((Plan { config, kernel: new.kernel.unwrap_or_else(|| KERNEL.to_owned()), archs: new.archs, kinds }, site))
 }
 
-/// The URL of the server that runs, or last ran, on the database.
+/// Returns the URL of the server that runs, or last ran, on the database.
 async fn server_url(store: &Store) -> Result<String, Error> {
     let url = settings::read(&mut *store.read().await?, settings::SERVER_URL).await?;
     url.ok_or_else(|| {
@@ -157,7 +157,7 @@ fn build(plan: &Plan, parts: &Path, signer: Option<&SigningKey>, out: &Path) -> 
     folder::add(out, &id, config.settings.machine.token.is_some(), |write| slipway_media::build(&inputs, write))
 }
 
-/// The name becomes part of a path.
+/// Refuses names other than plain ones, because the name of a kernel becomes part of a path.
 fn check_kernel(name: &str) -> Result<(), SettingError> {
     let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) {
@@ -167,7 +167,7 @@ fn check_kernel(name: &str) -> Result<(), SettingError> {
     Err(SettingError::new("kernel", name, wrong))
 }
 
-/// The parts for a kernel, one for each architecture.
+/// Opens the parts for a kernel, one set for each architecture. Fails if a set is missing.
 fn open_parts(parts: &Path, kernel: &str, archs: &BTreeSet<Arch>) -> Result<Vec<Parts>, MediaError> {
     let folder = |arch: Arch| parts.join(format!("{}-{kernel}", arch.name()));
     let archs: Vec<Arch> = match archs.is_empty() {

@@ -58,7 +58,7 @@ struct Segment {
 
 impl NetworkBoot {
     /// Binds the sockets on each interface, after checking for two seconds that no other proxy answers there. Fetches
-    /// by TFTP are recorded in `fetches`.
+    /// by TFTP are recorded in `fetches`. `None` if the settings have no interface.
     pub async fn bind(
         settings: &Settings,
         folder: Option<&Path>,
@@ -88,7 +88,8 @@ impl NetworkBoot {
         Ok(Some(Self { segments, folder, unknown: settings.unknown, counters, fetches }))
     }
 
-    /// Answers until the future is dropped. `https` is the server's URL, `boot` the address for boot files without TLS.
+    /// Answers machines until the future is dropped. `https` is the server's URL, `boot` the address of the plain HTTP
+    /// listener for boot files, if there is one.
     pub async fn run(mut self, store: &Store, https: &str, boot: Option<SocketAddr>) {
         let (store, fetches) = (store.clone(), Arc::clone(&self.fetches));
         let audience = Arc::new(Audience { store, unknown: self.unknown, told: Mutex::default(), fetches });
@@ -148,13 +149,13 @@ impl Drop for NetworkBoot {
     }
 }
 
-/// A random transaction ID for the check for other proxies, which also uses the next number.
+/// Returns a random transaction ID for the check for other proxies. The check also uses the next higher ID.
 fn exchange() -> u32 {
     let text = random::id();
     text.bytes().fold(0, |number: u32, byte| number.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-/// Opens boot files by the same rules as the HTTP API.
+/// Returns a function that opens boot files by the same rules as the HTTP API.
 fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
     Box::new(move |name| {
         let file = tftp::open_below(&folder, name)?;
@@ -162,7 +163,7 @@ fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
     })
 }
 
-/// Records files fetched by TFTP.
+/// Returns a function that records files fetched by TFTP.
 fn on_fetch(fetches: Arc<BootFetches>) -> Box<tftp::OnFetch> {
     Box::new(move |address: IpAddr, name: &str, bytes| {
         let (at, way, file) = (now(), BootWay::Tftp, name.to_owned());
@@ -180,7 +181,7 @@ fn base_url(https: &str, boot: Option<SocketAddr>, interface: Ipv4Addr) -> Strin
     }
 }
 
-/// The boot files that exist now.
+/// Returns the boot files that exist now, as paths for TFTP and as URLs.
 fn policy(folder: &Path, base: &str) -> Policy {
     let first = |names: &[&str]| names.iter().find(|name| folder.join(name).is_file()).map(|name| (*name).to_owned());
     let tftp = Files { bios: first(&BIOS), x64: first(&X64), arm64: first(&ARM64) };
@@ -189,8 +190,8 @@ fn policy(folder: &Path, base: &str) -> Policy {
     Policy { tftp, http, script: Some(format!("{base}/boot/ipxe")) }
 }
 
-/// What is known about a machine by its UUID and one of its network cards, and the id of its node, if it matches
-/// exactly one. Firmware does not send the serial number.
+/// Returns what is known about a machine by its UUID and one of its network cards, and the id of its node if exactly
+/// one node matches. Firmware does not send the serial number.
 async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String>), Error> {
     let uuid = machine.uuid.map(|uuid| base16ct::lower::encode_string(&uuid));
     let asks = Identity { uuid, serial: None, macs: vec![mac(machine)] }.usable();

@@ -22,7 +22,7 @@ pub struct BootFiles {
 }
 
 impl BootFiles {
-    /// Boot files in `boot`, made of the parts in `parts`.
+    /// Takes the folder of prebuilt parts, and the folder of boot files if the server has one.
     pub fn new(parts: PathBuf, boot: Option<PathBuf>) -> Self {
         Self { parts, boot, turn: Arc::default() }
     }
@@ -35,7 +35,7 @@ impl BootFiles {
             return Err(Error::refused(ErrorCode::Conflict, message));
         };
         let policy = Policy { site: Ok(Site { data: data.clone(), store: store.clone() }), vouches_for_all: false };
-        // It goes on, and keeps its turn, if the caller does not wait for it.
+        // The build goes on, and keeps its turn, if the caller stops waiting for it.
         let making = tokio::spawn(async move {
             let _turn = turn;
             make(new, &parts, &boot, policy).await
@@ -58,7 +58,7 @@ impl BootFiles {
     }
 }
 
-/// The answer says what the operator can correct. Values are not repeated, because the answer is logged.
+/// Makes an answer that says what the operator can correct. It repeats no values, because answers are logged.
 fn refusal(error: MediaError) -> Error {
     match error {
         MediaError::Site(error) => error,

@@ -81,7 +81,7 @@ Examples:
     },
 }
 
-/// Where boot files are by default.
+/// Default folder of boot files.
 const BOOT_FOLDER: &str = "/var/lib/slipway-boot";
 /// Where the package slipway-parts puts the prebuilt parts.
 pub const PARTS_FOLDER: &str = "/usr/share/slipway/parts";
@@ -178,7 +178,7 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
 }
 
 impl MachineOptions {
-    /// The settings, with those that are in files.
+    /// Reads the settings that are in files, and returns all settings.
     fn read(self) -> anyhow::Result<MachineSettings> {
         let token = self.token_file.map(|file| super::read(&file)).transpose()?;
         let network =
@@ -204,7 +204,7 @@ async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
         store.close().await;
     }
     let manifest = made.map_err(|error| match error {
-        // As in other commands: the end of the program says who may use the data folder.
+        // Converted as in other commands, so that `owner::told` can add who may use the data folder.
         MediaError::Site(error) => anyhow::Error::from(error),
         error => error.into(),
     })?;

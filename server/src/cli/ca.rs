@@ -104,7 +104,7 @@ pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// The key is removed from the folder only once it is safely in the file.
+/// Moves the root key to a file. The key is removed from the data folder only once it is safely in the file.
 fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
     let key = ca::root_key(data)?;
     let write = || {
@@ -119,7 +119,7 @@ fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
     print_line(&format!("the root key is in {} and no longer in the data folder", file.display()))
 }
 
-/// Names in the form that certificates have.
+/// Returns the names in the form that certificates have: addresses in their usual form, host names in lower case.
 fn written(names: &[String]) -> anyhow::Result<BTreeSet<String>> {
     let written = |name: &String| -> anyhow::Result<String> {
         if let Ok(address) = name.parse::<IpAddr>() {

@@ -14,12 +14,12 @@ use super::words::duration;
 /// Milliseconds for which the table shows that a node's key has changed.
 const NEWS: Millis = 24 * 60 * 60 * 1000;
 
-/// The waiting machines that have all of this node's identifiers.
+/// Returns the claims of machines that still wait: those that last asked at most [`WAITS`] ms ago.
 fn waiting(node: &NodeStatus, now: Millis) -> impl Iterator<Item = &Claim> {
     node.claims.iter().filter(move |claim| now.saturating_sub(claim.last_asked) <= WAITS)
 }
 
-/// What is wrong or needs action, if machines claim to be this node.
+/// Says what is wrong or needs action, if machines claim to be this node.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let contested = |claim: &&Claim| {
         claim.reason.identifiers_match() && !matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo)
@@ -53,7 +53,7 @@ pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     placeholder(&node.identity)
 }
 
-/// What is wrong with identifiers that were registered before they were known to be shared by many machines.
+/// Says what is wrong with identifiers that were registered before they were known to be shared by many machines.
 fn placeholder(identity: &Identity) -> Option<String> {
     let found = identity.placeholders();
     let named: Vec<String> = found.iter().map(|(kind, value)| format!("{kind} {value}")).collect();
@@ -69,8 +69,8 @@ fn placeholder(identity: &Identity) -> Option<String> {
     })
 }
 
-/// A sentence about a machine that has the node's identifiers and is not let in. The row's machine is the node's own,
-/// so the sentence says "another".
+/// Returns a sentence about a machine that has the node's identifiers and is not let in. The row of the table is about
+/// the node's own machine, so the sentence says "another machine" or "a machine".
 fn contest(reason: ClaimReason) -> &'static str {
     match reason {
         ClaimReason::ProofMissing => "another machine claims to be this node without the proof that is required",
@@ -94,7 +94,7 @@ fn contest(reason: ClaimReason) -> &'static str {
     }
 }
 
-/// Why a machine waits to be let in for the first time, as this node or as a new one.
+/// Says why a machine waits to be let in for the first time, as this node or as a new one.
 pub fn held(node: &NodeStatus) -> Option<String> {
     let is_its_own = |claim: &&Claim| claim.reason.identifiers_match() || node.claim_code.as_ref() == Some(&claim.code);
     let claim = node.claims.iter().find(is_its_own).filter(|_| node.state == NodeState::Held)?;
@@ -115,14 +115,14 @@ pub fn held(node: &NodeStatus) -> Option<String> {
     })
 }
 
-/// A recent change of the node's key that no operator decided.
+/// Describes a recent change of the node's key that no operator decided.
 pub fn takeover(node: &NodeStatus, now: Millis) -> Option<String> {
     let key = node.key.as_ref().filter(|key| key.origin == KeyOrigin::AfterSilence)?;
     let age = now.saturating_sub(key.since);
     (age <= NEWS).then(|| format!("another key took over {} ago, from {}", duration(age), key.address))
 }
 
-/// Everything about a node's key and the machines that claim to be the node.
+/// Describes everything known about a node's key and TPM, and the machines that claim to be the node.
 pub fn details(node: &NodeStatus, now: Millis) -> String {
     let mut text = String::new();
     if let Some(key) = &node.key {

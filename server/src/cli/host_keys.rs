@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha2::{Digest, Sha256};
 
-/// A line for each key: its fingerprint as ssh shows it, then the key as in known_hosts. Nothing else that was posted
-/// is printed, because the installed system controls it.
+/// Returns a line for each key: the fingerprint as ssh prints it, then the key as in known_hosts. No other posted value
+/// is printed, because the installed system controls the values.
 pub fn lines(posted: &BTreeMap<String, String>) -> String {
     let keys = posted.iter().filter(|(name, value)| name.starts_with("pub_key_") && *value != "N/A");
     let line = |(name, value): (&String, &String)| match fingerprint(value) {
@@ -17,7 +17,7 @@ pub fn lines(posted: &BTreeMap<String, String>) -> String {
     keys.map(line).collect()
 }
 
-/// Type, fingerprint and base64 of a line of a public key file (sshd(8), "AUTHORIZED_KEYS FILE FORMAT").
+/// Parses a line of a public key file (sshd(8), "AUTHORIZED_KEYS FILE FORMAT") to type, fingerprint and key in base64.
 fn fingerprint(line: &str) -> Option<(&str, String, &str)> {
     let mut words = line.split_whitespace();
     let (kind, key) = (words.next()?, words.next()?);

@@ -11,7 +11,7 @@ use slipway_server::store::Store;
 
 use super::tell;
 
-/// Interval of progress: redrawn on a terminal, printed as a line elsewhere.
+/// Intervals at which progress is redrawn on a terminal, and printed as a line elsewhere.
 const REDRAW_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 

@@ -22,7 +22,7 @@ pub fn image_table(images: &[ImageStatus]) -> String {
     table(&["Name", "Size", "Raw size", "Added", "File", "Digest"], rows.collect())
 }
 
-/// Details of an image in lines, with the operating systems that use it.
+/// Formats the details of an image in lines, with the operating systems that use the image.
 pub fn image_lines(ImageStatus { image, problem }: &ImageStatus, systems: &[System]) -> String {
     let exactly = |count: u64| format!("{} ({count} bytes)", bytes(count));
     let used = systems.iter().filter(|system| system.image == image.digest).map(|system| system.name.as_str());

@@ -1,5 +1,5 @@
-//! Where the log goes: to the journal with its fields if standard error is connected to it, else to standard error as
-//! text or JSON. Values cannot start a new line of text, and cannot control a terminal.
+//! Sends the log with its fields to the journal if standard error is connected to it, else to standard error as text or
+//! JSON. Values cannot start a new line of text, and cannot control a terminal.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -38,7 +38,8 @@ pub fn start(filter: EnvFilter, format: Option<Format>) {
     }
 }
 
-/// The journal, if no other format was asked for, standard error is connected to it, and it answers.
+/// Connects to the journal. `None` if a format was given, standard error is not connected to the journal, or the
+/// journal does not answer.
 fn journal(format: Option<Format>) -> Option<tracing_journald::Layer> {
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let stream = std::env::var("JOURNAL_STREAM").ok()?;

@@ -10,9 +10,9 @@ use clap_complete::Shell;
 use super::Arguments;
 
 const PROGRAM: &str = "slipway-server";
-/// How the body of the first function begins, in bash and zsh. It is the function that completes.
+/// Start of the first function's body in the scripts for bash and zsh. The first function is the one that completes.
 const BODY: &str = "() {\n";
-/// Asks the program for names first. `-o default` in a registration is for files.
+/// Start of the completing function: asks the program for names. Files are left to `-o default` in its registration.
 const IN_BASH: &str = r#"    local names before=("${COMP_WORDS[@]:1:COMP_CWORD-1}") word="${COMP_WORDS[COMP_CWORD]}"
     [[ $word == = ]] && word=""
     names=$("${COMP_WORDS[0]}" names -- "${before[@]}" 2>/dev/null)
@@ -33,12 +33,12 @@ function __slipway_server_names
     slipway-server names -- (commandline -opc)[2..] 2>/dev/null
 end
 ";
-/// Where names are possible, files are not offered.
+/// Arguments of fish's `complete` that offer names. Where names are possible, files are not offered (`-x`).
 const IF_NAMES: &str =
     r#"-n 'set -l names (__slipway_server_names); test -n "$names"' -x -a '(__slipway_server_names)'"#;
 
 /// Extends a script that completes commands and options, so that it also completes names of nodes, images and operating
-/// systems. They come from the data folder.
+/// systems. The names come from the data folder.
 fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.replacen(BODY, &format!("{BODY}{IN_BASH}"), 1),

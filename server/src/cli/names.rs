@@ -16,7 +16,7 @@ use super::{Arguments, print};
 /// Time limit, because somebody is typing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Kind of name, found by the name of the argument's value in the usage.
+/// Kind of name, which follows from the name of the argument's value in the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Node,
@@ -63,7 +63,7 @@ async fn names(data: &Path, kind: Kind) -> anyhow::Result<Vec<String>> {
     })
 }
 
-/// The kind of name that can follow these words, and the data folder that they name.
+/// Returns the data folder that these words name, and the kind of name that can follow them.
 fn place(command: &mut Command, words: &[String]) -> (Option<String>, Option<Kind>) {
     command.build();
     let (mut command, mut data, mut behind, mut position) = (&*command, None, None, 0);

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use slipway_server::Error;
 
-/// The error, with advice if the cause is that the caller does not own the folder.
+/// Adds advice to the error if its cause is that the caller does not own the data folder.
 pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
     let is_denied = |error: &Error| {
         let Error::File { path, source, .. } = error else { return false };
         source.kind() == ErrorKind::PermissionDenied && path.starts_with(data)
     };
     let is_about_it = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).any(is_denied);
-    // If the folder is missing, the owner of its nearest parent is meant.
+    // If the folder is missing, the owner of its nearest existing parent counts.
     let owner = data.ancestors().find_map(|folder| fs::metadata(folder).ok()).map(|folder| folder.uid());
     let others = |uid: &u32| *uid != rustix::process::geteuid().as_raw() && is_about_it;
     match owner.filter(others).map(name) {
@@ -32,7 +32,7 @@ pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
     }
 }
 
-/// The name of a user, or the number if it has no name.
+/// Returns the name of a user, or the number if the user has no name.
 fn name(uid: u32) -> String {
     let number = uid.to_string();
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -45,7 +45,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         true => stored.key.key.reveal().to_owned(),
         false => format!("{} {}\n", stored.key.volume, stored.key.key.reveal()),
     };
-    // Printed before they are deleted, so that the key of a volume named by mistake is not lost.
+    // The keys are printed before they are deleted, so that the key of a volume named by mistake is not lost.
     super::print(&keys.iter().map(line).collect::<String>())?;
     if volumes.is_empty() {
         return Ok(());

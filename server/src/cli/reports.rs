@@ -1,4 +1,4 @@
-//! Shows reports from outside of workflows, and prints the snippets that make them (`slipway-server snippet`).
+//! Shows reports from outside of workflows, and prints the snippets that send such reports (`slipway-server snippet`).
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -58,8 +58,8 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
     super::print(&snippet::text(surrounding, &url, &token, &ca)).context("printing the snippet")
 }
 
-/// The newest report from outside of a node's workflow. `None` if the workflow's state is newer, or if the workflow has
-/// failed.
+/// Describes the newest report from outside of a node's workflow. `None` if the workflow's state is newer, or if the
+/// workflow has failed.
 pub fn newest(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
@@ -77,7 +77,7 @@ fn sentence(step: &ExternalStep) -> String {
     format!("{}{percent}{status}{label}", step.name)
 }
 
-/// How far an installed system has booted. Names at most `most` failed units.
+/// Says how far an installed system has booted. Names at most `most` failed units.
 fn boot_sentence(boot: &BootStatus, most: usize) -> String {
     let BootReport { stage, system_state, failed_units, .. } = &boot.report;
     let state = match system_state.as_deref() {

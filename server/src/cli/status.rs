@@ -19,7 +19,7 @@ use super::{boot_files::fetched, claims, host_keys, reports};
 
 /// Interval at which `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Minimum width of the last message. Narrower terminals wrap lines.
+/// Minimum width of the column "Last message", in characters. Terminals too narrow for that wrap lines.
 const MESSAGE_WIDTH: usize = 30;
 /// Columns to omit on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
@@ -100,7 +100,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     }
 }
 
-/// First line if no server runs.
+/// Returns the first line of the output if no server runs. `since` is when the last one stopped.
 fn not_running(since: Millis, now: Millis) -> String {
     let time = duration(now.saturating_sub(since));
     format!(
@@ -121,7 +121,7 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
     text
 }
 
-/// Everything known about a machine. `own_key` is the site's platform key for Secure Boot.
+/// Describes everything known about a machine. `own_key` is the site's platform key for Secure Boot.
 fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
     // A notice about another machine is a complete sentence and needs no subject.
@@ -139,7 +139,7 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
-/// Width of the terminal in columns. Other output is not cut.
+/// Returns the width in columns of the terminal, or else from the variable COLUMNS. Other output is not cut.
 fn width() -> usize {
     let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -194,7 +194,7 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
     }
 }
 
-/// What happened to a machine that its own reports do not show.
+/// Says what happened to a machine and does not appear in the machine's own reports.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     // Boot files are fetched when a machine starts, so anything else that is known is older.
     fetched::notice(node, now).or_else(|| problem(node, now))
@@ -213,7 +213,7 @@ fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
     silent.or_else(came_back).or_else(|| claims::notice(node, now))
 }
 
-/// For a virtual machine, how its hypervisor affects the boot order.
+/// Says how QEMU affects the boot order, for a virtual machine of QEMU. Empty for other machines.
 fn in_emulation(node: &NodeStatus) -> &'static str {
     let vendor = node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
     match vendor {
@@ -224,7 +224,7 @@ fn in_emulation(node: &NodeStatus) -> &'static str {
     }
 }
 
-/// The failure of a node's run, in full.
+/// Describes the failure of a node's run, with all causes.
 fn failure(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref()?;
     let (index, step) = current(run)?;
@@ -235,7 +235,7 @@ fn failure(node: &NodeStatus) -> Option<String> {
     Some(text)
 }
 
-/// When a node's installed system reported, and its host keys.
+/// Says when a node's installed system reported, and lists its host keys.
 fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     let run = node.run.as_ref()?;
     let ago = |at: Millis| duration(now.saturating_sub(at));
@@ -244,7 +244,8 @@ fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     Some(format!("\nThe system first reported {first} ago and last reported {last} ago.\n{keys}"))
 }
 
-/// The current step of a run: the running or failed one, else the last that succeeded, else the first.
+/// Returns the current step of a run with its index: the running or failed step, else the last that succeeded, else
+/// the first.
 fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     let steps = || run.steps.iter().enumerate();
     let now = |step: &StepStatus| matches!(step.state, StepState::Running | StepState::Failed | StepState::TimedOut);
@@ -269,7 +270,7 @@ fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress)
     text
 }
 
-/// The percentage done and the remaining time.
+/// Formats the percentage done and the remaining time.
 fn in_short(progress: &Progress) -> String {
     let share = |done: u64, total: Option<u64>| {
         let total = total.filter(|total| *total > 0)?;
@@ -334,8 +335,8 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String 
     said.filter(|said| !said.is_empty()).unwrap_or_else(dash)
 }
 
-/// The time from the creation of the run to the first report of the installed system, or else to the end of the run, or
-/// else until now.
+/// Formats the time from the creation of the run to the first report of the installed system, or else to the end of the
+/// run, or else until now.
 fn total(run: &RunStatus, now: Millis) -> String {
     let end = run.phoned_home_at.or(run.finished_at).unwrap_or(now);
     duration(end.saturating_sub(run.created_at))

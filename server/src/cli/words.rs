@@ -53,8 +53,8 @@ pub fn label(node: &NodeStatus) -> &str {
     node.name.as_deref().unwrap_or(&node.id)
 }
 
-/// The state of Secure Boot. `own_key` is the site's platform key; without one, nothing is said about whose keys the
-/// machine has. With `advises`, adds what to do. `None` for a machine with a BIOS, or if the state is unknown.
+/// Describes the state of Secure Boot. `own_key` is the site's platform key; without one, nothing is said about whose
+/// keys the machine has. With `advises`, adds what to do. `None` for a machine with a BIOS, or if the state is unknown.
 pub fn secure_boot(firmware: &Firmware, own_key: Option<&str>, advises: bool) -> Option<String> {
     let keys = match (firmware.platform_key.as_deref(), own_key) {
         (_, None) => "",

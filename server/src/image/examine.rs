@@ -1,5 +1,5 @@
-//! Examines images that are already in the data folder: those of an earlier version, those added as other files, and
-//! those whose file has changed.
+//! Examines images that are already in the data folder: those that an earlier version of the server added, those added
+//! as other files, and those whose file has changed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -53,7 +53,7 @@ fn find(path: &Path, image: &Image, before: Option<&Finding>) -> Result<Option<F
     if before.is_some_and(|before| before.file == stamp && is_whole(before)) || stamp.size != image.size {
         return Ok(None);
     }
-    // If it was never examined, it is as it was added unless its file changed later.
+    // An image that was never examined is as it was added, unless its file changed later.
     let is_as_added = match before {
         None => stamp.changed / 1_000_000 <= image.added_at.cast_signed(),
         Some(before) => before.file == stamp,

@@ -1,4 +1,4 @@
-//! Looks into the file systems of an image for what the steps after writing it need.
+//! Looks into the file systems of an image for what the steps need that follow after the image is written.
 
 mod cloud_init;
 mod ext4;
@@ -23,28 +23,28 @@ use crate::store::findings::Inside;
 
 pub(super) use self::source::ReadAt;
 
-/// Time limit. Usual images take some milliseconds.
+/// Time limit for looking into an image. Usual images take some milliseconds.
 const LONGEST: Duration = Duration::from_secs(20);
-/// If a partition begins with this many zeros, it has no file system.
+/// If a partition begins with this many zero bytes, it has no file system.
 const BLANK: usize = 128 << 10;
-/// Partition types that are never mounted, in a GPT and in an MBR: swap, and GRUB's second part.
+/// Types of partitions that are never mounted: in a GPT, swap and GRUB's core image; in an MBR, swap.
 const NEVER_MOUNTED: &[&str] = &[partition_types::SWAP, partition_types::BIOS_BOOT];
 const MBR_SWAP: u8 = 0x82;
-/// Partition attribute in a GPT: read-only.
+/// Attribute of a GPT partition: read-only (Discoverable Partitions Specification, bit 60).
 const READ_ONLY: u64 = 1 << 60;
 /// Types of root partitions that a machine looks for.
 const ROOTS: &[&str] = &[partition_types::ROOT_X86_64, partition_types::ROOT_ARM64];
 /// Kernel arguments of a system that is sealed by dm-verity.
 const SEALED: &[&str] = &["roothash=", "usrhash="];
 
-/// Most names in a folder that is listed.
+/// Maximum number of names in a folder that is listed.
 const MAX_NAMES: usize = 4096;
 
 /// Something could not be read: it is damaged, or of a kind that is not known, or there is too much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unknown;
 
-/// None if there is no such thing.
+/// Result of looking for something. `None` if it does not exist.
 type Known<T> = Result<Option<T>, Unknown>;
 
 /// A name in a folder.
@@ -54,12 +54,12 @@ struct Name {
     is_folder: bool,
 }
 
-/// What is in the file systems of an image with this table and size in bytes. Anything that cannot be read is left
-/// unknown, which is not an error: the machine judges it.
+/// Returns what is in the file systems of an image with this partition table and size in bytes. What cannot be read is
+/// left unknown, which is not an error: the machine that writes the image judges it.
 pub(super) fn look(table: &Table, len: u64, read: Box<ReadAt>) -> Inside {
     let (found, wait) = mpsc::channel();
     let until = Instant::now() + LONGEST;
-    // With an MBR for another block size, every partition would be elsewhere.
+    // If the block size of an MBR is not certain, every partition may be elsewhere.
     let is_certain = matches!(table.kind, Kind::Gpt(_) | Kind::Mbr) && table.block_is_certain;
     let partitions = table.partitions.clone();
     // In a separate thread, because a damaged file system could make its reader hang or panic, and that must not
@@ -95,8 +95,8 @@ fn judge(partitions: &[Partition], source: &Rc<Source>) -> Result<Inside, Unknow
     Ok(Inside { has_boot_loader: Some(has_boot_loader), cloud_init })
 }
 
-/// The file system of a partition, if it has one. Unknown if it is of an unsupported kind, or if a machine would leave
-/// the partition alone.
+/// Opens the file system of a partition, if it has one. [`Unknown`] if the file system is of an unsupported kind, or if
+/// a machine would leave the partition alone.
 fn open(partition: &Partition, source: &Rc<Source>) -> Result<Option<Volume>, Unknown> {
     let kind = partition.guids.as_ref().map(|(kind, _)| guid_text(kind));
     let is_type = |types: &[&str]| kind.as_deref().is_some_and(|kind| types.contains(&kind));

@@ -1,4 +1,4 @@
-//! What operators call images.
+//! Finds images by what operators call them.
 
 use slipway_protocol::ErrorCode;
 
@@ -8,7 +8,7 @@ use crate::store::images::Image;
 /// The least number of digits that name an image by the start of its digest.
 const MIN_DIGITS: usize = 4;
 
-/// The image with this name or digest, or the one whose digest starts so. If there are several, the refusal lists them.
+/// Returns the image with this name, digest or start of a digest. If several match, the refusal lists them.
 pub fn find<'a>(images: &[&'a Image], reference: &str) -> Result<&'a Image, Error> {
     let digits = reference.split_once(':').map_or(reference, |(_, digits)| digits);
     let starts = |image: &&Image| {

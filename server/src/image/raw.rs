@@ -51,8 +51,8 @@ pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) ->
     Ok(Raw { size, digest: Some(digest), warnings, made_for, inside })
 }
 
-/// Decodes only the beginning of a file, which shows nearly as much and takes a moment. A qcow2 image is read
-/// completely, because only that shows the order of its blocks. Fails like [`decode`].
+/// Decodes only the beginning of a file, which tells nearly as much as [`decode`] and takes a moment. A qcow2 image is
+/// read completely, because only that shows the order of its blocks. Fails like [`decode`].
 pub(super) fn look(file: &Path, name: &Path) -> Result<(MadeFor, Inside), Error> {
     let mut no_progress = |_| {};
     let Opened { format, random, len, input } = open(file, name, "", &mut no_progress)?;
@@ -93,7 +93,7 @@ struct Opened<'a> {
     input: BufReader<Counted<'a>>,
 }
 
-/// Opens a file and checks its first bytes. `advice` is added to the error if it is clearly not an image.
+/// Opens a file and checks its first bytes. `advice` is added to the error if the file is clearly not an image.
 fn open<'a>(file: &Path, name: &Path, advice: &str, progress: &'a mut dyn FnMut(u64)) -> Result<Opened<'a>, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
@@ -115,7 +115,7 @@ fn of_qcow2(random: &File, len: u64, mut input: BufReader<Counted<'_>>, name: &P
     Ok(Raw { made_for: MadeFor { needs_ranges, ..raw.made_for }, ..raw })
 }
 
-/// A decoder for any format except qcow2.
+/// Returns a decoder for any format except qcow2, whose data is passed on undecoded.
 fn decoder<'a>(format: Format, input: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match format {
         Format::Raw | Format::Qcow2 => Box::new(input),
@@ -201,7 +201,7 @@ fn no_image(name: &Path, what: &str, advice: &str) -> Error {
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 
-/// Reports how much of a file was read.
+/// A reader that reports how many bytes of a file were read.
 struct Counted<'a> {
     file: File,
     read: u64,

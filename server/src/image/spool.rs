@@ -14,7 +14,7 @@ const STRIDE: u64 = 64 << 20;
 /// Number of bytes that must stay free in the data folder's file system.
 const REST: u64 = 2 << 30;
 
-/// A file without a name, which is removed when it is closed. Empty if there is no space or writing failed.
+/// A file without a name, which is removed when it is closed. `file` is `None` if there is no space or writing failed.
 #[derive(Default)]
 pub(super) struct Spool {
     file: Option<File>,
@@ -53,7 +53,7 @@ impl Spool {
         file.write_all_at(piece, self.len)
     }
 
-    /// The raw image, if all of it was written.
+    /// Returns the file with the raw image, if all of it was written.
     pub(super) fn finish(self) -> Option<File> {
         self.file.filter(|file| file.set_len(self.len).is_ok())
     }

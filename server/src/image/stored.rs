@@ -40,13 +40,13 @@ impl ImageProblem {
 /// What to do about an image whose file cannot be used.
 pub const ADD_AGAIN: &str = "add it again (`slipway-server image add FILE`)";
 
-/// A sentence that says what is wrong with an image's file, and what to do.
+/// Returns a sentence that says what is wrong with an image's file, and what to do.
 pub fn sentence(image: &Image, problem: ImageProblem) -> String {
     let Image { file_name, digest, .. } = image;
     format!("the image {file_name} ({digest}) {}; {ADD_AGAIN}", problem.in_words())
 }
 
-/// What is wrong with an image's file. Does not compute its digest; `finding` says whether it was right.
+/// Finds out what is wrong with an image's file. Does not compute the file's digest: `finding` says whether it differs.
 pub fn problem(store: &Store, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {
     let file = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
     let is_changed = |file| finding.is_some_and(|found| found.content == Content::Changed && found.file == file);
@@ -67,7 +67,7 @@ pub struct ImageStatus {
     /// The image.
     #[serde(flatten)]
     pub image: Image,
-    /// What is wrong with its file. No run can use it until it is added again.
+    /// What is wrong with the image's file, if anything. No run can use the image until it is added again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<ImageProblem>,
 }
@@ -78,7 +78,7 @@ pub struct SystemStatus {
     /// The operating system.
     #[serde(flatten)]
     pub system: System,
-    /// What is wrong with the file of its image. It cannot be installed until the image is added again.
+    /// What is wrong with the image's file, if anything. The system cannot be installed until the image is added again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_problem: Option<ImageProblem>,
 }

@@ -12,7 +12,7 @@ use slipway_protocol::ErrorCode;
 use super::CHUNK_BYTES;
 use crate::base::error::Error;
 
-/// Reads a part of a raw image. `None` if it is unknown.
+/// Reads a part of a raw image by offset and length in bytes. `None` if the part is not available.
 pub(super) type Read<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
 /// Checks the partition table of a raw image, whose size in bytes may be unknown. Returns the kind of disk it is made
@@ -36,7 +36,7 @@ pub(super) fn judge(
     Ok((made_for, table, warnings))
 }
 
-/// The first [`HEAD`] bytes and at least the last [`CHUNK_BYTES`] of a stream, as far as it has them.
+/// The first [`HEAD`] bytes and at least the last [`CHUNK_BYTES`] of a stream, or all of a shorter stream.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     head: Vec<u8>,

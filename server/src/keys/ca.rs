@@ -66,8 +66,8 @@ impl Authority {
         Ok(Self { current: Generation::open(data, &CURRENT)?, next, anchors: anchors(data)? })
     }
 
-    /// Opens the authority for a server with these names and addresses. Creates it on first use, and adds an
-    /// intermediate to one of an older version. Replaces no existing file.
+    /// Opens the authority for a server with these names and addresses. Creates it on first use. If an older version
+    /// made it, adds an intermediate, or signs the intermediate again for names that it lacks.
     pub fn open_or_make(data: &DataDir, names: &BTreeSet<String>) -> Result<Self, Error> {
         let _lock = data.lock()?;
         rotation::recover(data)?;
@@ -124,13 +124,13 @@ impl Authority {
         self.next.as_ref().map(|next| &next.root)
     }
 
-    /// The roots that certificates of nodes may have.
+    /// Returns the roots that nodes' certificates may lead to: the current one, and during a rotation the next.
     pub fn roots(&self) -> impl Iterator<Item = CertificateDer<'static>> {
         [Some(&self.current), self.next.as_ref()].into_iter().flatten().map(|generation| generation.root.der.clone())
     }
 
-    /// The server's certificate for these host names and addresses, created or renewed if needed, each time with a new
-    /// key.
+    /// Reads the server's certificate for these host names and addresses. Creates or renews it if needed, each time
+    /// with a new key.
     pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
         let names = self.allowed(data, names)?;
         let Generation { intermediate, issuer, .. } = &self.current;
@@ -140,8 +140,8 @@ impl Authority {
         Ok(identity)
     }
 
-    /// The names that the certificate can have now. During a rotation, a name that only the next root permits has to
-    /// wait.
+    /// Returns those names that the server's certificate can have now. During a rotation, a name that only the next
+    /// root permits has to wait.
     fn allowed(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<BTreeSet<String>, Error> {
         let (now, later): (BTreeSet<String>, BTreeSet<String>) =
             names.iter().cloned().partition(|name| self.current.intermediate.permits(name));
@@ -251,7 +251,7 @@ impl NodeRequest {
     }
 }
 
-/// The node that a certificate was issued for: its id, from the common name, and its key.
+/// Reads from a certificate which node it was issued for: the node's id, from the common name, and the key.
 pub fn subject(certificate: &CertificateDer<'_>) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
@@ -286,7 +286,7 @@ fn kept_or_signed(
     Ok(ServerIdentity { chain: vec![leaf], key })
 }
 
-/// A warning if the authority is not valid now, or not for much longer.
+/// Returns a warning if the authority is not valid now, or not for much longer.
 fn validity_warning(valid: Range<OffsetDateTime>, now: OffsetDateTime) -> Option<String> {
     let clock = "if this server's clock was or is wrong, set it; then replace the certificate authority with \
                  `slipway-server ca rotate`";

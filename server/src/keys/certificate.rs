@@ -1,4 +1,4 @@
-//! The server's certificates, which are renewed before they expire without a restart.
+//! The server's certificates, which are renewed without a restart before they expire.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,27 +24,27 @@ pub struct Certificate {
 
 #[derive(Clone, Debug)]
 struct Current {
-    /// For nodes, installed systems and operators; an elliptic curve key.
+    /// Certificate for nodes, installed systems and operators, with an elliptic curve key.
     usual: Arc<CertifiedKey>,
-    /// For firmware that supports only RSA, if the site has any.
+    /// Certificate for firmware that supports only RSA. `None` if the site has no root for such firmware.
     firmware: Option<Arc<CertifiedKey>>,
 }
 
 impl Certificate {
-    /// The certificate in the data folder, created or renewed if needed.
+    /// Opens the certificates in the data folder. Creates or renews them if needed.
     pub fn open(authority: &Authority, data: &DataDir, names: BTreeSet<String>) -> Result<Self, Error> {
         let current = RwLock::new(load(authority, data, &names)?);
         Ok(Self { names, current })
     }
 
-    /// Renews the certificate, with a new key, if it is due. New connections use the new one.
+    /// Renews each certificate that is due, with a new key. New connections use the new certificates.
     pub fn renew(&self, authority: &Authority, data: &DataDir) -> Result<(), Error> {
         let fresh = load(authority, data, &self.names)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Renews the certificate when needed, as long as the server runs.
+    /// Renews the certificates when needed, as long as the server runs.
     pub async fn keep_fresh(&self, authority: &Authority, data: &DataDir) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -58,18 +58,18 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// A signer with this secret, which should have at least 256 bits.
+    /// Makes a signer with this secret, which should have at least 256 bits.
     pub fn new(secret: &str) -> Self {
         // HMAC takes keys of any length (RFC 2104, section 2).
         Self { mac: Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length") }
     }
 
-    /// The signer of a data folder. Creates its secret if it is missing.
+    /// Opens the signer of a data folder. Creates the signer's secret if it is missing.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         Ok(Self::new(&data.read_or_create("jwt.key", || Ok(random::token()))?))
     }
 
-    /// A token for a node with this key, valid for `lifetime` seconds.
+    /// Issues a token for a node with this key, valid for `lifetime` seconds.
     pub fn issue(&self, subject: &Subject, now: Millis, lifetime: u64) -> String {
         let (iat, exp) = (now / 1000, now / 1000 + lifetime);
         let cnf = Confirmation { kid: subject.key.clone() };
@@ -91,8 +91,8 @@ impl Signer {
         valid.then_some(Subject { node: claims.sub, key: claims.cnf.kid })
     }
 
-    /// The claim code of a key. It depends on the secret too, so that nobody can search for a key with a given code.
-    /// `attempt` gives other codes, in case another key already has the first.
+    /// Returns the claim code of a key. The code depends on the secret too, so that nobody can search for a key with a
+    /// given code. Another `attempt` gives another code, in case another key already has the first.
     pub fn claim_code(&self, key: &str, attempt: u8) -> String {
         let signature = self.mac.clone().chain_update(CLAIM).chain_update([attempt]).chain_update(key).finalize();
         random::claim_code(signature.into_bytes())

@@ -102,7 +102,7 @@ fn is_of_root(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The only token that matches the URI.
+/// Finds the only token that matches the URI. Fails if none or several match.
 fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault> {
     let slots = module.get_slots_with_token().map_err(Fault::call("looking for tokens"))?;
     // If the token in another slot cannot be read, it is skipped.
@@ -169,7 +169,7 @@ fn login(session: &Session, user: UserType, pin: &Pin) -> Result<(), Fault> {
     }
 }
 
-/// The only private key that matches the URI. It must be RSA.
+/// Finds the only private key that matches the URI. Fails if none or several match, or if the key is not RSA.
 fn find_key(session: &Session, key: &KeyUri) -> Result<ObjectHandle, Fault> {
     let looking = Fault::call("looking for the key");
     let any = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
@@ -188,7 +188,7 @@ fn find_key(session: &Session, key: &KeyUri) -> Result<ObjectHandle, Fault> {
     }
 }
 
-/// Labels and ids of keys, encoded as in a URI.
+/// Reads the labels and ids of keys, and encodes them as in a URI.
 fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
     let name = |object: &ObjectHandle| {
         let attributes =
@@ -203,7 +203,7 @@ fn named(session: &Session, objects: &[ObjectHandle]) -> Vec<String> {
     some(objects.iter().take(READ).map(name).collect())
 }
 
-/// The first names in alphabetical order. A module does not sort them.
+/// Sorts names alphabetically and keeps the first [`NAMED`]. A module lists them in any order.
 fn some(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names.truncate(NAMED);

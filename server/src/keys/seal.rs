@@ -37,7 +37,7 @@ pub fn text(recipients: &[Recipient], text: &str) -> Result<Secret, Error> {
     Ok(Secret::from(String::from_utf8_lossy(&sealed).into_owned()))
 }
 
-/// Encrypts what is written to the result. The caller must finish it.
+/// Returns a writer that encrypts to the recipients. The caller must call `finish` on it.
 pub fn stream<W: Write>(recipients: &[Recipient], output: W) -> Result<StreamWriter<W>, Error> {
     let doing = "encrypting to the recipients";
     let encryptor = Encryptor::with_recipients(recipients.iter().map(|recipient| recipient as &dyn age::Recipient));

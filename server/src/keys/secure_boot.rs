@@ -58,7 +58,7 @@ pub struct Update {
 }
 
 impl SecureBoot {
-    /// The keys of this data folder, if it has any.
+    /// Reads the keys of this data folder. `None` if it has none.
     pub fn open(data: &DataDir) -> Result<Option<Self>, Error> {
         let Some(text) = data.read(FILE)? else { return Ok(None) };
         // Without the parser's message, which may contain part of a key.
@@ -164,7 +164,7 @@ impl SecureBoot {
         Self::change(data, |keys| {
             has_none(keys)?;
             if key.certificate == keys.db.certificate().to_pem() {
-                // The end of the rotation would revoke it, and nothing would boot any more.
+                // The end of the rotation would revoke the current key, and nothing would boot any more.
                 let message = "the new key is the current one; give another with --key, or leave --key out to make one";
                 return Err(Error::refused(ErrorCode::Conflict, message));
             }
@@ -207,9 +207,9 @@ impl SecureBoot {
         Self::new(keys.stored)
     }
 
-    /// Signed updates of all variables, in the order in which a machine in Setup Mode accepts them. They are signed
-    /// with the site's keys, so a machine that already has the keys accepts them too. Firmware accepts only updates
-    /// with a later time stamp than the previous ones.
+    /// Signs updates of all variables, in the order in which a machine in Setup Mode accepts them. A machine that
+    /// already has the site's keys accepts them too, because these keys sign the updates. `now` is their time stamp:
+    /// firmware accepts only updates with a later time stamp than the previous ones.
     pub fn updates(&self, now: OffsetDateTime) -> Result<Vec<Update>, Error> {
         let signed = |variable: Variable| {
             let signer = match variable {
@@ -226,8 +226,8 @@ impl SecureBoot {
         Variable::ENROLMENT.into_iter().filter(wanted).map(signed).collect()
     }
 
-    /// The value of TPM register 7, in hexadecimal, on a machine that has these keys, enforces them and boots the
-    /// site's boot files. The value differs on a machine that had a dbx before, or has cards whose option ROMs are
+    /// Computes the value of TPM register 7, in hexadecimal, on a machine that has these keys, enforces them and boots
+    /// the site's boot files. The value differs on a machine that had a dbx before, or has cards whose option ROMs are
     /// started.
     pub fn register_7(&self) -> Result<String, Error> {
         let lists = [Variable::Pk, Variable::Kek, Variable::Db, Variable::Dbx];
@@ -268,7 +268,7 @@ impl SecureBoot {
     }
 }
 
-/// A random GUID (RFC 9562, section 5.4).
+/// Makes a random GUID (RFC 9562, section 5.4).
 fn new_owner() -> Uuid {
     let mut bytes = crate::base::random::bytes::<16>();
     bytes[6] = bytes[6] & 0x0F | 0x40;
@@ -276,7 +276,7 @@ fn new_owner() -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
-/// There are no keys in the data folder.
+/// Returns the error that there are no keys in the data folder.
 pub fn no_keys() -> Error {
     let message = "this data folder has no Secure Boot keys: make them with `slipway-server keys init`";
     Error::refused(ErrorCode::NotFound, message)
@@ -286,7 +286,7 @@ fn no_rotation() -> Error {
     Error::refused(ErrorCode::NotFound, "no rotation is in progress: begin one with `slipway-server keys rotate`")
 }
 
-/// An error that names the operation, for a fault in a file that the operator can restore.
+/// Returns a function that makes errors with the name of the operation, for faults in [`FILE`].
 fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(doing: &'static str) -> impl Fn(E) -> Error {
     move |source| Error::SecureBoot { doing, source: source.into() }
 }

@@ -1,8 +1,8 @@
 //! The open connections of one port, and which of them are closed to make room for others.
 //!
-//! A stranger is a client without a node's certificate. If there is no room for a new connection, the stranger that has
-//! waited longest without a request is closed. So a client that only holds connections open cannot keep others out,
-//! even others with the same address.
+//! A stranger is a client without a node's certificate. If there is no room for a new connection, the oldest connection
+//! of a stranger that has no request in progress is closed. So a client that only holds connections open cannot keep
+//! others out, even others with the same address.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::take;
@@ -49,11 +49,11 @@ enum Group {
 #[derive(Debug, Default)]
 struct Members {
     count: usize,
-    /// Connections without a request. The smallest number is the oldest connection.
+    /// Connections without a request in progress. The smallest number is the oldest connection.
     idle: BTreeSet<u64>,
 }
 
-/// Numbers since the last report.
+/// Counts of refused and closed clients since the last call of [`Table::turned_away`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnedAway {
     /// New connections that were closed immediately.
@@ -78,12 +78,12 @@ pub struct Slot {
 pub struct Busy(Arc<Slot>);
 
 impl Table {
-    /// An empty table.
+    /// Makes an empty table.
     pub fn new(limits: Connections) -> Arc<Self> {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// A place for a new connection. `None` if there is no room.
+    /// Takes a place for a new connection, if necessary from an idle one. `None` if there is no room.
     pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Slot> {
         let group = Group::Strangers(Origin::of(from));
         let mut state = self.lock();
@@ -135,7 +135,7 @@ impl Table {
         turned_away.handshakes <= TOLD_HANDSHAKES
     }
 
-    /// The numbers since the last call.
+    /// Returns the counts since the last call, and starts them again at zero.
     pub fn turned_away(&self) -> TurnedAway {
         take(&mut self.lock().turned_away)
     }
@@ -146,7 +146,7 @@ impl Table {
 }
 
 impl State {
-    /// The groups that count a connection.
+    /// Returns the members that count a connection of this group: the group's, and for a stranger all strangers'.
     fn members(&mut self, group: &Group) -> impl Iterator<Item = &mut Members> {
         let strangers = matches!(group, Group::Strangers(_)).then_some(&mut self.strangers);
         [self.groups.entry(group.clone()).or_default()].into_iter().chain(strangers)
@@ -162,7 +162,7 @@ impl State {
         }
     }
 
-    /// Removes a connection from the table, unless it was already removed.
+    /// Removes a connection from the table, unless it was already removed. Returns the connection's task.
     fn forget(&mut self, id: u64) -> Option<AbortHandle> {
         let Open { group, task } = self.open.remove(&id)?;
         self.leave(id, &group);
@@ -176,7 +176,7 @@ impl Slot {
         self.id
     }
 
-    /// Makes the connection one of a node. Returns false if the node has too many.
+    /// Counts the connection as the node's instead of a stranger's. Returns false if the node has too many connections.
     pub fn belongs_to(&self, node: &str) -> bool {
         let group = Group::Node(node.to_owned());
         let mut state = self.table.lock();

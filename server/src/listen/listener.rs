@@ -34,7 +34,7 @@ use crate::keys::ca::subject;
 use crate::listen::connections::{Busy, Slot, Table, TurnedAway};
 use crate::listen::live_keys::LiveKeys;
 
-/// Pause after accept(2) failed, most likely because of missing file descriptors.
+/// Pause after accept(2) failed, most likely because no file descriptors were left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long to wait for requests in progress when stopping.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ pub struct Listener {
     pub name: &'static str,
     /// TLS settings. `None` for plain HTTP.
     pub tls: Option<TlsAcceptor>,
-    /// Limits on its connections.
+    /// Limits on the connections to the socket.
     pub connections: Connections,
 }
 
@@ -258,7 +258,7 @@ fn no_room() -> axum::response::Response {
     response
 }
 
-/// Body of an answer. The request counts as in progress until it is sent.
+/// Body of an answer. The request counts as in progress until the body is sent.
 struct Answer {
     body: Body,
     _busy: Option<Busy>,

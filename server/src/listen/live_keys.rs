@@ -1,4 +1,4 @@
-//! The current keys of all nodes. Open connections watch them, so that a connection ends soon after an operator or
+//! Watches the current keys of all nodes for open connections, so that a connection ends soon after an operator or
 //! another machine replaced its node's key. Each request is checked anyway; this ends requests in progress.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
 use crate::store::{Store, nodes};
 
-/// Interval at which the store is read. Operators' commands change it from other processes.
+/// Interval at which the store is read, because operators' commands change it from other processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a connection stays open after its key was revoked.
@@ -25,7 +25,7 @@ pub struct LiveKeys {
 }
 
 impl LiveKeys {
-    /// No keys yet.
+    /// Creates an empty list of keys; [`Self::follow`] fills it.
     pub fn new(store: Store) -> Self {
         Self { store, keys: watch::Sender::default() }
     }
@@ -47,8 +47,8 @@ impl LiveKeys {
         Ok(())
     }
 
-    /// Returns a while after this key stopped being the node's key. Requests in the meantime are refused with the
-    /// reason. If the key was never the node's, every request is refused, and nothing needs to be ended.
+    /// Returns a while (`GRACE`) after this key stopped being the node's key. Requests in the meantime are refused with
+    /// the reason. Never returns if the key was never the node's: every request is refused, so there is nothing to end.
     pub async fn revoked(&self, subject: &Subject) {
         let mut keys = self.keys.subscribe();
         let differs = |keys: &HashMap<String, String>| keys.get(&subject.node) != Some(&subject.key);

@@ -75,11 +75,11 @@ pub struct Config {
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
     pub max_capture: u64,
-    /// What every machine must prove.
+    /// What every machine must prove to enrol.
     pub policy: Policy,
     /// File with the certificates of TPM manufacturers that the site trusts, in PEM.
     pub ek_ca: Option<PathBuf>,
-    /// Limits on what clients may cost.
+    /// Limits on the connections, requests and memory of clients.
     pub limits: Limits,
 }
 
@@ -111,7 +111,7 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// Interval at which a server updates the time of its lock file.
+/// Interval at which a running server updates the modification time of its lock file.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// A server whose sockets are bound, but that does not answer yet.
@@ -124,7 +124,7 @@ pub struct Server {
     certificate: Arc<Certificate>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
-    /// Prevents other servers on the data folder. Its modification time shows when this one last ran.
+    /// Keeps other servers off the data folder. Its modification time tells when this server last ran.
     lock: File,
 }
 
@@ -211,12 +211,12 @@ impl Server {
         Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, lock })
     }
 
-    /// The address and port that it listens on for HTTPS.
+    /// Returns the address and port of the HTTPS listener.
     pub fn https_address(&self) -> Result<SocketAddr, Error> {
         address(&self.https)
     }
 
-    /// The address and port that it serves boot files on without TLS.
+    /// Returns the address and port of the listener for boot files without TLS. `None` if there is no such listener.
     pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
         self.boot.as_ref().map(address).transpose()
     }
@@ -295,7 +295,7 @@ fn names(config: &Config) -> BTreeSet<String> {
     if !config.listen.ip().is_unspecified() {
         names.insert(config.listen.ip().to_string());
     }
-    // In the form that certificates have, so that they can be compared.
+    // In the spelling that certificates use, so that names can be compared.
     let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
     names.iter().map(written).collect()
 }
@@ -311,7 +311,7 @@ fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
     }
 }
 
-/// Makes the boot folder and its parents if they are missing. Anybody may read the folder's content.
+/// Makes the boot folder and its parents if they are missing, readable by anybody.
 fn make_boot_folder(folder: &Path) -> Result<(), Error> {
     let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
     if folder.exists() {

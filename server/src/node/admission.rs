@@ -2,31 +2,30 @@
 //! the [`Outcome`].
 //!
 //! 1. A machine is a node if it has all identifiers that the node is registered with ([`fn@matches`]). It is held if it
-//!    has all of several nodes, or only some of one.
-//! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. The token must not be made for
-//!    a node, and is valid for one machine. It is as much proof as one that was made for the node. Where the site
-//!    requires a TPM, a token alone is not enough. Without a token, the machine is held.
+//!    has all identifiers of several nodes, or only some identifiers of a node.
+//! 2. A machine with no identifier of any node becomes a new node by a bootstrap token. Such a token is not made for a
+//!    node, is valid for one machine, and proves as much as a token that was made for a node. Where the site requires a
+//!    TPM, a token alone is not enough. Without a token, the machine is held.
 //! 3. A node's machine is held until an operator or a token releases the node. A token that is unknown, expired or used
 //!    up is refused, except if the node is released already.
-//! 4. A TPM is in one machine. If a node is known by its TPM, its machine must have that TPM, not cleared, and with an
-//!    event log if it had one. A TPM that a machine only claimed, when an operator released it, is not required before
-//!    it was proved. Nobody is let in with the TPM of another node.
-//! 5. The machine must prove the most that the site, the node and its unfinished run require: nothing but the
-//!    identifiers; a token that was made for the node; or its TPM. The TPM proves the machine if it is the one that the
-//!    node is known by, if an operator released this key, or if its manufacturer certifies it and the node never had a
-//!    key. What the node's key proved before still counts. Where the TPM is required, the machine must also have
-//!    started boot files of the site.
-//! 6. The key that a node has stays valid. Another key replaces it at once if the machine proves the node's TPM.
-//!    Otherwise the node must have something to do, or the machine must have a token that was made for the node. If the
-//!    node had a key before, the machine with that key must also be gone (it left for the system that it installed, or
-//!    is silent), and the site must not require an operator's decision each time.
+//! 4. A TPM is in one machine. If a node is known by its TPM, its machine must have that TPM, not cleared, and must
+//!    send an event log if it sent one before. If an operator released a machine that only claimed its TPM, that TPM is
+//!    not required before it was proved. Nobody is let in with the TPM of another node.
+//! 5. The machine must prove the most that the site, the node and its unfinished run require: only the identifiers; or
+//!    a token that was made for the node; or its TPM. The TPM counts as proof if the node is known by it, if an
+//!    operator released the machine's key, or if its manufacturer certifies it and the node never had a key. What the
+//!    node's key proved before still counts. Where the TPM is required, the machine must also have started boot files
+//!    of the site.
+//! 6. The node's current key stays valid until another key replaces it. The key of a machine that proves the node's TPM
+//!    does so at once. For any other key, the machine must have a token that was made for the node, or the node must
+//!    have something to do. If the node had a key before, the machine with that key must also be gone (it left for the
+//!    system that it installed, or is silent), and the site must not require an operator's decision each time.
 //! 7. A machine with a TPM that would be let in is asked to prove it first. An answer counts once. A machine that must
-//!    wait is asked for nothing.
+//!    wait is not asked for a proof.
 //!
-//! Two refusals are not here, because they do not depend on who the machine is: that of a request that cannot be read
-//! or has no usable identifier (`enrol/applicant.rs`), and that of another machine when too many wait
-//! (`enrol/apply.rs`). What the release of a waiting machine changes, and when it is refused, is in
-//! `operate/release.rs`.
+//! Two refusals are elsewhere, because they do not depend on who the machine is: of a request that cannot be read or
+//! has no usable identifier (`enrol/applicant.rs`), and of a further machine when too many wait (`enrol/apply.rs`).
+//! What the release of a waiting machine changes, and when the release is refused, is in `operate/release.rs`.
 
 use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, HEARTBEAT_SECONDS, Identity, KeyOrigin, NodeKey, Proof};
 
@@ -39,10 +38,11 @@ use crate::store::tokens::Token;
 /// these may be lost.
 pub const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
 
-/// Milliseconds since a machine last asked to be let in, within which it still waits. It asks every two seconds.
+/// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two
+/// seconds.
 pub const WAITS: Millis = 60_000;
 
-/// Milliseconds for which it need not be stored again that a machine waits.
+/// Milliseconds in which a repeated request of a waiting machine, if nothing else changed, is not stored.
 const STILL_WAITS: Millis = 5_000;
 
 const UNKNOWN: &str = "the bootstrap token was never issued, was revoked or was used before";
@@ -51,7 +51,7 @@ const EXPIRED: &str = "the bootstrap token has expired; an operator can issue an
 /// What a machine must prove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The least that it must prove.
+    /// The least that the machine must prove.
     pub require: Proof,
     /// Whether an operator must agree to each further key of a node.
     pub strict: bool,
@@ -60,39 +60,39 @@ pub struct Policy {
 /// What is known about a machine that asks to be let in, and about the node that it may be.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Fingerprint of its key. The request proved that the machine has it.
+    /// Fingerprint of the machine's key. Its request proved that the machine has the private key.
     pub key: String,
-    /// Its usable identifiers.
+    /// Usable identifiers of the machine.
     pub identity: Identity,
-    /// Its bootstrap token.
+    /// Bootstrap token of the machine.
     pub token: ShownToken,
-    /// The TPM that it can use.
+    /// The TPM that the machine presents. `None` if it has none, or none that it can use.
     pub tpm: Option<ShownTpm>,
-    /// The nodes that are registered with any of its identifiers, strongest identifier first.
+    /// The nodes that are registered with any of these identifiers, strongest identifier first.
     pub nodes: Vec<Node>,
-    /// Whether a node other than [`Facts::node`] is known by its TPM.
+    /// Whether a node other than [`Facts::node`] is known by this TPM.
     pub has_tpm_of_another: bool,
-    /// What the unfinished run of the node requires.
+    /// What the unfinished run of the node requires; the least if it has none.
     pub run_requires: Proof,
-    /// When the TPM of the node last gave an answer that counted, and the number of that challenge.
+    /// When the TPM of the node last gave an answer that counted, and the nonce of that challenge.
     pub last_answer: Option<(Millis, Vec<u8>)>,
-    /// The machine, if it waits already.
+    /// The stored record of the machine, if it waits already.
     pub claimant: Option<Claimant>,
 }
 
-/// The bootstrap token that a machine shows.
+/// The bootstrap token that a machine presents.
 #[derive(Clone, Debug, Default)]
 pub enum ShownToken {
-    /// It shows none.
+    /// The machine presents no token.
     #[default]
     None,
-    /// There is no such token (any more).
+    /// The token was never issued or was revoked.
     Unknown,
-    /// It shows this one.
+    /// The token was issued. It may have expired or been used up.
     Known(Token),
 }
 
-/// The TPM that a machine shows.
+/// The TPM that a machine presents, and what the server found when it checked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownTpm {
     /// Digest of the endorsement key.
@@ -108,17 +108,18 @@ pub struct ShownTpm {
 /// What a machine answered to a challenge to its TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TpmAnswer {
-    /// It was not asked yet, or it answered too late. Until it is asked, it is taken to have what it claims.
+    /// The machine was not asked yet, or answered too late. Until it is asked, it is taken to have the TPM that it
+    /// claims.
     None,
-    /// What it says is not what the TPM signed.
+    /// What the machine says differs from what the TPM signed.
     Wrong,
-    /// It proved to have the TPM.
+    /// The machine proved to have the TPM.
     Right {
-        /// The number of the challenge. It begins with its time.
+        /// Nonce of the challenge. It begins with the time of the challenge, so nonces are in order of time.
         nonce: Vec<u8>,
-        /// Whether it sent an event log. The log agrees with what the TPM signed.
+        /// Whether the machine sent an event log. The log agrees with what the TPM signed.
         has_event_log: bool,
-        /// Why the log does not show boot files of the site, if the site asks for them.
+        /// Why the log does not show boot files of the site. `None` if it does, or if the site does not require that.
         boot_problem: Option<String>,
     },
 }
@@ -126,39 +127,39 @@ pub enum TpmAnswer {
 /// The decision about a machine that asks to be let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Let it in as [`Facts::node`], or as a new node if it has no identifier of any.
+    /// Let the machine in as [`Facts::node`], or as a new node if no node has any of its identifiers.
     LetIn(LetIn),
-    /// Ask it to prove its TPM. It is let in if it does.
+    /// Ask the machine to prove its TPM. It is let in if it does.
     Prove,
-    /// Hold it until an operator acts.
+    /// Hold the machine until an operator acts.
     Hold(ClaimReason),
-    /// It waits with this claim code as it did a moment ago, so nothing need be stored.
+    /// The machine waits with this claim code as it did a moment ago, so nothing need be stored.
     StillWaits(String),
-    /// Refuse the request.
+    /// Refuse the request, with this error code and message.
     Refuse(ErrorCode, &'static str),
 }
 
 /// How a machine is let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetIn {
-    /// How its key becomes the node's. `None`: it is the node's already.
+    /// How the machine's key becomes the node's key. `None` if it already is.
     pub origin: Option<KeyOrigin>,
-    /// What it proved.
+    /// What the machine proved.
     pub proof: Proof,
     /// Whether the node is known by its TPM from now on, if the machine proved one.
     pub keep_tpm: bool,
-    /// The hash of the token that is used up by this. The token releases a node that is not released yet.
+    /// Hash of the token that this uses, if any. The token releases the node if it is not released yet.
     pub token: Option<String>,
 }
 
 /// How the TPM of a machine relates to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It is unknown whether it is the node's.
+    /// Nothing tells whether the TPM is the node's, or the machine presents no TPM.
     Unknown,
-    /// Its manufacturer, or an operator who let in the key of the machine, confirms it.
+    /// The manufacturer of the TPM confirms it, or an operator who let in the machine's key.
     Vouched,
-    /// It is the one that the node is known by.
+    /// The node is known by this TPM.
     Own,
 }
 
@@ -169,12 +170,14 @@ impl From<ClaimReason> for Outcome {
 }
 
 impl Facts {
-    /// The node whose identifiers the machine has: all of one node, else some of the first one.
+    /// Returns the node that the machine may be: the only node all of whose identifiers it has, else the first node
+    /// with some of them.
     pub fn node(&self) -> Option<&Node> {
         node_of(&self.nodes, &self.identity)
     }
 
-    /// Why the machine did not start boot files of the site, if the site asks for them.
+    /// Returns why the machine did not start boot files of the site. `None` if it did, or if the site does not require
+    /// that.
     pub fn boot_problem(&self) -> Option<&str> {
         match &self.tpm.as_ref()?.answer {
             TpmAnswer::Right { boot_problem, .. } => boot_problem.as_deref(),
@@ -183,21 +186,21 @@ impl Facts {
     }
 }
 
-/// Whether the identifiers of a machine are those of a node: each kind that was registered is there and the same, of
-/// MAC addresses at least one.
+/// Returns whether a machine has the identifiers of a node: each kind that was registered is there and the same. Of
+/// several MAC addresses, one is enough.
 pub fn matches(registered: &Identity, found: &Identity) -> bool {
     let same = |registered: &Option<String>, found: &Option<String>| registered.is_none() || registered == found;
     let a_mac = registered.macs.is_empty() || registered.macs.iter().any(|mac| found.macs.contains(mac));
     same(&registered.uuid, &found.uuid) && same(&registered.serial, &found.serial) && a_mac
 }
 
-/// Divides nodes by whether a machine has all their identifiers. An identifier that many machines share is ignored,
-/// even if it was registered before that was known.
+/// Divides nodes into those all of whose identifiers a machine has, and the others. An identifier that many machines
+/// share is ignored, even if it was registered before that was known.
 pub fn candidates<'a>(nodes: &'a [Node], found: &Identity) -> (Vec<&'a Node>, Vec<&'a Node>) {
     nodes.iter().partition(|node| matches(&node.identity.usable(), found))
 }
 
-/// [`Facts::node`], of these nodes.
+/// Picks [`Facts::node`] among these nodes.
 pub fn node_of<'a>(nodes: &'a [Node], found: &Identity) -> Option<&'a Node> {
     let (all, some) = candidates(nodes, found);
     match all.as_slice() {
@@ -207,7 +210,7 @@ pub fn node_of<'a>(nodes: &'a [Node], found: &Identity) -> Option<&'a Node> {
     }
 }
 
-/// What is to be done with a machine.
+/// Decides what is to be done with a machine.
 pub fn decide(facts: &Facts, site: Policy, now: Millis) -> Outcome {
     match admit(facts, site, now) {
         Ok(_) if must_prove(facts, now) => Outcome::Prove,
@@ -244,7 +247,7 @@ fn admit_as(node: &Node, facts: &Facts, site: Policy, now: Millis) -> Result<Let
     if facts.has_tpm_of_another {
         return Err(ClaimReason::TpmOfAnotherNode.into());
     }
-    // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
+    // A node that was let in needs no further consent, and its machine may itself have used up the token long ago.
     let token = match usable(&facts.token, now) {
         Err(refusal) if !node.released => return Err(refusal),
         token => token.unwrap_or_default().filter(|token| match &token.made_for {
@@ -262,8 +265,8 @@ fn admit_as(node: &Node, facts: &Facts, site: Policy, now: Millis) -> Result<Let
     Ok(LetIn { token: token.map(|token| token.hash.clone()), ..let_in })
 }
 
-/// The token, if it is valid. A token that was made for a node is valid at each boot of its machine, any other for one
-/// machine.
+/// Returns the token if it is valid, and refuses an invalid one. A token that was made for a node is valid at each boot
+/// of its machine, any other for one machine.
 fn usable(token: &ShownToken, now: Millis) -> Result<Option<&Token>, Outcome> {
     match token {
         ShownToken::None => Ok(None),
@@ -297,13 +300,13 @@ fn weigh(node: Option<&Node>, facts: &Facts, proof: Proof, policy: Policy, now: 
     }
     let origin = match (own_key, node) {
         (Some(_), _) => None,
-        // The TPM is in the node's machine, and so were the keys before.
+        // The TPM is in the node's machine, so the earlier keys were of the same machine.
         _ if standing == Standing::Own => Some(KeyOrigin::Attested),
         (None, Some(node)) => Some(next_key(node, proof, policy, now)?),
         (None, None) => Some(KeyOrigin::First),
     };
     // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy
-    // says so, but does not keep the node's own machine out permanently, no matter how often it asks.
+    // allows that, but does not keep the node's own machine out permanently, no matter how often it asks.
     let taken_over = matches!(
         own_key.map(|key| key.origin).or(origin),
         Some(KeyOrigin::AfterInstallation | KeyOrigin::AfterSilence)
@@ -342,13 +345,13 @@ fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&Node
     }
 }
 
-/// How the node's key may be replaced by another one, or why not.
+/// Returns how another key may replace the node's key, or why it may not.
 fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<KeyOrigin, ClaimReason> {
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;
-    // What lets in a node that is not released yet also arms it.
+    // An operator or a token that lets in a node that is not released yet also arms it.
     let is_armed = node.armed || !node.released;
-    // A token can be copied, so it takes no node from an active machine. But it proves more than identifiers that
+    // A token can be copied, so it replaces no key of an active machine. But it proves more than identifiers that
     // anybody can read.
     if !is_armed && proof < Proof::Token {
         return Err(if gone { ClaimReason::NothingToDo } else { ClaimReason::KeyInUse });
@@ -362,9 +365,9 @@ fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<Ke
     }
 }
 
-/// Whether a machine that would be let in must prove its TPM first. An answer is valid for some minutes, and anyone who
-/// sent it a second time would get a JWT without having the key, so it counts only once. If the last answer is in the
-/// future, it is from before the clock was corrected.
+/// Returns whether a machine that would be let in must prove its TPM first. An answer is valid for some minutes, and
+/// anyone who sent it a second time would get a JWT without having the key, so it counts only once. If the time of the
+/// last answer is in the future, that answer is from before the clock was corrected, and is ignored.
 fn must_prove(facts: &Facts, now: Millis) -> bool {
     match facts.tpm.as_ref().map(|tpm| &tpm.answer) {
         None | Some(TpmAnswer::Wrong) => false,

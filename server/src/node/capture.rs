@@ -31,7 +31,7 @@ use crate::store::{Connection, Store, runs};
 const KEPT_FREE: u64 = 512 << 20;
 /// How long a request waits while an image is verified. After that the node repeats it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Interval at which leftovers of finished runs are removed.
+/// Interval at which unfinished captures of ended runs are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -46,12 +46,12 @@ pub struct Capture {
     pub name: String,
 }
 
-/// Result of storing a piece.
+/// Result of storing a piece of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// The piece was stored. The image now has this many bytes.
+    /// The piece was stored. The image now has this number of bytes.
     Stored(u64),
-    /// The piece was not stored, because its offset is not the number of bytes stored so far, which is this one.
+    /// The piece was not stored, because its offset differs from this number of bytes stored so far.
     Misplaced(u64),
 }
 
@@ -71,7 +71,7 @@ pub struct Captures {
 type Verification = JoinHandle<Result<Image, Error>>;
 
 impl Captures {
-    /// Accepts images of up to `max` bytes each.
+    /// Creates a store for captured images of up to `max` bytes each.
     pub fn new(store: Store, data: DataDir, max: u64, stopping: watch::Receiver<bool>) -> Self {
         Self { store, data, max, stopping, verifications: Mutex::default() }
     }
@@ -103,12 +103,12 @@ impl Captures {
         blocking(move || write(&place, offset, &piece, largest)).await
     }
 
-    /// Makes an image from the stored data, if size and digest are right. Returns `None` if that takes longer; the
-    /// caller then repeats the request. Repeating a finished commit changes nothing.
+    /// Makes an image from the stored data, if size and digest are right. Returns `None` if the check is not finished
+    /// within `PATIENCE`; the caller then repeats the request. Repeating a finished commit changes nothing.
     pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, &capture).await?;
-        // The image exists, from this capture or from another disk with the same bytes.
+        // The image exists already, from this capture or from another disk with the same bytes.
         if let Some(known) =
             images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size)
         {
@@ -119,7 +119,7 @@ impl Captures {
         let begun = self.verifications().remove(&key);
         let mut verification = begun.unwrap_or_else(|| {
             let (store, data, stopping) = (self.store.clone(), self.data.clone(), self.stopping.clone());
-            // Continues even if the node loses its connection.
+            // The task continues even if the node loses its connection.
             tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
         });
         match tokio::time::timeout(PATIENCE, &mut verification).await {
@@ -131,7 +131,7 @@ impl Captures {
         }
     }
 
-    /// Removes captures of runs that have ended. Returns the other runs with captures.
+    /// Removes captures of runs that have ended. Returns the ids of the runs with captures that have not.
     pub async fn sweep(&self) -> Result<Vec<String>, Error> {
         let folder = self.data.captures();
         let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
@@ -160,7 +160,7 @@ impl Captures {
         Ok(open)
     }
 
-    /// Sweeps periodically, as long as the server runs.
+    /// Calls [`Self::sweep`] periodically, as long as the server runs.
     pub async fn keep_swept(&self) {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
@@ -218,7 +218,7 @@ async fn verify(
     let (incoming, expected) = (place.clone(), image.clone());
     let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
     let mut transaction = store.write().await?;
-    // Both may have changed meanwhile.
+    // The run and the images may have changed during the check.
     check_allowed(&mut transaction, capture).await?;
     check_name_is_free(&mut transaction, &capture.name).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
@@ -238,7 +238,7 @@ async fn verify(
     Ok(image)
 }
 
-/// Checks size and digest of the stored data. Removes the file if the digest is wrong.
+/// Checks size and digest of the stored data, and returns the locked file. Removes the file if the digest is wrong.
 fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);

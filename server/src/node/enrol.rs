@@ -21,11 +21,11 @@ use gather::gather;
 
 /// The answer to a machine that asked to enrol.
 pub enum Answer {
-    /// It is let in.
+    /// The machine is let in.
     Enrolled(Enrolment),
     /// An operator must act first.
     Wait(Wait),
-    /// It is let in if it proves its TPM.
+    /// The machine is let in if it proves its TPM.
     Prove(TpmChallenge),
 }
 
@@ -38,7 +38,7 @@ pub struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// A new certificate and JWT for the node. The key is the request's key.
+    /// Issues a new certificate and JWT for the node. The certificate is for the key of the request.
     pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
         Ok(Enrolment {
             node: subject.node.clone(),
@@ -66,7 +66,7 @@ pub async fn enrol(
     if let Outcome::StillWaits(code) = decide(&facts, policy, now) {
         return Ok(wait(code));
     }
-    // Another machine may have been let in since. From here on none is.
+    // Another machine may have been let in meanwhile. Until the transaction ends, none can be.
     let mut transaction = store.write().await?;
     let facts = gather(&mut transaction, &applicant).await?;
     let answer = match decide(&facts, policy, now) {

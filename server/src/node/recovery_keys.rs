@@ -18,11 +18,11 @@ use crate::store::{Connection, Store, nodes};
 
 /// Length of a UUID as text (RFC 9562, section 4).
 const UUID: usize = 36;
-/// Length of a key as text: eight groups of eight digits, joined by hyphens.
+/// Length of a recovery key as text: eight groups of eight digits, joined by hyphens.
 const KEY: usize = 71;
 /// Digits of systemd's recovery keys (src/shared/recovery-key.c).
 const MODHEX: &[u8] = b"cbdefghijklnrtuv";
-/// Maximum number of keys of a node. Each attempt of a step makes one.
+/// Maximum number of keys of a node. Each attempt of an `encrypt-root` step makes a key.
 const MOST_KEYS: usize = 1000;
 
 /// Stores a key for a run that encrypts a disk. When this returns, the key survives a power cut. Storing the same key
@@ -50,7 +50,7 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
     match recipients(&mut transaction).await?.as_slice() {
         [] => recovery_keys::insert(&mut transaction, node, run, key, None, now()).await?,
         recipients => {
-            // Encryption gives another text each time. The hash recognises a key that is stored again.
+            // Encryption yields a different text each time. The hash recognises a key that is stored again.
             let (sealed, hash) = (sealed(recipients, key)?, random::token_hash(key.key.reveal()));
             recovery_keys::insert(&mut transaction, node, run, &sealed, Some(&hash), now()).await?;
         }
@@ -67,7 +67,7 @@ fn is_same(known: &Stored, key: &RecoveryKey) -> bool {
     }
 }
 
-/// Encrypts a key together with the name of its volume. Decryption gives the same line that is printed for an
+/// Encrypts a key together with the UUID of its volume. Decryption yields the same line that is printed for an
 /// unencrypted key.
 fn sealed(recipients: &[Recipient], RecoveryKey { volume, key }: &RecoveryKey) -> Result<RecoveryKey, Error> {
     let sealed = seal::text(recipients, &format!("{volume} {}\n", key.reveal()))?;
@@ -78,12 +78,12 @@ async fn recipients(connection: &mut Connection) -> Result<Vec<Recipient>, Error
     recipients::all(connection).await?.iter().map(|recipient| seal::recipient(recipient)).collect()
 }
 
-/// What adding a recipient meant for the stored recovery keys.
+/// What adding a recipient changed for the stored recovery keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
     /// Number of keys that were unencrypted before, and are encrypted now.
     pub sealed: usize,
-    /// Number of keys that were already encrypted to other recipients.
+    /// Number of keys that were already encrypted, only to the earlier recipients.
     pub older: usize,
 }
 
@@ -110,7 +110,7 @@ pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Erro
     Ok(added)
 }
 
-/// The public keys to which recovery keys are encrypted.
+/// Returns the public keys to which recovery keys are encrypted.
 pub async fn list_recipients(store: &Store) -> Result<Vec<String>, Error> {
     recipients::all(&mut *store.read().await?).await
 }
@@ -151,7 +151,7 @@ async fn check_allowed(connection: &mut Connection, node: &str, run: &str) -> Re
     Ok(())
 }
 
-/// The keys of a node, newest first, for a list that does not show the keys themselves.
+/// Returns the keys of a node, newest first, for a list that does not print the keys themselves.
 pub async fn list_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
     known_keys(&mut *store.read().await?, node, label).await
 }
@@ -164,8 +164,8 @@ async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Res
     Ok(keys)
 }
 
-/// The keys of these volumes of a node, or all if `volumes` is empty, newest first. Showing them to an operator is
-/// recorded and logged.
+/// Returns the keys of these volumes of a node, or of all if `volumes` is empty, newest first. Records and logs that an
+/// operator was shown the keys.
 pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String]) -> Result<Vec<Stored>, Error> {
     let mut transaction = store.write().await?;
     let mut keys = known_keys(&mut transaction, node, label).await?;
@@ -222,8 +222,8 @@ async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, vo
     Ok(())
 }
 
-/// The runs that stored `keys` and have not ended, and the last run that encrypted a disk. `keys` are sorted newest
-/// first.
+/// Returns the runs that stored `keys` and have not ended, and the newest that encrypted a disk. Runs before that are
+/// not looked at. `keys` are sorted newest first.
 async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
     let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for stored in keys {
@@ -242,7 +242,7 @@ async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTr
     Ok(in_use)
 }
 
-/// Whether a step of the run encrypted a disk, even if a later step failed.
+/// Returns whether a step of the run encrypted a disk, even if a later step failed.
 fn has_encrypted(run: &Run) -> bool {
     let mut steps = run.workflow.iter().zip(&run.progress.steps);
     steps.any(|(step, status)| matches!(step.action, Action::EncryptRoot(_)) && status.state == StepState::Succeeded)

@@ -22,7 +22,7 @@ pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that install a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
-/// A node with its newest run, the machines that claim to be it, and the boot files fetched since it was last seen.
+/// Returns the status of a node. `fetches` are the boot files fetched since the node was last seen.
 fn of_node(
     node: Node,
     mut run: Option<RunStatus>,
@@ -62,7 +62,7 @@ fn of_node(
     }
 }
 
-/// A waiting machine that lacks some of a node's identifiers, as a separate row.
+/// Returns the status of a waiting machine that is not a node, as a row of its own.
 fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
     NodeStatus {
         claim_code: Some(claimant.code),
@@ -74,7 +74,7 @@ fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
     }
 }
 
-/// The claim of a waiting machine. `node` is the node with some of its identifiers, `all` are all waiting machines.
+/// Returns the claim of a waiting machine. `node` has all or some of its identifiers; `all` are all waiting machines.
 fn claim(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Claim {
     Claim {
         shared: shared(claimant, node, all, now),
@@ -89,8 +89,8 @@ fn claim(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis
     }
 }
 
-/// The identifiers of a waiting machine that another machine has too, formatted as kind and value. There is another
-/// machine if the node already has a different one, or if two waiting machines are active.
+/// Returns the identifiers of a waiting machine that another machine has too, each as kind and value. Another machine
+/// has them if the node has a machine with a different key, or if several such machines wait.
 fn shared(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Millis) -> Vec<String> {
     let is_another = |node: &&Node| match claimant.reason {
         ClaimReason::IdentifiersDiffer => node.key.as_ref().is_some_and(|key| key.fingerprint != claimant.key),
@@ -106,8 +106,8 @@ fn shared(claimant: &Claimant, node: Option<&Node>, all: &[Claimant], now: Milli
     claimant.identity.values().filter(is_shared).map(|(kind, value)| format!("{kind} {value}")).collect()
 }
 
-/// When the machine was last heard from, if that is too long ago for a machine executing this run. Also clears the
-/// run's rate and remaining time, because they are out of date.
+/// Returns when the machine was last heard from, if that is too long ago for a machine executing this run. Also clears
+/// the run's rate and remaining time, because they are out of date.
 fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> Option<Millis> {
     if run.state != RunState::Running {
         return None;
@@ -120,8 +120,8 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
     Some(silent_since)
 }
 
-/// When a machine that had left for its installed system asked for work again, if nothing was heard from that system
-/// since. The machine was seen recently, so it is still in slipway.
+/// Returns when a machine that had left for its installed system asked for work again, if nothing was heard from that
+/// system since. The machine must have been seen recently, so that it is still in slipway.
 fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> Option<Millis> {
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
         && run.state == RunState::Succeeded
@@ -135,8 +135,8 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
     asked.filter(|at| has_left && *at >= since).min()
 }
 
-/// Whether a node's machine probably runs slipway now: it was heard from recently, and has not left for its installed
-/// system.
+/// Returns whether a node's machine probably runs slipway now: it was heard from recently, and has not left for its
+/// installed system.
 pub fn is_in_slipway(node: &Node, now: Millis) -> bool {
     is_here(node.last_seen, now) && !node.key_left
 }
@@ -145,15 +145,15 @@ fn is_here(seen: Option<Millis>, now: Millis) -> bool {
     seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
-/// When the installed system of a run was last heard from.
+/// Returns when the installed system of a run was last heard from.
 fn system_heard_at(run: &RunStatus) -> Option<Millis> {
     let booted = run.boot.as_ref().map(|boot| boot.at);
     let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
     run.last_contact_at.max(booted).max(stepped)
 }
 
-/// The boot files fetched since the machine was last heard from: by slipway, by its installed system, or by a machine
-/// that waits to be admitted as this node.
+/// Returns the boot files fetched since slipway on the machine, its installed system, or a machine that waits to be
+/// admitted as this node was last heard from.
 fn boot_files_fetched(
     node: &Node,
     run: Option<&RunStatus>,
@@ -169,7 +169,7 @@ fn boot_files_fetched(
     Some(BootFilesFetched { files, silent_since })
 }
 
-/// The status of a run.
+/// Returns the status of a run, without reports from outside of its workflow.
 pub fn of_run(run: Run) -> RunStatus {
     RunStatus {
         restored: run.is_held(),
@@ -188,7 +188,7 @@ pub fn of_run(run: Run) -> RunStatus {
     }
 }
 
-/// The status of a run, including reports from outside of its workflow.
+/// Returns the status of a run, with the reports from outside of its workflow.
 pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<RunStatus, Error> {
     notes::add_to(connection, &mut run).await?;
     let external_steps = external_steps::of_run(connection, &run.id).await?;
@@ -196,12 +196,12 @@ pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<R
     Ok(RunStatus { external_steps, boot, ..of_run(run) })
 }
 
-/// All nodes. External reports are included without their logs.
+/// Returns the status of all nodes, and of waiting machines that are not nodes. Logs of external steps are left out.
 pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     all_at(store, now()).await
 }
 
-/// All nodes, as of this time: if the server has not run since, machines are not silent because of that.
+/// Like [`all`], but as of this time: if the server has not run since, machines are not silent because of that.
 pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;
@@ -246,7 +246,7 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
     Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
 }
 
-/// The status of one node.
+/// Returns the status of one node.
 pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, Error> {
     let run = match runs::newest_of(connection, &node.id).await? {
         Some(run) => Some(with_reports(connection, run).await?),
@@ -260,13 +260,13 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now) })
 }
 
-/// The newest boot file fetched from each address in the last day, unless the address is a node's or its machine has
-/// asked to enrol since. Newest first.
+/// Returns the newest boot file fetched from each address in the last day, newest first. Left out are addresses of
+/// nodes, and those from which a machine has asked to enrol since.
 pub async fn strange_fetches(store: &Store) -> Result<Vec<BootFetch>, Error> {
     boot_fetches::of_strangers(&mut *store.read().await?, now()).await
 }
 
-/// The status of a waiting machine that belongs to no node.
+/// Returns the status of a waiting machine that is not a node.
 pub async fn stranger(connection: &mut Connection, claimant: Claimant) -> Result<NodeStatus, Error> {
     let node = match &claimant.node {
         Some(id) => nodes::get_by_id(connection, id).await?,

@@ -1,7 +1,7 @@
 //! Copies of everything that a server keeps, made while it runs, and restoring a server from a copy.
 //!
-//! A backup is a tar archive, encrypted or not: the database, the keys and certificates, the images if asked for, and
-//! at its end a list of SHA-256 digests. An archive without the list is truncated.
+//! A backup is a tar archive, encrypted or not, of the database, the keys and certificates, and the images if asked
+//! for. The last file is a list of SHA-256 digests. An archive without the list is truncated.
 
 mod restore;
 
@@ -23,11 +23,11 @@ use crate::keys::seal;
 use crate::store::Store;
 
 const DATABASE: &str = "slipway.db";
-/// The list of digests, as sha256sum(1) writes it.
+/// The list of digests, in the format of sha256sum(1).
 const SUMS: &str = "SHA256SUMS";
-/// Where the images are.
+/// Folder of the images in the data folder, and in the archive.
 const IMAGES: &str = "images/sha256";
-/// The keys, certificates and tokens.
+/// Files of keys, certificates and tokens. A data folder need not have all of them.
 const KEYS: [&str; 17] = [
     "ca.pem",
     "ca.key",
@@ -48,8 +48,8 @@ const KEYS: [&str; 17] = [
     "secure-boot.json",
 ];
 
-/// Writes a backup to a new file, for its owner alone. It appears complete or not at all. Encrypts it if there are
-/// recipients.
+/// Writes a backup to a new file that only its owner may read. The file appears complete or not at all. It is encrypted
+/// if there are recipients.
 pub async fn back_up(
     store: &Store,
     data: &DataDir,
@@ -80,7 +80,7 @@ pub async fn back_up(
     synced.map_err(|source| Error::File { doing: "writing", path: folder.to_owned(), source })
 }
 
-/// A copy of the database, as it was at one moment. It goes away on drop.
+/// A copy of the database, as it was at one moment. The file is removed on drop.
 struct Copy {
     path: std::path::PathBuf,
     file: File,
@@ -90,7 +90,7 @@ impl Copy {
     async fn of(store: &Store, data: &DataDir) -> Result<Self, Error> {
         let path = data.path(&format!(".{DATABASE}-{}", random::id()));
         let failed = |source| Error::File { doing: "creating", path: path.clone(), source };
-        // SQLite fills an empty file. While it is locked, it does not look left over.
+        // SQLite writes the copy into an empty file. While the file is locked, nobody removes it as a leftover.
         let mut options = fs::OpenOptions::new();
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.read(true).write(true).create_new(true).open(&path).map_err(failed)?;
@@ -111,7 +111,7 @@ impl Drop for Copy {
 fn write(output: impl Write, data: &DataDir, database: &Copy, with_images: bool) -> Result<(), Error> {
     let mut archive = Archive { tar: tar::Builder::new(output), sums: String::new() };
     {
-        // Several of them belong together.
+        // The lock keeps these files from changing in between, because several of them belong together.
         let _lock = data.lock()?;
         for name in KEYS {
             if data.path(name).exists() {
@@ -164,7 +164,7 @@ fn header(size: u64) -> tar::Header {
     header
 }
 
-/// Computes the digest of what is read.
+/// Computes the digest of the bytes that are read through it.
 struct Hashed<R> {
     inner: R,
     hash: Sha256,

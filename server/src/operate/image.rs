@@ -1,4 +1,4 @@
-//! Finds images by what operators call them, and removes them.
+//! Finds images by name or digest, and removes them.
 
 use std::io::ErrorKind;
 
@@ -20,7 +20,7 @@ pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Res
     check_unused(&mut transaction, &image.digest).await?;
     images::remove(&mut transaction, &image.digest).await?;
     findings::remove(&mut transaction, &image.digest).await?;
-    // Before the commit: if that fails, the same command again does the rest.
+    // The file is removed before the commit: if the commit fails, the same command again completes the removal.
     let path = data.image(&image.digest);
     match std::fs::remove_file(&path) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -32,7 +32,7 @@ pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Res
     Ok(image)
 }
 
-/// The image with this name or digest, or the one whose digest starts so. If there are several, the refusal lists them.
+/// Returns the image with this name, digest or start of a digest. Refuses if there are several, and lists them.
 pub async fn known_image(connection: &mut Connection, reference: &str) -> Result<Image, Error> {
     let images = images::all(connection).await?;
     named::find(&images.iter().collect::<Vec<_>>(), reference).cloned()

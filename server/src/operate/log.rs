@@ -24,7 +24,7 @@ pub enum LogType {
     HostBoot,
 }
 
-/// The newest log of a node.
+/// Returns the newest log of a node. Empty if there is none.
 pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<String, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
@@ -39,7 +39,7 @@ pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<S
     }
 }
 
-/// The text of a log that was stored compressed. Its size was checked before it was stored.
+/// Decompresses a log. Its size after decompression was checked before it was stored.
 fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
     let mut text = Vec::new();
     let failed = |source| Error::Log { node: node.label().to_owned(), source };

@@ -6,7 +6,7 @@ use slipway_protocol::{ErrorCode, Network};
 use super::yaml;
 use crate::base::error::Error;
 
-/// Checks the network. `None` if it is empty.
+/// Checks the network. Returns `None` if it is empty.
 pub(super) fn valid_network(network: Network) -> Result<Option<Network>, Error> {
     if network == Network::default() {
         return Ok(None);

@@ -117,7 +117,7 @@ fn check_not_mac_only(identity: &Identity, accepted: bool) -> Result<(), Error> 
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Refuses a name that is not a host name, or that refers to a node other than the one with this id.
+/// Refuses a name that is not a host name, or that is the name or id of a node other than the one with this id.
 pub(super) async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<&str>) -> Result<(), Error> {
     check_name("node", name)?;
     let Some(other) = nodes::find(connection, name).await?.filter(|other| Some(&*other.id) != id) else {
@@ -133,7 +133,7 @@ pub(super) async fn check_name_is_free(connection: &mut Connection, name: &str, 
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// The refusal to register a machine twice. It names the command that the operator needs.
+/// Returns the refusal to register a machine twice. The message names the command that the operator needs.
 fn known_already(node: &Node, name: Option<&str>) -> Error {
     let label = node.label();
     let advice = match (node.released, name) {
@@ -147,8 +147,8 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The identifiers, each in its one spelling. Unlike a machine, an operator gets an error for one that identifies no
-/// machine.
+/// Returns the identifiers, each in its canonical spelling. Refuses an identifier that identifies no machine, which is
+/// only ignored in the request of a machine.
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let refuse = |text: &str, why: Unusable, kind: &str, like: &str, others: &str| {
         let message = match why {
@@ -185,7 +185,7 @@ fn check_any(identity: &Identity) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// The node with this id, name or claim code; or the waiting machine with this code, if it is not a node.
+/// Returns the node with this id, name or claim code, or the waiting machine with this claim code if it is not a node.
 pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut connection = store.read().await?;
     if nodes::find(&mut connection, reference).await?.is_none()
@@ -198,7 +198,7 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
     status::one(&mut connection, node).await
 }
 
-/// Changes a node. A run keeps the settings it was started with.
+/// Changes a node. A run keeps the settings that it was started with.
 pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
@@ -234,7 +234,7 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     Ok(status)
 }
 
-/// The identifiers of a node after a change. None of them may be another node's.
+/// Returns the identifiers of a node after a change. Refuses identifiers of another node.
 async fn changed_identity(
     connection: &mut Connection,
     node: &Node,
@@ -263,7 +263,7 @@ async fn changed_identity(
 }
 
 /// Takes a node out of service. Its credentials are refused from now on, and its run is ended. If its machine connects
-/// again, it is unknown.
+/// again, the machine is unknown.
 pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
@@ -281,8 +281,8 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     Ok(status)
 }
 
-/// Removes a node that is out of service or was never in service, with its runs and logs. Or forgets the waiting
-/// machine with this claim code, until it asks again.
+/// Removes a node that is out of service or was never in service, with its runs and logs. If `reference` is the claim
+/// code of a waiting machine, forgets that machine until it asks again.
 pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if nodes::find(&mut transaction, reference).await?.is_none()

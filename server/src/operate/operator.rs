@@ -1,8 +1,8 @@
 //! Operators of the HTTPS API, and their tokens.
 //!
-//! The operator [`FIRST`] comes with the data folder. Its token is also in a file there, in clear text, so that anyone
-//! with access to the folder has a token. The database decides who is let in; a new token in the file becomes valid at
-//! the next start, or with the next command about operators.
+//! The operator [`FIRST`] is created with the data folder. Its token is also in a file there, in clear text, so that
+//! anyone with access to the folder has a token. The database decides which tokens are valid. A new token in the file
+//! becomes valid at the next start, or with the next command about operators.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
@@ -17,10 +17,10 @@ use crate::store;
 use crate::store::operators::{self, Old, Operator};
 use crate::store::{Store, settings};
 
-/// Name of the operator that comes with the data folder.
+/// Name of the operator that is created with the data folder.
 pub const FIRST: &str = "first";
 
-/// The precision with which uses are noted. A token that is in use costs one write in this time.
+/// Milliseconds in a day. The use of a token is recorded by day, so that a token in use costs one write a day.
 const DAY: Millis = 24 * 60 * 60 * 1000;
 
 /// A token that was made for an operator. It is shown only once, because the server stores only its hash.
@@ -58,11 +58,11 @@ pub struct OperatorStatus {
 pub struct Bearer {
     /// Name of the operator.
     pub name: String,
-    /// Why the token no longer works, and what to do.
+    /// Why the token no longer works, and what to do. `None` if it works.
     pub ended: Option<String>,
 }
 
-/// Whose token this is, or was. Notes its use.
+/// Returns the operator whose token this is or was, and records the use. `None` if it was never an operator's token.
 pub async fn bearer(store: &Store, token: &str) -> Result<Option<Bearer>, Error> {
     let (hash, now) = (token_hash(token), now());
     let Some(operator) = operators::get_by_hash(&mut *store.read().await?, &hash).await? else { return Ok(None) };
@@ -76,7 +76,7 @@ pub async fn bearer(store: &Store, token: &str) -> Result<Option<Bearer>, Error>
     Ok(Some(Bearer { name: operator.name, ended }))
 }
 
-/// Why the token with this hash, which is or was the operator's, no longer works.
+/// Returns why the token with this hash, which is or was the operator's, no longer works. `None` if it works.
 fn why_ended(operator: &Operator, hash: &str, now: Millis) -> Option<String> {
     let name = &operator.name;
     let what_to_do = format!("`slipway-server operator rotate {name}` on the server makes a new one");
@@ -108,7 +108,7 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
     };
     let hash = token_hash(&token);
     match operators::get_by_hash(&mut transaction, &hash).await? {
-        // It is already valid; or somebody restored a replaced token, which must not become valid again.
+        // The token is already valid; or somebody restored a replaced token, which must not become valid again.
         Some(operator) => {
             if let Some(ended) = why_ended(&operator, &hash, now()) {
                 tracing::warn!("the token in the data folder does not work: {ended}");
@@ -132,7 +132,7 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
     Ok(Some(token))
 }
 
-/// Notes that the tokens of an operator that is removed or replaced never work again.
+/// Records that the tokens of a removed or replaced operator never work again.
 async fn end_tokens(connection: &mut store::Connection, operator: &Operator) -> Result<(), Error> {
     for hash in std::iter::once(&operator.hash).chain(operator.old.as_ref().map(|old| &old.hash)) {
         operators::end_token(connection, hash).await?;
@@ -140,7 +140,7 @@ async fn end_tokens(connection: &mut store::Connection, operator: &Operator) -> 
     Ok(())
 }
 
-/// The token of the operator [`FIRST`].
+/// Returns the token of the operator [`FIRST`]. Refuses if that operator was removed.
 pub async fn first_token(store: &Store, data: &DataDir) -> Result<String, Error> {
     adopt_first(store, data).await?.ok_or_else(|| {
         let message = format!("the operator {FIRST:?} was removed; `operator add NAME` makes a token for another");
@@ -148,14 +148,14 @@ pub async fn first_token(store: &Store, data: &DataDir) -> Result<String, Error>
     })
 }
 
-/// An operator with a new token that nobody has used.
+/// Returns an operator with a new token that nobody has used.
 fn fresh(name: &str, hash: String, lifetime: Option<Millis>) -> Operator {
     let created_at = now();
     let expires_at = lifetime.map(|lifetime| after(created_at, lifetime));
     Operator { name: name.to_owned(), hash, created_at, expires_at, used_at: None, old: None }
 }
 
-/// A time that the database can hold.
+/// Returns `now` plus `duration`, at most the latest time that the database can hold, an `i64`.
 fn after(now: Millis, duration: Millis) -> Millis {
     now.saturating_add(duration).min(i64::MAX.cast_unsigned())
 }
@@ -185,8 +185,8 @@ pub async fn add_operator(
     Ok(issued)
 }
 
-/// Stores an operator with a new token. The file is written first: if the rest fails, its token becomes valid at the
-/// next start, and the replaced one never does.
+/// Stores an operator with a new token. The file with the first operator's token is written first: if the rest fails,
+/// the next start makes that token valid, and ends the token that it replaces.
 async fn issue(
     connection: &mut store::Connection,
     data: &DataDir,
@@ -201,7 +201,7 @@ async fn issue(
     Ok(IssuedOperator { name: operator.name, token, expires_at: operator.expires_at })
 }
 
-/// Every operator, by name.
+/// Returns every operator, by name.
 pub async fn list_operators(store: &Store) -> Result<Vec<OperatorStatus>, Error> {
     let now = now();
     let status = |operator: Operator| OperatorStatus {
@@ -229,8 +229,8 @@ pub async fn remove_operator(store: &Store, data: &DataDir, name: &str) -> Resul
     Ok(())
 }
 
-/// Makes a new token for an operator, valid for as long as the old one was. The old one goes on working for `keep`
-/// milliseconds; the one before that ends.
+/// Makes a new token for an operator, valid for as long as the current one was. The current token keeps working for
+/// `keep` milliseconds; the token before it ends.
 pub async fn rotate_operator(store: &Store, data: &DataDir, name: &str, keep: Millis) -> Result<IssuedOperator, Error> {
     let mut transaction = store.write().await?;
     let before = operators::get_by_name(&mut transaction, name).await?.ok_or_else(unknown)?;
@@ -249,7 +249,7 @@ pub async fn rotate_operator(store: &Store, data: &DataDir, name: &str, keep: Mi
     Ok(issued)
 }
 
-/// Does not repeat the name, which may be a token by mistake.
+/// Returns the refusal of an unknown name. The message does not repeat the name, which may be a token by mistake.
 fn unknown() -> Error {
     Error::refused(ErrorCode::NotFound, "there is no operator of this name; `operator list` shows them all")
 }

@@ -17,8 +17,8 @@ use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Store, attestations};
 
-/// Lets a node in, under another name if one is given. `reference` is its id or name, or a claim code: then the machine
-/// that shows the code is the node from now on, and no other.
+/// Lets a node in, under another name if one is given. `reference` is the id or name of the node, or the claim code of
+/// a waiting machine. With a claim code, that machine is the node from now on, and no other.
 pub async fn release_node(store: &Store, reference: &str, name: Option<String>) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let claimant = match nodes::find(&mut transaction, reference).await? {
@@ -63,7 +63,7 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     Ok(status)
 }
 
-/// The node that a waiting machine becomes: the one whose identifiers it has, or a new one.
+/// Returns the node that a waiting machine becomes: the one whose identifiers it has, or a new one.
 async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Node, Error> {
     let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
     let code = &claimant.code;
@@ -96,7 +96,7 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
     }
 }
 
-/// Why a release would not let the machine in, and what would.
+/// Returns why a release would not let the machine in, and what would. `None` if a release lets it in.
 fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
     let label = node.label();
     let tpm = claimant.report.tpm.as_ref();
@@ -105,7 +105,7 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
     let is_registered = node.tpm.as_ref().is_some_and(|tpm| tpm.origin == TpmOrigin::Registered);
     let register = format!("register its endorsement key (`node set {label} --ek DIGEST`)");
     match claimant.reason {
-        // The TPM of a machine that an operator lets in becomes the node's, and is the proof.
+        // When an operator lets a machine in, its TPM becomes the node's TPM and is the proof.
         ClaimReason::ProofMissing if !usable => Some(format!(
             "did not prove what node {label} requires, and has no TPM that it can use{problem}; give it a token made \
              for the node (`token add --node {label}`), or require less (`node set {label} --require registered`)"
@@ -121,7 +121,7 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             "reports something about its TPM or its boot that differs from what the TPM signed{problem}; look at the \
              machine, and if it must do without, require less (`node set {label} --no-ek --require registered`)"
         )),
-        // A machine can freely show another TPM, or none.
+        // Anyone can claim to have another TPM or none, so a release does not replace a TPM that was registered.
         ClaimReason::TpmReplaced | ClaimReason::TpmMissing if is_registered => Some(format!(
             "does not have the TPM that was registered for node {label}{problem}; if it was replaced, {register}; if \
              the machine has none any more, forget it (`node set {label} --no-ek`)"
@@ -172,12 +172,12 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
         since: now(),
         address: claimant.address,
     };
-    // A new node must be stored before its key is.
+    // A new node must be stored before its key.
     apply::give_key(connection, node, key).await?;
     claimants::remove(connection, &claimant.key).await
 }
 
-/// The TPM that a machine says it has. The operator saw its digest; the machine must prove no other than this.
+/// Returns the TPM that a machine says it has. The operator saw its digest, so the machine must prove just this TPM.
 async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String>) -> Result<Option<NodeTpm>, Error> {
     let Some(ek) = ek else { return Ok(None) };
     if let Some(other) = nodes::other_with_ek(connection, &node.id, &ek).await? {
@@ -191,8 +191,8 @@ async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String
     Ok(Some(NodeTpm::unproved(vec![ek], TpmOrigin::Release)))
 }
 
-/// The TPM that a node is known by after an operator lets in a machine whose TPM has changed. A waiting machine has not
-/// proved its report about its TPM. If it claims to have the node's TPM, it must still prove that.
+/// Returns the TPM that a node is known by after an operator lets in a machine whose TPM has changed. What a waiting
+/// machine reports about its TPM is not proved. If it claims the node's TPM, it must still prove that.
 fn accepted(tpm: NodeTpm, reason: ClaimReason, node: &str) -> Option<NodeTpm> {
     match reason {
         ClaimReason::TpmMissing | ClaimReason::TpmReplaced => {

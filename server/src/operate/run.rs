@@ -23,11 +23,11 @@ use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store, external_steps, notes};
 
-/// Starts a run on a node. The node fetches it at its next poll, or at once if it is polling.
+/// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
-    // Before the transaction, because it may take minutes. Names are looked up again after it.
+    // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
     examine(store, images_of(store, &new.task).await?).await?;
     let now = now();
     let mut transaction = store.write().await?;
@@ -57,7 +57,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     Ok(status::of_run(run))
 }
 
-/// The operating system that a task names, if it names one and there is one.
+/// Returns the operating system that a task names. `None` for a workflow, or if there is no system of this name.
 async fn system_of(connection: &mut Connection, task: &Task) -> Result<Option<System>, Error> {
     match task {
         Task::Os(name) => systems::get_by_name(connection, name).await,
@@ -65,7 +65,7 @@ async fn system_of(connection: &mut Connection, task: &Task) -> Result<Option<Sy
     }
 }
 
-/// The images that a task writes, as far as this server may have them.
+/// Returns the digests of the images that a task writes, as far as this server may have the images.
 async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
     let mut connection = store.read().await?;
     match task {
@@ -78,8 +78,8 @@ async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
     }
 }
 
-/// What is certain about the machine of a node. While it is off or runs its system, it may get other disks, and may be
-/// replaced. What it reported last must not keep it from a run, because it reports again once it is given one.
+/// Returns what is certain about a node's machine. While the machine is off or runs its system, it may get other disks
+/// or be replaced. Its last report must not keep it from a run, because it reports again once it is given one.
 fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     let here = node.inventory.as_ref().filter(|_| status::is_in_slipway(node, now));
     here.map_or(Machine::default(), |here| Machine { arch: &here.cpu.arch, disks: &here.disks })
@@ -121,7 +121,7 @@ async fn insert(
     Ok(run)
 }
 
-/// Refuses if a run is still in progress, or ends that run.
+/// Makes sure that no run is in progress: ends the run if `replace` is set, and refuses otherwise.
 async fn make_room(
     connection: &mut Connection,
     node: &Node,
@@ -145,7 +145,7 @@ async fn make_room(
     runs::update(connection, &run).await
 }
 
-/// The runs of a node, or all, oldest first, without what was reported outside of their workflows.
+/// Returns the runs of a node, or of all nodes, oldest first, without reports from outside of their workflows.
 pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<RunStatus>, Error> {
     let mut connection = store.read().await?;
     let mut runs = match reference {
@@ -161,7 +161,7 @@ pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<Run
     Ok(runs.into_iter().map(status::of_run).collect())
 }
 
-/// Ends the run with this id, or the newest one of a node, as failed. The machine stops it where it is, and waits.
+/// Ends the run with this id, or the newest run of a node, as failed. The machine stops the current step, and waits.
 pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;

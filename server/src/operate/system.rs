@@ -51,7 +51,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     Ok(system)
 }
 
-/// Refuses an image that no machine can install, or not as the system says.
+/// Refuses an image that no machine can install, or that contradicts the settings of the operating system.
 async fn check_image(store: &Store, connection: &mut Connection, system: &System, image: &Image) -> Result<(), Error> {
     let finding = findings::get(connection, &image.digest).await?;
     let problem = if let Some(problem) = stored::problem(store, image, finding.as_ref()) {
@@ -66,7 +66,7 @@ async fn check_image(store: &Store, connection: &mut Connection, system: &System
     problem.map_or(Ok(()), |problem| Err(Error::refused(ErrorCode::InvalidRequest, problem)))
 }
 
-/// The steps that install a system. Without its own user-data, a run may bring some for Ignition, and no seed at all.
+/// Returns the steps that install a system. There is no seed if only a run brings user-data: it may be for Ignition.
 fn steps_of(system: &System) -> Vec<Step> {
     let mut steps = compose::install(system, "https://localhost", None);
     if system.user_data.is_none() && system.allow_override {
@@ -93,7 +93,7 @@ fn check_seed(system: &System) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
 }
 
-/// Removes an operating system. Runs that were started from it continue, because they have all they need.
+/// Removes an operating system. Runs that were started from it continue, because they have copies of all they need.
 pub async fn remove_system(store: &Store, name: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if !systems::remove(&mut transaction, name).await? {

@@ -15,7 +15,7 @@ use crate::store::run_tokens::Purpose;
 use crate::store::tokens::{self, Token};
 use crate::store::{Store, runs};
 
-/// Length of a token's id, the first digits of its hash.
+/// Length of a token's id, the first hexadecimal digits of its hash.
 const TOKEN_ID: usize = 12;
 
 /// An issued bootstrap token. It is shown only once, because the server stores only its hash.
@@ -35,7 +35,7 @@ pub struct MetadataUrl {
     pub url: String,
 }
 
-/// The URL of the metadata of a node's newest run. Anyone who has it can read the run's user-data.
+/// Returns the URL of the metadata of a node's newest run. Anyone who has the URL can read the run's user-data.
 pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Result<MetadataUrl, Error> {
     let mut transaction = store.write().await?;
     let node = known_node(&mut transaction, reference).await?;
@@ -46,7 +46,7 @@ pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Re
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 
-/// Issues a token for one kind of report about a node's newest run. Returns it and the server's URL.
+/// Issues a token for one kind of report about a node's newest run. Returns the token and the server's URL.
 pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> Result<(String, String), Error> {
     let mut transaction = store.write().await?;
     let node = known_node(&mut transaction, reference).await?;
@@ -60,7 +60,7 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     Ok((token, url))
 }
 
-/// Refuses a token that would never be valid.
+/// Refuses a lifetime of 0, because the token would never be valid. `lifetime` is in milliseconds.
 pub(super) fn check_lifetime(lifetime: Option<Millis>) -> Result<(), Error> {
     if lifetime != Some(0) {
         return Ok(());
@@ -70,8 +70,8 @@ pub(super) fn check_lifetime(lifetime: Option<Millis>) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Issues a bootstrap token: for one unknown machine, or as the proof of a node, whose machine shows it at each boot.
-/// `lifetime` is in milliseconds.
+/// Issues a bootstrap token: for one unknown machine, or for a node, whose machine presents it at each boot as proof.
+/// `lifetime` is in milliseconds; without it, the token does not expire.
 pub async fn add_token(store: &Store, node: Option<&str>, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
     check_lifetime(lifetime)?;
     let now = now();
@@ -114,7 +114,7 @@ pub struct TokenStatus {
     pub made_for: Option<String>,
 }
 
-/// Every bootstrap token, oldest first.
+/// Returns every bootstrap token, oldest first.
 pub async fn list_tokens(store: &Store) -> Result<Vec<TokenStatus>, Error> {
     let tokens = tokens::all(&mut *store.read().await?).await?;
     Ok(tokens.into_iter().map(token_status).collect())
@@ -138,7 +138,7 @@ pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus,
     let hash = random::token_hash(reference);
     let is_meant = |token: &Token| token.hash == hash || token.hash.get(..TOKEN_ID) == Some(reference);
     let Some(token) = tokens::all(&mut transaction).await?.into_iter().find(is_meant) else {
-        // The message does not repeat the text, which may be a token of something else.
+        // The message does not repeat the reference, which may be a token of another kind.
         let message = "there is no such bootstrap token; `token list` shows the ids of all tokens";
         return Err(Error::refused(ErrorCode::NotFound, message));
     };

@@ -25,7 +25,7 @@ pub struct NodeAttestation {
     pub proof: TpmProof,
 }
 
-/// The TPM of the node with these endorsement keys, `None` if there are none.
+/// Returns the TPM of the node with these endorsement keys. `None` if there are no keys.
 pub(super) async fn registered_tpm(
     connection: &mut Connection,
     node: &Node,
@@ -60,7 +60,7 @@ pub(super) async fn registered_tpm(
     Ok((!ek.is_empty()).then(|| NodeTpm::unproved(ek, TpmOrigin::Registered)))
 }
 
-/// What the machine of a node last proved with its TPM.
+/// Returns what the machine of a node last proved with its TPM. Refuses if it has not proved any.
 pub async fn node_attestation(store: &Store, reference: &str) -> Result<NodeAttestation, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;

@@ -8,7 +8,7 @@ use super::yaml;
 use crate::base::error::Error;
 use crate::run::new_run::WorkflowFile;
 
-/// Reads a workflow file. Errors name line and column.
+/// Reads a workflow file. Errors name line and column in the file.
 pub fn parse_workflow(text: &str) -> Result<WorkflowFile, Error> {
     yaml::read(text).map_err(|reason| {
         let reason = action_without_inputs(text).unwrap_or(reason);
@@ -16,7 +16,7 @@ pub fn parse_workflow(text: &str) -> Result<WorkflowFile, Error> {
     })
 }
 
-/// The first action that is only a name. The parser's error for it says only "mapping".
+/// Returns the problem of the first action that is only a name, for which the parser's error says only "mapping".
 fn action_without_inputs(yaml: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct File {

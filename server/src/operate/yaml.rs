@@ -7,9 +7,9 @@ use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter, options};
 use slipway_protocol::shared::given::{self, Rule};
 use slipway_user_data::check_numbers;
 
-/// Reads a document. Errors end with line and column.
+/// Reads a document. Error messages end with line and column.
 pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
-    // A tag such as !vault says that the text is not the value itself.
+    // A tag such as !vault says that the text is not the value itself, so tags are refused.
     let options = options! { reject_unsupported_tags: true };
     let value = serde_saphyr::with_deserializer_from_str_with_options(yaml, options, |reader| {
         given::read(Rule::Settings, reader)
@@ -24,7 +24,7 @@ pub(super) fn read<T: DeserializeOwned>(yaml: &str) -> Result<T, String> {
     }
 }
 
-/// The sentences of errors, without the parser's own terms. The place follows them.
+/// Formats the parser's errors without the parser's own terms. Line and column follow the message.
 struct Plain;
 
 impl MessageFormatter for Plain {
@@ -58,8 +58,8 @@ impl MessageFormatter for Plain {
     }
 }
 
-/// The number of the first line with content after the end of the document. The parser ignores such lines unless they
-/// are YAML.
+/// Returns the number of the first line with content after the end of the document. The parser ignores such lines
+/// unless they are YAML.
 fn line_after_end(yaml: &str) -> Option<usize> {
     let is_end =
         |line: &str| line.strip_prefix("...").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));

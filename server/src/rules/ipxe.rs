@@ -6,15 +6,15 @@ const INSTALL: &str = include_str!("../../../ipxe/install.ipxe");
 const DISK: &str = include_str!("../../../ipxe/disk.ipxe");
 const UNSUPPORTED: &str = include_str!("../../../ipxe/unsupported.ipxe");
 
-/// The first script, which is the same for every machine.
+/// The script that every machine fetches first.
 pub const FIRST: &str = include_str!("../../../ipxe/first.ipxe");
 
 /// What the server knows about the machine that requests a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// The machine lacks some of a node's identifiers, or has those of several nodes.
+    /// The machine is no node, or the identifiers in its request do not tell which node it is.
     No,
-    /// The machine has a node's identifiers.
+    /// The machine is a node, judged by the identifiers in its request.
     Node {
         /// State of the node.
         state: NodeState,
@@ -23,7 +23,7 @@ pub enum Known {
     },
 }
 
-/// The script for a machine. `build_arch` is iPXE's own architecture, from its setting `buildarch`.
+/// Returns the script for a machine. `build_arch` is iPXE's own architecture, from its setting `buildarch`.
 pub fn script(known: &Known, build_arch: &str) -> String {
     if boots_from_disk(known) {
         return DISK.to_owned();
@@ -35,7 +35,7 @@ pub fn script(known: &Known, build_arch: &str) -> String {
     INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
 }
 
-/// Whether the machine has nothing to install and boots from its disk.
+/// Returns whether the machine has nothing to install and boots from its disk.
 pub fn boots_from_disk(known: &Known) -> bool {
     let Known::Node { state, run, .. } = known else { return false };
     match state {
@@ -46,8 +46,8 @@ pub fn boots_from_disk(known: &Known) -> bool {
     }
 }
 
-/// Folder of boot files, named like uname(2)'s machine, and first serial port. An iPXE for 32-bit BIOS runs on 64-bit
-/// machines and can boot a 64-bit kernel.
+/// Returns the folder of boot files, named like the machine in uname(2), and the first serial port. An iPXE for 32-bit
+/// BIOS also runs on 64-bit machines and can boot a 64-bit kernel.
 fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
     match build_arch {
         "x86_64" | "i386" => Some(("x86_64", "ttyS0")),
@@ -56,7 +56,7 @@ fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Makes text from a request safe for a line of a script.
+/// Makes text from a request safe for a line of a script: keeps at most 32 letters, digits, hyphens and underscores.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect()
 }

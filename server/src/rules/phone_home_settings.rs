@@ -6,11 +6,11 @@ use slipway_user_data::{Block, Post, UnknownKey};
 
 use crate::base::error::Error;
 
-/// cloud-init's own default. It is written explicitly, because cloud-init 22.4 logs a traceback without it
-/// (cloudinit/config/cc_phone_home.py).
+/// Number of attempts, cloud-init's own default. The number is written explicitly, because cloud-init 22.4 logs a
+/// traceback without it (cloudinit/config/cc_phone_home.py).
 const TRIES: u32 = 10;
 
-/// What is posted, as text: `all`, or key names separated by commas.
+/// The keys that a system posts, written as `all` or as key names separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PostKeys(pub Post);
@@ -38,24 +38,24 @@ impl utoipa::PartialSchema for PostKeys {
 
 impl utoipa::ToSchema for PostKeys {}
 
-/// The settings of an operating system, a workflow or a run. `None` means that the more general one decides.
+/// The settings of an operating system, a workflow or a run. `None` leaves the decision to the more general one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhoneHomeSettings {
-    /// Whether the installed system reports.
+    /// Whether the installed system reports that it is up.
     pub on: Option<bool>,
-    /// Which keys it posts.
+    /// Which keys the system posts.
     pub post: Option<PostKeys>,
-    /// Number of attempts.
+    /// How often the system tries to report.
     pub tries: Option<u32>,
 }
 
 impl PhoneHomeSettings {
-    /// These settings, with those of `other` where they are `None`.
+    /// Returns these settings, with those of `other` where they are `None`.
     pub fn or(self, other: PhoneHomeSettings) -> Self {
         Self { on: self.on.or(other.on), post: self.post.or(other.post), tries: self.tries.or(other.tries) }
     }
 
-    /// Refuses settings that no system could follow.
+    /// Refuses settings that no system could follow, such as 0 attempts.
     pub fn check(&self) -> Result<(), Error> {
         if self.tries == Some(0) {
             let message = "phone_home_tries must not be 0: leave it out for 10 tries, or set phone_home to false";
@@ -64,7 +64,7 @@ impl PhoneHomeSettings {
         Ok(())
     }
 
-    /// The cloud-config block for reports to this URL.
+    /// Returns the cloud-config block that makes a system report to this URL.
     pub fn block(self, url: String) -> Block {
         let post = self.post.map_or(Post::All, |keys| keys.0);
         Block { url, post, tries: Some(self.tries.unwrap_or(TRIES)) }

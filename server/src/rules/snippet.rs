@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// The shell function `slipway_report` with placeholders.
+/// The shell function `slipway_report`, with placeholders.
 const FUNCTION: &str = include_str!("snippet/report.sh");
-/// File with the function, for installers that run each command in a separate shell.
+/// File that holds the function on the machine, for installers that run each command in a separate shell.
 const FILE: &str = "/run/slipway-report.sh";
 /// Name of the debconf value with the function, and of the file that carries it into the installed system.
 const PRESEED_VALUE: &str = "slipway/report";
@@ -26,7 +26,7 @@ pub enum Surrounding {
     Shell,
 }
 
-/// A snippet that reports to `url` with `token`. It verifies the server against `ca`, which is PEM.
+/// Returns a snippet that reports to `url` with `token`. The snippet verifies the server against `ca`, which is PEM.
 pub fn text(surrounding: Surrounding, url: &str, token: &str, ca: &str) -> String {
     let function = function(url, token, ca);
     match surrounding {
@@ -68,7 +68,7 @@ fn shell(function: &str) -> String {
     )
 }
 
-/// Each section runs in a separate shell, and those after the installation in another root.
+/// Returns sections of a kickstart file. Each runs in its own shell, `%post` in another root, so all have the function.
 fn kickstart(function: &str) -> String {
     let section = |name: &str, calls: &str| format!("%{name} --log=/tmp/slipway-report.log\n{function}{calls}%end\n");
     let pre = section("pre", "slipway_report installer init 0 'the installer has started'\n");
@@ -77,8 +77,8 @@ fn kickstart(function: &str) -> String {
     format!("{pre}\n{post}\n{}", section("onerror", failed))
 }
 
-/// debconf values end with the line, so the function is in base64, without quotes or backslashes. It is a separate
-/// value because the installer passes commands to a shell as arguments, which every user on the machine can read. An
+/// A debconf value ends with the line, so the function is in base64, which has no quotes or backslashes. The value is
+/// separate because the installer passes commands to a shell as arguments, which every user on the machine can read. An
 /// installer loaded over the network has a wget that verifies certificates, and has a network when a preseed file
 /// arrives over it. An installer loaded from a medium may lack such a wget; then the installed system reports.
 fn preseed(function: &str) -> String {
@@ -101,7 +101,7 @@ fn preseed(function: &str) -> String {
     )
 }
 
-/// Each command runs in a separate shell. Error commands run if others failed.
+/// Returns the commands of an autoinstall file. Each runs in a separate shell, so the function is in a file.
 fn autoinstall(function: &str) -> String {
     let script = format!("{function}slipway_report \"$@\"\n");
     let script: String = script.lines().map(|line| format!("      {line}\n")).collect();

@@ -12,48 +12,48 @@ pub enum NodeEvent {
     ToldToWait,
     /// The machine got its credentials.
     Enrolled,
-    /// An operator started a run on it.
+    /// An operator started a run on the node.
     GivenWork,
     /// The machine began a step.
     StepStarted,
-    /// Every step of its run succeeded.
+    /// Every step of the run succeeded.
     RunSucceeded(AfterRun),
     /// A step failed for good.
     RunFailed,
     /// An operator cancelled the run before any step had begun.
     RunWithdrawn,
-    /// The system that its newest run installed has reported.
+    /// The system that the newest run installed has reported.
     PhonedHome,
-    /// The installed system has finished starting, and no other report of it is expected.
+    /// The installed system has finished starting, and no other report from it is expected.
     SystemRuns,
-    /// An operator took it out of service.
+    /// An operator took the node out of service.
     Decommissioned,
 }
 
-/// Whether the installed system reports, when its run succeeds.
+/// Whether the installed system reports, as known when its run succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterRun {
-    /// It does not report.
+    /// The system does not report.
     NotAsked,
     /// A report is expected.
     Awaited,
-    /// It has already reported.
+    /// The system has already reported.
     Reported,
 }
 
-/// The state of a node after an event.
+/// Returns the state of a node after an event.
 pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
-        // Only operators take nodes out of service, and nothing that the machine does changes that.
+        // Only operators take nodes out of service, and no event of the machine brings a node back.
         (S::Decommissioned, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
-        // A power-cycled machine enrols again, which alone changes nothing.
+        // A power-cycled machine enrols again, and that alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
         (S::Registered | S::Held, NodeEvent::GivenWork) => state,
-        // The installed system, or a failed run, is not from the new run.
+        // The new run replaces the state from an earlier run, whether that installed a system or failed.
         (_, NodeEvent::GivenWork) => S::Enrolled,
         (_, NodeEvent::StepStarted) => S::Installing,
         (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
@@ -73,7 +73,7 @@ pub struct RunProgress {
     pub state: RunState,
     /// State of each step.
     pub steps: Vec<StepStatus>,
-    /// When the run ended.
+    /// When the run ended, in milliseconds since 1970. `None` while it has not.
     pub finished_at: Option<Millis>,
     /// Whether an operator ended the run.
     pub ended: bool,
@@ -82,11 +82,11 @@ pub struct RunProgress {
 /// The effect of an event on its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunTransition {
-    /// None: the run continues, or had already ended.
+    /// The run continues, or had already ended.
     None,
     /// A step began.
     StepStarted,
-    /// The last step succeeded, and so did the run.
+    /// The last step of the run succeeded, and so did the run.
     Succeeded,
     /// A step failed finally, and so did the run.
     Failed,
@@ -104,7 +104,7 @@ pub struct NoSuchStep {
     pub steps: usize,
 }
 
-/// The progress of a run that no machine has fetched yet.
+/// Returns the progress of a run that no machine has fetched yet.
 pub fn pending(steps: &[Step]) -> RunProgress {
     let steps = steps.iter().map(|step| blank(step.name.clone(), step.action.name().to_owned())).collect();
     RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
@@ -193,7 +193,7 @@ fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Mill
     RunTransition::Failed
 }
 
-/// Ends a run for an operator, unless it has ended. The current step fails with this reason.
+/// Ends a run on an operator's behalf, unless it has ended. The current step fails with this reason.
 pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
     run.ended |= is_open(run.state);
     fail(run, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
@@ -211,15 +211,15 @@ pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
     end_as_failed(run, now);
 }
 
-/// Actions after which the machine runs the installed system instead of slipway.
+/// Names of actions after which the machine runs the installed system instead of slipway.
 const LEAVES: [&str; 2] = ["reboot", "kexec"];
 
-/// Whether these steps end with such an action.
+/// Returns whether the last of these steps makes the machine leave slipway for the installed system.
 pub fn leaves(steps: &[StepStatus]) -> bool {
     steps.last().is_some_and(|step| LEAVES.contains(&&*step.action))
 }
 
-/// Whether the run has not ended.
+/// Returns whether a run in this state has not ended.
 pub fn is_open(run: RunState) -> bool {
     matches!(run, RunState::Pending | RunState::Running)
 }

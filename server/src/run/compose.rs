@@ -22,10 +22,10 @@ use crate::store::nodes::Node;
 use crate::store::systems::System;
 use crate::store::to_json;
 
-/// Bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
+/// Number of bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
 const ROOM: usize = 1 << 10;
 
-/// What a run is composed of beside the request, as it was loaded.
+/// What a run is composed of besides the request, loaded from the database.
 pub struct Loaded<'a> {
     /// The node.
     pub node: &'a Node,
@@ -41,36 +41,36 @@ pub struct Loaded<'a> {
 pub struct Secrets {
     /// Token in the URL that the installed system reports to.
     pub phone_home: String,
-    /// Token of its boot reporter.
+    /// Token of the installed system's boot reporter.
     pub boot: String,
-    /// Token for images that were captured.
+    /// Token in the URLs of captured images.
     pub image: String,
-    /// What instance ids are made of.
+    /// Secret from which instance ids are derived.
     pub instance: String,
 }
 
 impl Secrets {
-    /// New ones.
+    /// Draws new random texts.
     pub fn draw() -> Self {
         let [phone_home, boot, image, instance] = std::array::from_fn(|_| random::token());
         Self { phone_home, boot, image, instance }
     }
 }
 
-/// A run as it is stored. The tokens in its steps are stored as hashes.
+/// A run as it is stored. The server recognises the tokens in its steps by their hashes.
 #[derive(Debug)]
 pub struct Composed {
     /// The steps.
     pub steps: Vec<Step>,
-    /// The instance ids that the installed system may report with: those that cannot be guessed.
+    /// The instance ids that the installed system may report with, all of them impossible to guess.
     pub instances: Vec<String>,
     /// Hash of the token that the installed system reports with, if it is asked to report.
     pub phone_home_hash: Option<String>,
-    /// Hash of the token of the boot reporter, if there is one.
+    /// Hash of the boot reporter's token. `None` if no step installs a boot reporter.
     pub boot_hash: Option<String>,
-    /// Hashes of the tokens for images that were captured.
+    /// Hashes of the tokens in the URLs of captured images.
     pub image_hashes: Vec<String>,
-    /// Whether the metadata stays open after the system reported.
+    /// Whether the metadata can still be read after the system reported.
     pub keep_metadata: bool,
     /// Names of the expected external steps.
     pub known_steps: Vec<String>,
@@ -80,35 +80,35 @@ pub struct Composed {
 
 /// Composes a run. Anything that the node would refuse is refused here, before a disk is erased.
 ///
-/// Everything that changes the steps is here. The comments say why it comes in this order.
+/// Every change to the steps is made here. The comments say why in this order.
 pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result<Composed, Error> {
     let Loaded { node, system, facts, ca } = loaded;
     let keys = std::mem::take(&mut new.keys);
     let Said { mut steps, reporting, keep_metadata, known_steps, require } = task::said(new, system, node, facts)?;
     check_known(&known_steps)?;
-    // Before anything changes user-data, because the problems have the lines and columns of what the operator wrote.
+    // Before anything changes the user-data, because the problems name lines and columns of what the operator wrote.
     refuse(seed::problems(&steps))?;
-    // Resolves names and fills in omitted values. These are independent of each other, and the result is judged below.
+    // Resolves names and fills in omitted values. The four changes are independent of each other, and judged below.
     images::resolve(&mut steps, facts)?;
     fill_in::keys(&mut steps, &keys);
     fill_in::node_settings(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     fill_in::instance_ids(&mut steps, &secrets.instance);
-    // The report is added to the user-data after that was judged. So are the boot reporters' URL and token, which the
-    // judgement below requires.
+    // The report is added to the user-data after the user-data was judged. The boot reporters get their URL and token
+    // here, because the judgement below requires both.
     let phone_home_hash = report(&mut steps, reporting, facts, &secrets.phone_home, ca)?;
     let boot_hash = fill_in::boot_reporters(&mut steps, facts, &secrets.boot, ca)?;
-    // Nothing is missing any more, so the steps are judged as the node does it.
+    // Nothing is missing from the steps any more, so they are judged as the node judges them.
     refuse(workflow::validate(&steps))?;
     // After the judgement, so that none of its messages can contain a token.
     let image_hashes = images::open_captured(&mut steps, facts, &secrets.image)?;
-    // Last, because these are about what is sent, with all that was added.
+    // Last, because these two judge the steps as they are sent, with everything that was added above.
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
     let instances = fill_in::instances(&steps);
     Ok(Composed { steps, instances, phone_home_hash, boot_hash, image_hashes, keep_metadata, known_steps, require })
 }
 
-/// Makes the installed system report or not, as set. Returns the hash of the token in the URL it reports to.
+/// Makes the installed system report or not, as set. Returns the hash of the token in the URL that it reports to.
 fn report(
     steps: &mut [Step],
     reporting: PhoneHomeSettings,
@@ -168,7 +168,7 @@ mod tests {
     use crate::run::new_run::Task;
     use crate::store::images::Image;
 
-    /// A run of these actions on a server with one captured image.
+    /// Composes a run of these actions on a server with one captured image.
     fn composed(actions: &[serde_json::Value]) -> Result<Composed, Error> {
         let digest = format!("sha256:{}", "a".repeat(64)).parse().expect("a digest");
         let file_name = "a.img".to_owned();

@@ -9,9 +9,9 @@ use slipway_protocol::Digest;
 /// The server's URL and images.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The URL at which machines reach it, without a trailing slash. None before its first start.
+    /// The URL at which machines reach the server, without a trailing slash. `None` before the server's first start.
     pub server: Option<String>,
-    /// Its images, oldest first.
+    /// The server's images, oldest first.
     pub images: Vec<Stored>,
 }
 
@@ -20,7 +20,7 @@ pub struct Facts {
 pub struct Stored {
     /// The image.
     pub image: Image,
-    /// What was found. None if its file was not examined yet.
+    /// What was found. `None` if the file was not examined yet.
     pub finding: Option<Finding>,
 }
 
@@ -33,12 +33,12 @@ impl Facts {
         Ok(Self { server: settings::read(connection, settings::SERVER_URL).await?, images })
     }
 
-    /// The server's URL. Refuses before the first start of the server.
+    /// Returns the server's URL. Refuses before the first start of the server.
     pub fn server(&self) -> Result<&str, Error> {
         self.server.as_deref().ok_or_else(settings::no_server_url)
     }
 
-    /// The image with this digest.
+    /// Returns the image with this digest, if this server has it.
     pub fn image(&self, digest: &Digest) -> Option<&Stored> {
         self.images.iter().find(|stored| stored.image.digest == *digest)
     }

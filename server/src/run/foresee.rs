@@ -16,7 +16,7 @@ use crate::store::Store;
 pub use self::image::{contradiction, unusable};
 pub use self::inside::unmet;
 
-/// What is certain about the machine that will do the steps: nothing by default.
+/// What is certain about the machine that will run the steps. By default nothing is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine<'a> {
     /// Architecture, as in uname(2). Empty if unknown.
@@ -25,8 +25,8 @@ pub struct Machine<'a> {
     pub disks: &'a [Disk],
 }
 
-/// The first problem that the steps are known to have on this machine. It looks at the files of images in the data
-/// folder, and otherwise only at what was loaded.
+/// Returns the first problem that the steps are known to have on this machine. Examines the files of images in the data
+/// folder, and otherwise only what was loaded.
 pub fn foresee(store: &Store, facts: &Facts, machine: Machine<'_>, steps: &[Step]) -> Option<Foreseen> {
     let numbers = |step: &StreamImage| image::of(step, facts)?.made_for()?.numbers.clone();
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, facts)?.image.raw_size);
@@ -42,7 +42,7 @@ pub fn foresee(store: &Store, facts: &Facts, machine: Machine<'_>, steps: &[Step
         })
 }
 
-/// The digests of the images and other files that steps fetch, if this server may have them.
+/// Returns the digests of the images and other files that steps fetch, as far as this server may have them.
 pub fn images_of(steps: &[Step]) -> Vec<Digest> {
     let of_step = |step: &Step| {
         let image = match &step.action {
@@ -56,7 +56,7 @@ pub fn images_of(steps: &[Step]) -> Vec<Digest> {
     steps.iter().flat_map(of_step).collect()
 }
 
-/// The first image that no machine can install, or not as the step says, or no machine of this architecture.
+/// Returns the first image that no machine can install, that contradicts its step, or that is for another architecture.
 fn on_no_machine(arch: &str, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     streams(steps).find_map(|(step, stream)| {
         let stored = image::of(stream, facts)?;
@@ -65,8 +65,8 @@ fn on_no_machine(arch: &str, facts: &Facts, steps: &[Step]) -> Option<Foreseen> 
     })
 }
 
-/// The first image whose table fits no disk that its step may choose. Once a step makes partitions, disks
-/// are no longer what they are now.
+/// Returns the first image whose partition table fits no disk that its step may choose. Steps after a `partition` step
+/// are left out, because the disks have changed by then.
 fn on_no_disk(steps: &[Step], facts: &Facts, disks: &[Disk]) -> Option<Foreseen> {
     let made = steps.iter().position(|step| matches!(step.action, Action::Partition(_))).unwrap_or(steps.len());
     streams(steps).take_while(|(step, _)| *step < made).find_map(|(step, stream)| {
@@ -85,10 +85,10 @@ fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
     })
 }
 
-/// The first file that this server should have for a step, and has not.
+/// Returns the first file that this server should have for a step, but does not have.
 fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     let is_here = |url: &str| facts.server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
-    // None if the URL is of another server, or all is well.
+    // `None` if the URL is another server's, or if the file is in order.
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
         match facts.image(&digest) {
@@ -110,7 +110,7 @@ fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     steps.iter().enumerate().find_map(of_step)
 }
 
-/// The disks among those reported that a machine may choose by these hints.
+/// Returns the reported disks that a machine may choose by these hints.
 fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     let is_named = |disk: &Disk| match &hints.device {
         Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),
@@ -121,7 +121,7 @@ fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
         is_usable && is_named(disk) && hints.mismatch(disk).is_none()
     };
     let found: Vec<&Disk> = disks.iter().filter(may_be).collect();
-    // The boot medium may look like a disk, but is never chosen.
+    // The boot medium may look like a disk here, but the machine never chooses it.
     let has_medium = found.iter().any(|disk| disk.transport.as_deref() == Some("usb"));
     match hints.choose {
         DiskChoice::Smallest if !has_medium => found.into_iter().min_by_key(|disk| disk.size).into_iter().collect(),

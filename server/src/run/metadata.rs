@@ -9,7 +9,7 @@ use crate::base::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Connection, nodes, runs};
 
-/// The versions offered. cloud-init's Ec2 data source asks for newer ones first, then for the older of these.
+/// The versions of the tree. cloud-init's Ec2 data source asks for newer versions first, then for the older of these.
 pub const VERSIONS: [&str; 2] = ["latest", "2009-04-04"];
 
 /// The data in the tree.
@@ -24,12 +24,12 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The content at a path below the version. `None` if it does not exist.
+    /// Returns the content at a path below the version. `None` if the path does not exist.
     pub fn get(&self, path: &str) -> Option<String> {
         let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
         match path {
             "user-data" => Some(self.seed.user_data.clone()),
-            // NoCloud keeps requesting these two if they are not found.
+            // NoCloud keeps requesting vendor-data and network-config if they are not found.
             "vendor-data" => Some(or_empty(&self.seed.vendor_data)),
             "network-config" => Some(or_empty(&self.seed.network_config)),
             // Without a slash: the YAML document that NoCloud requests (cloud-init documentation, "NoCloud").
@@ -46,7 +46,7 @@ impl Metadata {
         }
     }
 
-    /// All metadata as YAML.
+    /// Returns all metadata as YAML.
     fn document(&self) -> String {
         let mut text: String = self.keys().map(|(key, value)| format!("{key}: {}\n", quoted(value))).collect();
         if !self.seed.ssh_keys.is_empty() {
@@ -56,7 +56,7 @@ impl Metadata {
         text
     }
 
-    /// The content at a path below `public-keys/`. Each key has a number, a name, and a folder for its formats.
+    /// Returns the content at a path below `public-keys/`. Each key has a number, a name, and a folder for its formats.
     fn ssh_key(&self, path: &str) -> Option<String> {
         let keys = &self.seed.ssh_keys;
         if path.is_empty() {
@@ -85,9 +85,9 @@ impl Metadata {
     }
 }
 
-/// The metadata of a run. `None` if its system has already reported (unless its operating system says otherwise), if it
-/// ended without a system, or unless it is the newest run of a node in service and has a cloud-init seed: an old
-/// system's token must not give access to the data of a new one.
+/// Returns the metadata of a run. `None` unless it is the newest run of a node in service and has a cloud-init seed:
+/// the token of an old system must not give access to the data of a new one. Also `None` if the run ended without a
+/// system, or if its system has reported, unless the run keeps its metadata.
 pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Result<Option<Metadata>, Error> {
     let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
     let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
@@ -115,7 +115,7 @@ fn seed(step: Step) -> Option<SeedCloudInit> {
     }
 }
 
-/// The newest run of a node. Fails if it has no metadata.
+/// Returns the id of the newest run of a node. Fails if the run has no metadata.
 pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<String, Error> {
     if let Some(run) = &node.run
         && of_run(connection, run, "").await?.is_some()

@@ -9,9 +9,9 @@ use crate::base::error::Error;
 use crate::keys::secure_boot::{SecureBoot, Update, no_keys};
 use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
 
-/// Most names a run may expect.
+/// Maximum number of external steps that a run may expect.
 const MAX_KNOWN: usize = 1000;
-/// Seconds for a step that gives keys to the firmware.
+/// Timeout of a step that writes keys to the firmware, in seconds.
 const KEYS_TIMEOUT: u64 = 600;
 
 /// What a node is to do.
@@ -94,7 +94,7 @@ pub struct NewRun {
 }
 
 impl NewRun {
-    /// A run that uses the settings of its task.
+    /// Creates a run that uses the settings of its task.
     pub fn new(task: Task) -> Self {
         Self {
             task,
@@ -109,7 +109,7 @@ impl NewRun {
         }
     }
 
-    /// A run that gives the firmware of a machine the site's keys for Secure Boot, and restarts it.
+    /// Creates a run that writes the site's keys for Secure Boot to a machine's firmware, and restarts it.
     pub fn enrolling_keys() -> Self {
         let step =
             |action: Action| Step { name: action.name().to_owned(), action, retries: 0, timeout: Some(KEYS_TIMEOUT) };
@@ -117,8 +117,8 @@ impl NewRun {
         Self::new(Task::Workflow(WorkflowFile { steps: steps.into(), ..WorkflowFile::default() }))
     }
 
-    /// The run with the site's keys, if its steps give keys to the firmware. They are signed now, because firmware
-    /// takes only what is later than what it has. Fails if the site has no keys.
+    /// Returns the run with the site's keys, if its steps write keys to the firmware. The keys are signed now, because
+    /// firmware accepts only updates later than its keys. Fails if the site has no keys.
     pub fn with_keys(mut self, data: &DataDir) -> Result<Self, Error> {
         let wants_keys =
             |step: &Step| matches!(&step.action, Action::EnrolSecureBoot(enrol) if enrol.updates.is_empty());
@@ -135,7 +135,7 @@ impl NewRun {
     }
 }
 
-/// Refuses expected names that no step could have.
+/// Refuses names that no external step could have.
 pub fn check_known(names: &[String]) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if names.len() > MAX_KNOWN {

@@ -6,14 +6,14 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::store::{Connection, database, json, number, to_json};
 
-/// A machine's latest proof.
+/// The latest proof of a machine by its TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attestation {
-    /// When it was made, in milliseconds since 1970.
+    /// When the server accepted the proof, in milliseconds since 1970.
     pub at: Millis,
     /// Public keys of the machine's TPM.
     pub keys: TpmKeys,
-    /// The quote, and the event log that explains its registers.
+    /// The quote of the TPM's registers, and the event log that explains their values.
     pub proof: TpmProof,
 }
 
@@ -38,7 +38,7 @@ pub async fn remove(connection: &mut Connection, node: &str) -> Result<(), Error
     done.map(drop).map_err(database("removing what a TPM proved"))
 }
 
-/// The latest proof of a node's machine.
+/// Returns the latest proof of a node's machine.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Option<Attestation>, Error> {
     let query = sqlx::query("SELECT * FROM attestations WHERE node = $1").bind(node);
     let row = query.fetch_optional(connection).await.map_err(database("reading what a TPM proved"))?;

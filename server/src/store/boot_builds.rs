@@ -11,18 +11,18 @@ use crate::store::{Connection, database, get, json, number, to_json};
 /// A build of boot files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Build {
-    /// Id of its manifest.
+    /// Id of the build's manifest.
     pub id: String,
-    /// When it was last made, in milliseconds since 1970.
+    /// When the boot files were last built, in milliseconds since 1970.
     pub at: Millis,
-    /// Register values of its unified kernel images.
+    /// Register values that the unified kernel images of the build cause.
     pub measurements: Vec<Measurements>,
 }
 
 /// A program that may run before the boot files, such as a boot loader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
-    /// Authenticode digest, in hexadecimal.
+    /// Authenticode digest of the program, in hexadecimal.
     pub digest: String,
     /// Name given by the operator.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Program {
     pub at: Millis,
 }
 
-/// Stores a build, replacing an earlier record of it.
+/// Stores a build, replacing an earlier record with the same id.
 pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Error> {
     let sql = "INSERT INTO boot_builds (id, at, measurements_json) VALUES ($1, $2, $3) \
                ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json";
@@ -38,7 +38,7 @@ pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Erro
     query.execute(connection).await.map(drop).map_err(database("storing the TPM measurements of boot files"))
 }
 
-/// All builds, newest first.
+/// Returns all builds, newest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
     let rows = sqlx::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
     let build = |row: &SqliteRow| {
@@ -55,7 +55,7 @@ pub async fn save_program(connection: &mut Connection, program: &Program) -> Res
     query.execute(connection).await.map(drop).map_err(database("storing an allowed program"))
 }
 
-/// All programs, in the order in which they were allowed.
+/// Returns all programs, in the order in which they were allowed.
 pub async fn programs(connection: &mut Connection) -> Result<Vec<Program>, Error> {
     let rows = sqlx::query("SELECT * FROM boot_programs ORDER BY at, digest").fetch_all(connection).await;
     let program =

@@ -1,5 +1,5 @@
 //! Boot files that machines fetched, and which node fetched them. Requests for an iPXE script and by DHCP identify the
-//! machine. Any other request has only an address; it is assigned to a node if only that node was recently seen there.
+//! machine. Any other request has only an address. It is assigned to a node if that node alone was recently seen there.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub const AWAITED: Millis = 15 * 60 * 1000;
 /// Milliseconds for which a node's address, and a fetch by an unknown machine, are remembered. DHCP servers commonly
 /// lease an address for a day.
 pub const REMEMBERED: Millis = 24 * 60 * 60 * 1000;
-/// Milliseconds for which a node's stored address is not updated again.
+/// Milliseconds in which a node's stored address is not stored again.
 const NOTED: Millis = 10 * 60 * 1000;
 
 /// A boot file that was fetched completely.
@@ -94,8 +94,8 @@ pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, n
     }
 }
 
-/// The fetches since the node was last heard from and since it was last sent to its disk, oldest first, by node id. For
-/// one node, or for all if `node` is `None`.
+/// Returns the fetches since the node was last heard from and last told to boot from its disk, oldest first, by node
+/// id. For one node, or for all if `node` is `None`.
 pub async fn since_heard(
     connection: &mut Connection,
     node: Option<&str>,
@@ -112,8 +112,8 @@ pub async fn since_heard(
     Ok(fetches)
 }
 
-/// The newest fetch from each address where no node was recently seen and from where no machine has asked to enrol
-/// since, newest first.
+/// Returns the newest fetch from each address, newest first. Left out are addresses where a node was recently seen, and
+/// those from where a machine has asked to enrol since.
 pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Vec<BootFetch>, Error> {
     let sql = "SELECT at, address, file, bytes, way FROM (SELECT boot_fetches.*, \
                ROW_NUMBER() OVER (PARTITION BY address ORDER BY at DESC, id) AS place \
@@ -143,7 +143,7 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
     done.map(drop).map_err(database("removing old boot files of unknown machines"))
 }
 
-/// The node recently seen at an address, if there is only one.
+/// Returns the id of the node recently seen at an address, if it is the only one.
 async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -> Result<Option<String>, Error> {
     let sql = "SELECT node FROM node_addresses JOIN nodes ON nodes.id = node \
                WHERE address = $1 AND at >= $2 AND state <> 'decommissioned' LIMIT 2";
@@ -161,7 +161,7 @@ async fn exists(connection: &mut Connection, node: &str) -> Result<bool, Error> 
 }
 
 async fn note(connection: &mut Connection, node: &str, address: &str, now: Millis) -> Result<(), Error> {
-    // The node may have been removed meanwhile.
+    // The node may have been removed since the caller looked it up.
     let sql = "INSERT INTO node_addresses (node, address, at) \
                SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM nodes WHERE id = $1) \
                ON CONFLICT (node, address) DO UPDATE SET at = excluded.at";
@@ -174,8 +174,8 @@ async fn note(connection: &mut Connection, node: &str, address: &str, now: Milli
     query.execute(connection).await.map(drop).map_err(database("removing old addresses of a node"))
 }
 
-/// Whether this fetch repeats an earlier one, whose time is then updated. Firmware retries, and loaders fetch files in
-/// parts.
+/// Returns whether this fetch repeats an earlier one, and then updates the time and size of the earlier one. Firmware
+/// retries, and loaders fetch files in parts.
 async fn is_repeated(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<bool, Error> {
     let sql = "UPDATE boot_fetches SET at = $1, bytes = $2 WHERE address = $3 AND file = $4 AND way = $5 \
                AND to_disk = $6 AND at >= $7 AND (node = $8 OR (node IS NULL AND $8 IS NULL))";

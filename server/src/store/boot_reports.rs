@@ -18,14 +18,14 @@ pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -
     done.map(drop).map_err(database("storing a boot report"))
 }
 
-/// The latest report of a run's system.
+/// Returns the latest report of a run's system.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<BootStatus>, Error> {
     let query = sqlx::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
     let row = query.fetch_optional(connection).await.map_err(database("reading a boot report"))?;
     row.map(|row| json(&row, "status_json")).transpose()
 }
 
-/// The latest report of each node's newest run, with the id of the run.
+/// Returns the latest report of each node's newest run, with the id of the run.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStatus)>, Error> {
     let sql =
         "SELECT boot_reports.run AS run, status_json FROM boot_reports JOIN nodes ON nodes.run = boot_reports.run";
@@ -40,7 +40,7 @@ pub struct HostLog<'a> {
     pub node: &'a str,
     /// Kind of log.
     pub kind: &'a str,
-    /// Id of the boot that it is about.
+    /// Id of the boot whose log this is.
     pub boot_id: &'a str,
     /// Id of the run that installed the system.
     pub run: &'a str,
@@ -48,7 +48,7 @@ pub struct HostLog<'a> {
     pub data: &'a [u8],
 }
 
-/// Stores a log, and removes the oldest of its kind beyond the limits. The newest one always stays.
+/// Stores a log, and removes the oldest logs of the same kind beyond the limits. The newest log always stays.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = \
@@ -64,7 +64,7 @@ pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Mil
     query.execute(connection).await.map(drop).map_err(database("removing old logs"))
 }
 
-/// The newest log of a kind, compressed with gzip.
+/// Returns the newest log of a kind, compressed with gzip.
 pub async fn newest_log(connection: &mut Connection, node: &str, kind: &str) -> Result<Option<Vec<u8>>, Error> {
     let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
     let row = sqlx::query(sql).bind(node).bind(kind).fetch_optional(connection).await;

@@ -1,5 +1,5 @@
-//! Machines that asked to enrol and were not admitted. They are stored by their keys only, so they cannot interfere
-//! with a node or another machine.
+//! Machines that asked to enrol and were not admitted. Each is stored by its key alone, so it cannot interfere with a
+//! node or another machine.
 
 use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory};
 
@@ -14,17 +14,17 @@ use sqlx::sqlite::SqliteRow;
 pub struct Claimant {
     /// Fingerprint of the machine's key.
     pub key: String,
-    /// Id of the node that it becomes if it is admitted as a new one.
+    /// Id that the machine gets as a node if it is admitted as a new one.
     pub id: String,
     /// Claim code of this key. Unique.
     pub code: String,
     /// Why it has to wait.
     pub reason: ClaimReason,
-    /// Id of the node whose identifiers it has, if any.
+    /// Id of the node with all or some of the machine's identifiers, if any.
     pub node: Option<String>,
-    /// Address of its last request.
+    /// IP address of the machine's last request.
     pub address: String,
-    /// Network of that address.
+    /// Network of that address: an IPv4 address alone, or an IPv6 /64.
     pub network: String,
     /// Identifiers in its last request.
     pub identity: Identity,
@@ -41,23 +41,23 @@ pub struct Claimant {
 pub struct Report {
     /// Hardware inventory.
     pub inventory: Inventory,
-    /// How long its boot took.
+    /// How long the machine's boot took. `None` if it does not say.
     pub timing: Option<BootTiming>,
     /// Version of slipway on the machine.
     pub agent_version: String,
-    /// Id of its current boot.
+    /// Id of the machine's current boot.
     pub boot_id: String,
-    /// Its TPM. `None` if it has none.
+    /// What the machine claims about its TPM. `None` if it has none.
     #[serde(default)]
     pub tpm: Option<ClaimedTpm>,
 }
 
-/// The waiting machine with this key.
+/// Returns the waiting machine with this key.
 pub async fn get_by_key(connection: &mut Connection, key: &str) -> Result<Option<Claimant>, Error> {
     one(connection, "SELECT * FROM claimants WHERE key = $1", key).await
 }
 
-/// The waiting machine with this id, or with this claim code in upper or lower case.
+/// Returns the waiting machine with this id, or with this claim code in upper or lower case.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Claimant>, Error> {
     if let Some(found) = one(connection, "SELECT * FROM claimants WHERE id = $1", reference).await? {
         return Ok(Some(found));
@@ -70,13 +70,13 @@ async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Resul
     row.map_err(database("reading a waiting machine"))?.as_ref().map(from_row).transpose()
 }
 
-/// All waiting machines, in the order in which they first asked.
+/// Returns all waiting machines, in the order in which they first asked.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Claimant>, Error> {
     let rows = sqlx::query("SELECT * FROM claimants ORDER BY first_asked, key").fetch_all(connection).await;
     rows.map_err(database("reading the waiting machines"))?.iter().map(from_row).collect()
 }
 
-/// The waiting machines with identifiers of this node, in the order in which they first asked.
+/// Returns the waiting machines with identifiers of this node, in the order in which they first asked.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Claimant>, Error> {
     let query = sqlx::query("SELECT * FROM claimants WHERE node = $1 ORDER BY first_asked, key").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the waiting machines"))?;
@@ -107,7 +107,7 @@ pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<()
     done.map(drop).map_err(database("storing a waiting machine"))
 }
 
-/// The number of waiting machines, and of those from one network.
+/// Returns the number of waiting machines, and of those from one network.
 pub async fn count(connection: &mut Connection, network: &str) -> Result<(u64, u64), Error> {
     let sql = "SELECT COUNT(*) AS every, COUNT(CASE WHEN network = $1 THEN 1 END) AS here FROM claimants";
     let row = sqlx::query(sql).bind(network).fetch_one(connection).await;

@@ -12,7 +12,7 @@ pub async fn insert(connection: &mut Connection, run: &str, seq: u64, json: &str
     done.map(drop).map_err(database("storing an event"))
 }
 
-/// The events of a run in order.
+/// Returns the events of a run in order.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<Event>, Error> {
     let sql = "SELECT event_json FROM events WHERE run = $1 ORDER BY seq";
     let rows = sqlx::query(sql).bind(run).fetch_all(connection).await.map_err(database("reading a run's events"))?;

@@ -1,5 +1,5 @@
-//! External steps, reported from outside of a run's workflow. Their table has the old name `loose_steps`, because an
-//! applied migration must not change.
+//! External steps, reported from outside of a run's workflow. They are in the table `loose_steps`, their old name,
+//! because an applied migration must not change.
 
 use slipway_protocol::ExternalStep;
 
@@ -17,14 +17,14 @@ pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) ->
     Ok(())
 }
 
-/// The names of the external steps that a run expects. If there are none, any name is expected.
+/// Returns the names of the external steps that a run expects. If there are none, any name is expected.
 pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
     let rows = query.fetch_all(connection).await.map_err(database("reading the names of steps"))?;
     rows.iter().map(|row| get(row, "name")).collect()
 }
 
-/// The number of external steps of a run.
+/// Returns the number of external steps of a run.
 pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
     let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
     number(&row.await.map_err(database("counting external steps"))?, "steps")
@@ -41,21 +41,21 @@ pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -
     query.execute(connection).await.map(drop).map_err(database("storing an external step"))
 }
 
-/// The external step of a run with this name.
+/// Returns the external step of a run with this name.
 pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<ExternalStep>, Error> {
     let query = sqlx::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an external step"))?;
     row.as_ref().map(with_logs).transpose()
 }
 
-/// A run's external steps with their logs, in display order.
+/// Returns a run's external steps with their logs, in display order.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<ExternalStep>, Error> {
     let sql = "SELECT * FROM loose_steps WHERE run = $1 ORDER BY priority, first_at, name";
     let rows = sqlx::query(sql).bind(run).fetch_all(connection).await;
     rows.map_err(database("reading external steps"))?.iter().map(with_logs).collect()
 }
 
-/// The external steps of each node's newest run, in display order, with the id of the run and without logs.
+/// Returns the external steps of each node's newest run, in display order, with the id of the run and without logs.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, ExternalStep)>, Error> {
     let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
                ORDER BY loose_steps.priority, loose_steps.first_at, loose_steps.name";

@@ -14,16 +14,16 @@ use crate::store::{Connection, database, enum_from_text, json, to_json};
 /// The result of examining an image's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Size and time of the file that was examined.
+    /// Size and modification time of the file that was examined.
     pub file: Stamp,
     /// What the file contains.
     pub content: Content,
-    /// What its file systems contain. `None` if they were not examined, as in earlier versions.
+    /// What the file systems in the image contain. `None` if they were not examined, as in earlier versions.
     #[serde(default)]
     pub inside: Option<Inside>,
 }
 
-/// What the file systems of an image contain. `None` if unknown.
+/// What the file systems of an image contain. Fields are `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inside {
     /// Whether there is a boot loader whose configuration `kernel-args` can change or create.
@@ -36,7 +36,7 @@ pub struct Inside {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// An image that can be installed on this kind of disk.
+    /// An image that can be installed, with the kind of disk and machine that it is made for.
     MadeFor(MadeFor),
     /// Not an image that a machine can install. A whole sentence says why: `the image "debian.img" cannot be installed:
     /// it is a text file; ...`.
@@ -45,17 +45,17 @@ pub enum Content {
     Changed,
 }
 
-/// Size and time of a file. If either differs, the file may have changed.
+/// Size and modification time of a file. If either differs, the file may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Size in bytes.
     pub size: u64,
-    /// Last modification, in nanoseconds since 1970.
+    /// Time of the last modification, in nanoseconds since 1970.
     pub changed: i64,
 }
 
 impl Stamp {
-    /// The size and time of a file.
+    /// Returns the size and modification time of a file.
     pub fn of(file: &Metadata) -> Self {
         let changed = file.mtime().saturating_mul(1_000_000_000).saturating_add(file.mtime_nsec());
         Self { size: file.len(), changed }
@@ -70,14 +70,14 @@ pub async fn save(connection: &mut Connection, digest: &Digest, finding: &Findin
     query.execute(connection).await.map(drop).map_err(database("storing the findings on an image"))
 }
 
-/// The finding for the image with this digest.
+/// Returns the finding for the image with this digest.
 pub async fn get(connection: &mut Connection, digest: &Digest) -> Result<Option<Finding>, Error> {
     let query = sqlx::query("SELECT finding_json FROM findings WHERE digest = $1").bind(digest.to_string());
     let row = query.fetch_optional(connection).await.map_err(database("reading the findings on an image"))?;
     row.map(|row| json(&row, "finding_json")).transpose()
 }
 
-/// All findings, by the digest of the image.
+/// Returns all findings, by the digest of the image.
 pub async fn all(connection: &mut Connection) -> Result<HashMap<Digest, Finding>, Error> {
     let rows = sqlx::query("SELECT digest, finding_json FROM findings").fetch_all(connection).await;
     let rows = rows.map_err(database("reading the findings on images"))?;

@@ -31,7 +31,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Whether it is a qcow2 image, the only kind whose raw image has a known size but no known digest.
+    /// Returns whether it is a qcow2 image, the only kind whose raw image has a known size but no known digest.
     pub fn is_qcow2(&self) -> bool {
         self.raw_size.is_some() && self.raw_digest.is_none()
     }
@@ -56,21 +56,21 @@ pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Erro
     done.map(drop).map_err(database("storing an image"))
 }
 
-/// The image with this digest.
+/// Returns the image with this digest.
 pub async fn get_by_digest(connection: &mut Connection, digest: &Digest) -> Result<Option<Image>, Error> {
     let query = sqlx::query("SELECT * FROM images WHERE digest = $1").bind(digest.to_string());
     let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
     row.as_ref().map(from_row).transpose()
 }
 
-/// The oldest image with this name.
+/// Returns the oldest image with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Image>, Error> {
     let query = sqlx::query("SELECT * FROM images WHERE file_name = $1 ORDER BY added_at LIMIT 1").bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
     row.as_ref().map(from_row).transpose()
 }
 
-/// All images, oldest first.
+/// Returns all images, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
     let rows = sqlx::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;
     rows.map_err(database("reading the images"))?.iter().map(from_row).collect()

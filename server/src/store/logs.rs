@@ -20,8 +20,8 @@ pub struct Chunk {
     pub data: Vec<u8>,
 }
 
-/// Stores a chunk, unless one with the same offset and boot exists. Chunks beyond the limit are accepted and discarded,
-/// because the node could not do anything about a full log, and it must not stop the node.
+/// Stores a chunk, unless a chunk with the same offset and boot exists. Chunks beyond the limit are accepted and
+/// discarded, because the node could not do anything about a full log, and a full log must not stop the node.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -40,7 +40,7 @@ pub async fn insert(
     let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
     let query = query.bind(&chunk.data).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
-    // Only the first chunk of a boot, at whatever offset, adds a boot.
+    // Only the first stored chunk of a boot, at whatever offset, adds a boot.
     if stored == 0 {
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
@@ -50,14 +50,14 @@ pub async fn insert(
     Ok(())
 }
 
-/// Number of bytes counted for the chunks of a boot.
+/// Returns the number of bytes counted for the chunks of a boot, including `CHUNK_OVERHEAD`.
 async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
     let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
     let row = sqlx::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
     number(&row.map_err(database("measuring a log"))?, "stored")
 }
 
-/// The chunks of a node's newest boot, in order of their offsets.
+/// Returns the chunks of a node's newest boot, in order of their offsets.
 pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Chunk>, Error> {
     let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
                (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY \
@@ -66,7 +66,7 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Ch
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }
 
-/// The text of the chunks. Overlapping bytes appear once, and a line marks each gap.
+/// Joins the chunks to one text. Overlapping bytes appear once, and a line marks each gap.
 pub fn text(chunks: &[Chunk]) -> String {
     let mut log = Vec::new();
     let mut end = 0;

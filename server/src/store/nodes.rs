@@ -15,54 +15,54 @@ use sqlx::sqlite::SqliteRow;
 /// A node as stored.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Id, which is also the common name of its certificate.
+    /// Id of the node, which is also the common name of its certificate.
     pub id: String,
-    /// Name given by the operator. Unique.
+    /// Name given by the operator, if any. Unique.
     pub name: Option<String>,
     /// State, such as enrolled or installing.
     pub state: NodeState,
-    /// Whether an operator admitted it.
+    /// Whether an operator or a bootstrap token admitted the node.
     pub released: bool,
-    /// Whether another key may replace the current one once the machine with the current key is silent.
+    /// Whether another key may replace the current key once the machine with the current key is silent.
     pub armed: bool,
-    /// The key that is admitted.
+    /// The key that is admitted. `None` before a machine was let in.
     pub key: Option<NodeKey>,
     /// Whether the machine with this key reported that it leaves for the installed system.
     pub key_left: bool,
-    /// The TPM that identifies it.
+    /// The TPM that the node is known by, if any.
     pub tpm: Option<NodeTpm>,
-    /// The minimum that its machine must prove.
+    /// The minimum that the node's machine must prove.
     pub require: Proof,
-    /// Whether an operator accepted MAC addresses as its only identifiers.
+    /// Whether an operator accepted MAC addresses as the node's only identifiers.
     pub mac_only: bool,
-    /// Identifiers that it is registered by.
+    /// Identifiers that the node is registered by.
     pub identity: Identity,
-    /// Hardware inventory in its last report.
+    /// Hardware inventory in the machine's last report.
     pub inventory: Option<Inventory>,
-    /// How long its last boot took.
+    /// How long the machine's last boot took.
     pub timing: Option<BootTiming>,
     /// Version of slipway on the machine.
     pub agent_version: Option<String>,
-    /// Id of the boot in which it was last seen.
+    /// Id of the boot in which the machine last enrolled.
     pub boot_id: Option<String>,
-    /// When it was registered or first seen, in milliseconds since 1970.
+    /// When the node was registered or first seen, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When it was last heard from, in milliseconds since 1970.
+    /// When the node was last heard from, in milliseconds since 1970.
     pub last_seen: Option<Millis>,
-    /// When it first enrolled in its current boot, in milliseconds since 1970.
+    /// When the machine first enrolled in its current boot, in milliseconds since 1970.
     pub enrolled_at: Option<Millis>,
-    /// Id of its newest run.
+    /// Id of the node's newest run.
     pub run: Option<String>,
-    /// Network settings of its installed system. `None` keeps the image's settings.
+    /// Network settings of the installed system. `None` keeps the image's settings.
     pub network: Option<Network>,
-    /// Public SSH keys that may log in to its installed system.
+    /// Public SSH keys that may log in to the installed system.
     pub ssh_keys: Vec<String>,
-    /// Hints for its installation disk, used instead of its operating systems' hints.
+    /// Hints for the installation disk, used instead of the operating system's hints.
     pub disk: Option<DiskHints>,
 }
 
 impl Node {
-    /// A node registered by an operator with these identifiers, with a new id.
+    /// Creates a node in state `Registered` with these identifiers and a new id.
     pub fn new(identity: Identity, now: Millis) -> Self {
         Self {
             id: random::id(),
@@ -90,20 +90,20 @@ impl Node {
         }
     }
 
-    /// Admits the first machine that has its identifiers. Until its next run ends, another one is admitted when the
-    /// current machine is silent.
+    /// Admits the first machine that has the node's identifiers. Until the node's next run ends, another machine is
+    /// admitted when the current one is silent.
     pub fn release(&mut self) {
         self.released = true;
         self.armed = true;
     }
 
-    /// Label for people: its name, or its id if it has none.
+    /// Returns the label for people: the node's name, or its id if it has none.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
 }
 
-/// The nodes registered with any of these identifiers, in order from the strongest identifier.
+/// Returns the nodes registered with any of these identifiers, in order from the strongest identifier.
 pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<Node>, Error> {
     let mut found: Vec<Node> = Vec::new();
     for (kind, value) in identity.values() {
@@ -116,20 +116,20 @@ pub async fn matching(connection: &mut Connection, identity: &Identity) -> Resul
     Ok(found)
 }
 
-/// The node with this id.
+/// Returns the node with this id.
 pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Node>, Error> {
     let row = sqlx::query("SELECT * FROM nodes WHERE id = $1").bind(id).fetch_optional(connection).await;
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
-/// Another node than this one whose TPM has this endorsement key.
+/// Returns a node other than this one whose TPM has this endorsement key.
 pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
     let sql = "SELECT nodes.* FROM nodes JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node <> $2";
     let row = sqlx::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
     row.map_err(database("looking up an endorsement key"))?.as_ref().map(from_row).transpose()
 }
 
-/// The node with this id, or else with this name.
+/// Returns the node with this id, or else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
         let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
@@ -140,15 +140,15 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
     Ok(None)
 }
 
-/// All nodes, oldest first.
+/// Returns all nodes, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     let rows = sqlx::query("SELECT * FROM nodes ORDER BY created_at, id").fetch_all(connection).await;
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores a node, its identifiers and its TPM's endorsement keys. For a decommissioned node, identifiers and keys are
-/// removed, so that no machine is recognised as it. In the same transaction, the caller has checked that no other node
-/// has them.
+/// Stores a node, its identifiers and its TPM's endorsement keys. For a decommissioned node, identifiers and
+/// endorsement keys are removed, so that no machine is recognised as that node. In the same transaction, the caller has
+/// checked that no other node has them.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
@@ -209,7 +209,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
     Ok(())
 }
 
-/// The fingerprint of each admitted key, by node id.
+/// Returns the fingerprint of each admitted key, by node id.
 pub async fn live_keys(connection: &mut Connection) -> Result<HashMap<String, String>, Error> {
     let sql = "SELECT id, key_json FROM nodes WHERE released AND key_json IS NOT NULL AND state <> 'decommissioned'";
     let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the keys of nodes"))?;
@@ -243,7 +243,7 @@ pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey
     done.map(drop).map_err(database("removing old keys of a node"))
 }
 
-/// The keys of a node, newest first.
+/// Returns the keys of a node, newest first.
 pub async fn keys(connection: &mut Connection, node: &str) -> Result<Vec<NodeKey>, Error> {
     let query = sqlx::query("SELECT key_json FROM node_key_changes WHERE node = $1 ORDER BY at DESC").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the keys of a node"))?;

@@ -5,8 +5,8 @@ use crate::store::runs::Run;
 use crate::store::{Connection, database, get, number};
 use sqlx::sqlite::SqliteRow;
 
-/// Maximum number of notes kept for a step, and their size in bytes. The first note is kept whatever its size. Further
-/// notes are only in the event history.
+/// Maximum number of notes kept for a step, and maximum of their total size in bytes. The first note is kept whatever
+/// its size. Further notes are only in the event history.
 const MAX_NOTES: u64 = 100;
 const MAX_NOTE_BYTES: u64 = 64 << 10;
 
@@ -29,7 +29,7 @@ async fn store(connection: &mut Connection, run: &str, step: u32, seq: u64, note
 }
 
 /// Stores a note that appears only once in a run, however many other notes the step has. Returns false if the run
-/// already has it.
+/// already has the note.
 pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<bool, Error> {
     let sql = "SELECT 1 FROM notes WHERE run = $1 AND note = $2";
     let known = sqlx::query(sql).bind(run).bind(note).fetch_optional(&mut *connection).await;

@@ -16,7 +16,7 @@ pub struct Operator {
     pub created_at: Millis,
     /// When the token expires, in milliseconds since 1970. `None` if never.
     pub expires_at: Option<Millis>,
-    /// The day on which the token was last used, as its first millisecond in UTC.
+    /// The day on which the token was last used, as its first millisecond in UTC since 1970. `None` if never used.
     pub used_at: Option<Millis>,
     /// The previous token, if it was replaced.
     pub old: Option<Old>,
@@ -27,25 +27,25 @@ pub struct Operator {
 pub struct Old {
     /// SHA-256 of the token, in hexadecimal.
     pub hash: String,
-    /// When it stops working, in milliseconds since 1970.
+    /// When the token stops working, in milliseconds since 1970.
     pub until: Millis,
 }
 
-/// The operator with this name.
+/// Returns the operator with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Operator>, Error> {
     let row = sqlx::query("SELECT * FROM operators WHERE name = $1").bind(name).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
-/// The operator whose current or previous token has this hash. A comparison in constant time is not needed: timing
-/// reveals only hashes, and nobody can choose a token with a given hash.
+/// Returns the operator whose current or previous token has this hash. A comparison in constant time is not needed:
+/// timing reveals only hashes, and nobody can choose a token with a given hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Operator>, Error> {
     let sql = "SELECT * FROM operators WHERE hash = $1 OR old_hash = $1";
     let row = sqlx::query(sql).bind(hash).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
-/// All operators, by name.
+/// Returns all operators, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Operator>, Error> {
     let rows = sqlx::query("SELECT * FROM operators ORDER BY name").fetch_all(connection).await;
     rows.map_err(database("reading the operators"))?.iter().map(from_row).collect()
@@ -68,7 +68,7 @@ pub async fn save(connection: &mut Connection, operator: &Operator) -> Result<()
     query.execute(connection).await.map(drop).map_err(database("storing an operator"))
 }
 
-/// Records the day on which a token was used, unless it was replaced meanwhile.
+/// Records the day on which the token with this hash was used, unless the token was replaced meanwhile.
 pub async fn used(connection: &mut Connection, hash: &str, day: Millis) -> Result<(), Error> {
     let query = sqlx::query("UPDATE operators SET used_at = $1 WHERE hash = $2").bind(day.cast_signed()).bind(hash);
     query.execute(connection).await.map(drop).map_err(database("recording the use of an operator's token"))
@@ -86,7 +86,7 @@ pub async fn end_token(connection: &mut Connection, hash: &str) -> Result<(), Er
     query.execute(connection).await.map(drop).map_err(database("recording that an operator's token ended"))
 }
 
-/// Whether the token with this hash was ended.
+/// Returns whether the token with this hash was ended.
 pub async fn has_ended(connection: &mut Connection, hash: &str) -> Result<bool, Error> {
     let query = sqlx::query("SELECT 1 FROM ended_operator_tokens WHERE hash = $1").bind(hash);
     Ok(query.fetch_optional(connection).await.map_err(database("looking up an operator's token"))?.is_some())

@@ -14,17 +14,17 @@ use sqlx::sqlite::SqliteRow;
 pub struct Stored {
     /// Id of the run that encrypted the disk.
     pub run: String,
-    /// The volume and its key, which may be encrypted with age.
+    /// The volume and its recovery key. The recovery key may be encrypted with age.
     pub key: RecoveryKey,
-    /// SHA-256 of the key, if it is stored encrypted.
+    /// SHA-256 of the recovery key, if it is stored encrypted.
     pub hash: Option<String>,
     /// When it was stored, in milliseconds since 1970.
     pub stored_at: Millis,
-    /// When an operator last had it shown, in milliseconds since 1970.
+    /// When the key was last shown to an operator, in milliseconds since 1970. `None` if never.
     pub shown_at: Option<Millis>,
 }
 
-/// Stores a key, or an encrypted key and the hash of the key. Does nothing if the volume already has a key.
+/// Stores a key; or an encrypted key, with the hash of the key before encryption. Does nothing if the volume has a key.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -40,14 +40,14 @@ pub async fn insert(
     query.execute(connection).await.map(drop).map_err(database("storing a recovery key"))
 }
 
-/// The keys of a node, newest first.
+/// Returns the keys of a node, newest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stored>, Error> {
     let sql = "SELECT * FROM recovery_keys WHERE node = $1 ORDER BY stored_at DESC, volume";
     let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading recovery keys"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// All keys, each with the id of its node.
+/// Returns all keys, each with the id of its node.
 pub async fn all(connection: &mut Connection) -> Result<Vec<(String, Stored)>, Error> {
     let rows = sqlx::query("SELECT * FROM recovery_keys").fetch_all(connection).await;
     let rows = rows.map_err(database("reading recovery keys"))?;
@@ -67,7 +67,7 @@ pub async fn seal(
     query.execute(connection).await.map(drop).map_err(database("encrypting a recovery key"))
 }
 
-/// Records that the key of a volume was shown.
+/// Records that the key of a volume was shown to an operator.
 pub async fn note_shown(connection: &mut Connection, node: &str, volume: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2 AND volume = $3";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).bind(volume).execute(connection).await;

@@ -38,14 +38,14 @@ pub async fn insert(
     query.execute(connection).await.map(drop).map_err(database("storing a run's token"))
 }
 
-/// Id of the run that a token for this purpose belongs to.
+/// Returns the id of the run that this token belongs to, if the token is for this purpose.
 pub async fn run_of(connection: &mut Connection, hash: &str, purpose: Purpose) -> Result<Option<String>, Error> {
     let sql = "SELECT run FROM run_tokens WHERE hash = $1 AND purpose = $2";
     let row = sqlx::query(sql).bind(hash).bind(purpose.word()).fetch_optional(connection).await;
     row.map_err(database("reading a run's token"))?.map(|row| get(&row, "run")).transpose()
 }
 
-/// The number of a run's tokens for a purpose.
+/// Returns the number of a run's tokens for a purpose.
 pub async fn count(connection: &mut Connection, run: &str, purpose: Purpose) -> Result<u64, Error> {
     let sql = "SELECT COUNT(*) AS tokens FROM run_tokens WHERE run = $1 AND purpose = $2";
     let row = sqlx::query(sql).bind(run).bind(purpose.word()).fetch_one(connection).await;

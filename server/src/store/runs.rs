@@ -1,4 +1,4 @@
-//! Runs: a workflow given to a node. A run is kept as long as its node.
+//! Runs: workflows given to nodes. A run is kept as long as its node.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Run {
     pub workflow: Vec<Step>,
     /// State of the run and its steps.
     pub progress: RunProgress,
-    /// Size of its stored events in bytes.
+    /// Size in bytes of the run's stored events.
     pub event_bytes: u64,
     /// Highest sequence number of a stored event; 0 before the first.
     pub last_seq: u64,
@@ -33,30 +33,30 @@ pub struct Run {
     pub phone_home: BTreeMap<String, String>,
     /// When the operator started it, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When the node fetched it, in milliseconds since 1970.
+    /// When the node first fetched the run, in milliseconds since 1970.
     pub started_at: Option<Millis>,
     /// When the installed system first reported, in milliseconds since 1970.
     pub phoned_home_at: Option<Millis>,
     /// When the installed system last reported, in milliseconds since 1970.
     pub last_contact_at: Option<Millis>,
-    /// Whether its metadata can still be read after its system has reported.
+    /// Whether the run's metadata can still be read after the installed system has reported.
     pub keep_metadata: bool,
-    /// Whether the URL of its metadata was handed out.
+    /// Whether the URL of the run's metadata was handed out.
     pub has_metadata_url: bool,
-    /// Whether the secrets in its workflow were removed.
+    /// Whether the secrets in the workflow were removed.
     pub forgotten: bool,
-    /// Whether it was restored unfinished from a backup and not confirmed by an operator since.
+    /// Whether the run was restored unfinished from a backup and not confirmed by an operator since.
     pub restored: bool,
 }
 
 impl Run {
-    /// Whether the run is held until an operator confirms it. A finished run is never held.
+    /// Returns whether the run is held until an operator confirms it. A finished run is never held.
     pub fn is_held(&self) -> bool {
         self.restored && state::is_open(self.progress.state)
     }
 }
 
-/// Stores a new run, and the cloud-init instance ids its workflow gives out.
+/// Stores a new run, and the cloud-init instance ids that its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
                phone_home_json, created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
@@ -77,7 +77,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
         .await;
     done.map_err(database("storing a run"))?;
     for instance in instances {
-        // An instance id of an older run is refused, because that run keeps it.
+        // Fails if an older run has the instance id, because that run keeps it.
         let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2)";
         let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
         done.map_err(database("storing a run's instance id"))?;
@@ -107,54 +107,54 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
     done.map(drop).map_err(database("storing a run"))
 }
 
-/// The run with this id.
+/// Returns the run with this id.
 pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Run>, Error> {
     one(connection, "SELECT * FROM runs WHERE id = $1", id).await
 }
 
-/// The newest run of a node.
+/// Returns the newest run of a node.
 pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option<Run>, Error> {
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
-/// The newest run of each node that has one.
+/// Returns the newest run of each node that has one.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let rows = sqlx::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
-/// All runs, oldest first.
+/// Returns all runs, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let rows = sqlx::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
-/// All runs of a node, oldest first.
+/// Returns all runs of a node, oldest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
     let query = sqlx::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// The run whose phone-home token has this hash.
+/// Returns the run whose phone-home token has this hash.
 pub async fn by_phone_home_hash(connection: &mut Connection, hash: &str) -> Result<Option<Run>, Error> {
     one(connection, "SELECT * FROM runs WHERE phone_home_hash = $1", hash).await
 }
 
-/// The run whose workflow has this cloud-init instance id.
+/// Returns the run whose workflow has this cloud-init instance id.
 pub async fn by_instance(connection: &mut Connection, instance: &str) -> Result<Option<Run>, Error> {
     let sql = "SELECT runs.* FROM runs JOIN run_instances ON run_instances.run = runs.id WHERE instance_id = $1";
     one(connection, sql, instance).await
 }
 
-/// A node's runs whose workflows still contain their secrets.
+/// Returns a node's runs whose workflows still contain their secrets.
 pub async fn unforgotten_of(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
     let query = sqlx::query("SELECT * FROM runs WHERE node = $1 AND NOT forgotten").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(from_row).collect()
 }
 
-/// The ids of the nodes that have such runs.
+/// Returns the ids of the nodes with runs whose workflows still contain their secrets.
 pub async fn nodes_with_unforgotten(connection: &mut Connection) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT DISTINCT node FROM runs WHERE NOT forgotten");
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
@@ -174,8 +174,8 @@ pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result
     query.execute(connection).await.map(drop).map_err(database("storing a run"))
 }
 
-/// Suspends everything that a restored store would do: unfinished runs are held, no new key can replace a node's, and
-/// waiting machines are removed. Returns the number of held runs.
+/// Suspends everything that a restored server would do: unfinished runs are held, no new key can replace a node's key,
+/// and waiting machines are removed. Returns the number of held runs.
 pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let failed = || database("holding the runs of a restored store");
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
@@ -186,7 +186,7 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     Ok(held)
 }
 
-/// Confirms a run that came from a backup: its machine gets it, also after a power cycle.
+/// Confirms a run that came from a backup, so that its machine gets it, also after a power cycle.
 pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let failed = || database("confirming a run");
     for sql in ["UPDATE runs SET restored = FALSE WHERE id = $1", "UPDATE nodes SET armed = released WHERE run = $1"] {

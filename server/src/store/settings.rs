@@ -1,4 +1,4 @@
-//! Single values that all processes on this database must agree on.
+//! Single values that all processes that use this database must agree on.
 
 use slipway_protocol::ErrorCode;
 
@@ -7,18 +7,18 @@ use crate::store::{Connection, database, get};
 
 /// Name of the setting with the URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
-/// Name of a setting that exists while attested machines may have booted anything.
+/// Name of a setting that exists while machines are admitted by their TPMs whatever they booted.
 pub const ATTESTED_BOOT: &str = "attested-boot";
-/// Name of a setting that exists while the data folder's first operator stays removed.
+/// Name of a setting that exists while the operator that came with the data folder stays removed.
 pub const FIRST_REMOVED: &str = "first-operator-removed";
 
-/// No server was started on this database yet.
+/// Returns the refusal of a command that needs the URL before a server was started on this database.
 pub fn no_server_url() -> Error {
     let message = "the server's URL is not known yet; start the server once with `serve --url`";
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The value of a setting.
+/// Returns the value of a setting.
 pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
     let row = sqlx::query("SELECT value FROM settings WHERE name = $1").bind(name).fetch_optional(connection).await;
     row.map_err(database("reading a setting"))?.map(|row| get(&row, "value")).transpose()

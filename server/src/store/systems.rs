@@ -76,7 +76,7 @@ fn allowed() -> bool {
 }
 
 impl System {
-    /// The system's phone-home settings.
+    /// Returns the system's phone-home settings.
     pub fn reporting(&self) -> PhoneHomeSettings {
         PhoneHomeSettings {
             on: Some(self.phone_home),
@@ -94,14 +94,14 @@ pub async fn save(connection: &mut Connection, system: &System, now: Millis) -> 
     query.execute(connection).await.map(drop).map_err(database("storing an operating system"))
 }
 
-/// The system with this name.
+/// Returns the system with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<System>, Error> {
     let query = sqlx::query("SELECT system_json FROM systems WHERE name = $1").bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an operating system"))?;
     row.map(|row| json(&row, "system_json")).transpose()
 }
 
-/// All operating systems, by name.
+/// Returns all operating systems, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<System>, Error> {
     let rows = sqlx::query("SELECT system_json FROM systems ORDER BY name").fetch_all(connection).await;
     let rows = rows.map_err(database("reading the operating systems"))?;

@@ -1,5 +1,5 @@
-//! Bootstrap tokens. A token either admits one machine, with an operator's consent in advance, or identifies a machine
-//! as a certain node at each boot.
+//! Bootstrap tokens. A token either admits one machine, as an operator's consent in advance, or proves at each boot
+//! that a machine is a certain node.
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -15,13 +15,13 @@ pub struct Token {
     pub created_at: Millis,
     /// When it expires, in milliseconds since 1970. `None` if never.
     pub expires_at: Option<Millis>,
-    /// When a machine used it, in milliseconds since 1970.
+    /// When a machine last used the token, in milliseconds since 1970. `None` if never.
     pub used_at: Option<Millis>,
-    /// Address of the machine that used it.
+    /// IP address of the machine that last used the token.
     pub used_by_address: Option<String>,
-    /// Id of the node that used it.
+    /// Id of the node whose machine used the token.
     pub node: Option<String>,
-    /// Id of the node that it identifies. `None` if it admits any one machine.
+    /// Id of the node that the token proves. `None` if it admits any one machine.
     pub made_for: Option<String>,
 }
 
@@ -40,13 +40,13 @@ pub async fn insert(
     done.map(drop).map_err(database("storing a token"))
 }
 
-/// The token with this hash.
+/// Returns the token with this hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Token>, Error> {
     let row = sqlx::query("SELECT * FROM tokens WHERE hash = $1").bind(hash).fetch_optional(connection).await;
     row.map_err(database("reading a token"))?.as_ref().map(from_row).transpose()
 }
 
-/// All tokens, oldest first.
+/// Returns all tokens, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Token>, Error> {
     let rows = sqlx::query("SELECT * FROM tokens ORDER BY created_at, hash").fetch_all(connection).await;
     rows.map_err(database("reading the tokens"))?.iter().map(from_row).collect()

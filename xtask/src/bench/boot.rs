@@ -6,8 +6,8 @@ use crate::build::server;
 use crate::host::command::{command, run, run_and_tell};
 use crate::host::workspace;
 
-/// Builds the benchmark program and runs it: this many rounds of these ways of installing, or of all if `ways` is
-/// empty. It is a separate program that prints its own results, because it links what only whole-machine tests need.
+/// Builds the benchmark program and runs it for `rounds` rounds of the `ways` of installing, or of all ways if `ways`
+/// is empty. It is a separate program that prints its own results, because it links what only whole-machine tests need.
 pub fn boot(rounds: usize, ways: &[String]) -> Result<()> {
     let target = server::host_target()?;
     let mut cargo = command(workspace::cargo(), ["build", "--package", "qemu-tests", "--example", "boot"]);

@@ -58,8 +58,8 @@ impl Processors {
         Self::parse(&text).context("reading /proc/stat: no line for all processors")
     }
 
-    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The guest
-    /// fields after them are already included in user and nice.
+    /// Reads the first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. The
+    /// guest fields after them are already included in user and nice.
     fn parse(text: &str) -> Option<Self> {
         let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks = fields.take(8).map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
@@ -72,7 +72,7 @@ impl Processors {
     }
 }
 
-/// Processor time of a process and its ended children, in seconds (proc_pid_stat(5), fields 14 to 17).
+/// Returns the processor time of a process and its ended children, in seconds (proc_pid_stat(5), fields 14 to 17).
 pub fn cpu_of(process: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let path = format!("/proc/{process}/stat");
@@ -83,7 +83,7 @@ pub fn cpu_of(process: u32) -> Result<f64> {
     Ok(ticks / TICKS_PER_SECOND)
 }
 
-/// The run with the median wall time. Of an even number, the faster of the middle two.
+/// Returns the run with the median wall time. If their number is even, returns the faster of the middle two.
 pub fn median(costs: &[Cost]) -> Cost {
     let mut sorted = costs.to_vec();
     sorted.sort_by(|a, b| a.wall.total_cmp(&b.wall));

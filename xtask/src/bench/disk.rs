@@ -32,7 +32,7 @@ impl fmt::Display for Kind {
 
 /// A disk backed by a file. Its blocks are reserved but not written. Reads and writes bypass the page cache.
 pub struct LoopDevice {
-    /// Path of its device node, such as `/dev/loop0`.
+    /// Path of the device node, such as `/dev/loop0`.
     pub path: String,
     file: PathBuf,
     /// Dropped before the device is detached.
@@ -40,7 +40,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Creates the file and the device.
+    /// Creates a file of `size` bytes, and a device on it.
     pub fn new(file: &Path, size: u64, kind: Kind) -> Result<Self> {
         run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
         let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;

@@ -51,7 +51,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// The CA of both servers, in PEM.
+    /// Returns the path of the CA of both servers, in PEM.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
@@ -66,12 +66,12 @@ impl Servers {
         format!("https://localhost:{}/images/sha256:{}", self.slipway_port, stream.sha256)
     }
 
-    /// The file that slipway-server sends.
+    /// Returns the path of the file that slipway-server sends for an image.
     pub fn slipway_file(&self, stream: &Stream) -> PathBuf {
         self.folder.join("data/images/sha256").join(&stream.sha256)
     }
 
-    /// Seconds of processor time used by slipway-server and nginx.
+    /// Returns the seconds of processor time that slipway-server and nginx have used.
     pub fn cpu(&self) -> Result<(f64, f64)> {
         let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they are not running") };
         let workers = stdout(&mut command("pgrep", ["--parent", &nginx.id().to_string()]))?;
@@ -104,7 +104,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Configured as nginx's manual recommends for large static files: sendfile, one worker per core.
+    /// Starts nginx, configured as its manual recommends for large static files: sendfile, one worker per core.
     fn start_nginx(&mut self) -> Result<()> {
         let folder = self.folder.display();
         // Clients trust only the root, so the server sends the intermediate with its certificate.

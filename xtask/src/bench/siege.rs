@@ -6,8 +6,8 @@ use crate::build::server::{self, Profile};
 use crate::host::command::{command, run, run_and_tell};
 use crate::host::workspace;
 
-/// Builds the server and the program that attacks it, and runs each attack for this many seconds. The program prints
-/// the results. It is separate, because it links the protocol's crates and xtask does not.
+/// Builds the server and the program that attacks it, and runs each attack for `seconds`. The program prints the
+/// results. It is separate, because it links the protocol's crates and xtask does not.
 pub fn siege(seconds: u64, profile: Profile) -> Result<()> {
     let mut cargo =
         command(workspace::cargo(), ["build", "--package", "slipway-server", "--bins", "--example", "siege"]);

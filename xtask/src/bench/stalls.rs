@@ -15,9 +15,9 @@ use crate::lab::power_cut::Dice;
 
 /// Shortest and longest time for which the disk works, in milliseconds.
 const WORKS: [u64; 2] = [10, 60];
-/// Shortest and longest time for which it stalls, in milliseconds.
+/// Shortest and longest time for which the disk stalls, in milliseconds.
 const STALLS: [u64; 2] = [10, 80];
-/// Bytes per second during a stall. The kernel does not accept 0; this lets through one or two requests.
+/// Bytes per second during a stall. The kernel does not accept 0; this rate lets through one or two requests.
 const STALLED: u64 = 1 << 20;
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -28,12 +28,12 @@ pub fn are_possible() -> bool {
     has_blkio(cgroups) || has_io(cgroups)
 }
 
-/// Whether cgroup version 1 has its controller, blkio.
+/// Whether cgroup version 1 has the controller blkio.
 fn has_blkio(cgroups: &Path) -> bool {
     cgroups.join("blkio/blkio.throttle.write_bps_device").exists()
 }
 
-/// Whether cgroup version 2 has its controller, io.
+/// Whether cgroup version 2 has the controller io.
 fn has_io(cgroups: &Path) -> bool {
     let controllers = fs::read_to_string(cgroups.join("cgroup.controllers")).unwrap_or_default();
     controllers.split_whitespace().any(|controller| controller == "io")
@@ -46,7 +46,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Begins with a stall. `device` is a path such as `/dev/loop0`.
+    /// Starts the stalls of a device, beginning with a stall. `device` is a path such as `/dev/loop0`.
     pub fn begin(device: &str) -> Result<Self> {
         let throttle = Throttle::new(device, Path::new(CGROUPS))?;
         throttle.limit(Some(STALLED))?;
@@ -129,7 +129,8 @@ impl Throttle {
     }
 }
 
-/// The group of a process in the hierarchy of blkio, relative to its root (cgroups(7), /proc/PID/cgroup).
+/// Finds the group of a process in the hierarchy of blkio, relative to its root. `own` is /proc/PID/cgroup
+/// (cgroups(7)).
 fn blkio_group(own: &str) -> Option<&str> {
     own.lines().find_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;

@@ -27,7 +27,7 @@ pub struct Results {
     pub servers: Vec<ServerRow>,
 }
 
-/// A pipeline: medians over the rounds.
+/// Results of a whole pipeline: medians over the rounds.
 #[derive(Debug, Serialize)]
 pub struct Row {
     /// Format of the image.
@@ -36,7 +36,7 @@ pub struct Row {
     pub disk: Kind,
     /// The tool that wrote it.
     pub tool: &'static str,
-    /// Seconds.
+    /// Seconds from start to end.
     pub wall_s: f64,
     /// Seconds of processor time, without the server's.
     pub cpu_s: f64,
@@ -44,12 +44,12 @@ pub struct Row {
     pub peak_mib: f64,
     /// Wall time of the slowest stage on its own, divided by the pipeline's wall time.
     pub share_of_limit: f64,
-    /// Share of all processors' time that was used meanwhile, including server and kernel. Near 1, no stage can be as
-    /// fast as on its own.
+    /// Share of all processors' time that was used during the run, including server and kernel. Near 1, no stage can be
+    /// as fast as on its own.
     pub busy: f64,
 }
 
-/// A stage of slipway by itself: medians over the rounds.
+/// Results of a stage of slipway by itself: medians over the rounds.
 #[derive(Debug, Serialize)]
 pub struct StageRow {
     /// Format of the image.
@@ -58,13 +58,13 @@ pub struct StageRow {
     pub disk: Option<Kind>,
     /// Name of the stage.
     pub stage: &'static str,
-    /// Seconds.
+    /// Seconds from start to end.
     pub wall_s: f64,
     /// Seconds of processor time.
     pub cpu_s: f64,
 }
 
-/// A server: medians over the rounds.
+/// Results of a server: medians over the rounds.
 #[derive(Debug, Serialize)]
 pub struct ServerRow {
     /// Name of the server.
@@ -113,11 +113,11 @@ struct Bench {
 /// The stages, and whether each uses the disk.
 const STAGES: [(&str, bool); 4] = [("fetch", false), ("digest", false), ("decode", false), ("write", true)];
 
-/// One measurement: a stream, the disk if one is used, a stage or tool, and the costs so far.
+/// What one measurement measures (a stream, the disk if one is used, a stage or tool), and its costs so far.
 type Measured<T> = (Stream, Option<Kind>, T, Vec<Cost>);
 
-/// Measures everything `rounds` times with these formats (all if empty) on these disks, and returns medians. `say`
-/// receives progress messages.
+/// Measures everything `rounds` times with these formats (all if `formats` is empty) on these disks, and returns
+/// medians. `say` receives progress messages.
 pub fn run(
     folder: &Path,
     image: Image,
@@ -216,7 +216,7 @@ impl Bench {
         tools
     }
 
-    /// One run of one tool to a new disk. If `compare` is set, the result is compared with the image.
+    /// Runs one tool once on a new disk. If `compare` is set, compares the disk with the image afterwards.
     fn pipeline(&self, stream: &Stream, kind: Kind, tool: Tool, compare: bool) -> Result<Cost> {
         let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size, kind)?;
         let (nginx, own) = (self.servers.nginx_url(stream), self.servers.slipway_url(stream));
@@ -270,7 +270,7 @@ impl Bench {
         Ok(cost)
     }
 
-    /// One stage of slipway by itself, with the source in memory except for the fetch stage.
+    /// Runs one stage of slipway by itself, with the source in memory except for the fetch stage.
     fn stage(&self, stream: &Stream, disk: Option<Kind>, stage: &str) -> Result<Cost> {
         let slipway = self.slipway.display().to_string();
         let ca = self.servers.ca().display().to_string();
@@ -291,7 +291,7 @@ impl Bench {
         }
     }
 
-    /// A server's cost of delivering an image to curl.
+    /// Measures a server's cost of delivering an image to curl.
     fn serve(&self, stream: &Stream, server: &str) -> Result<Cost> {
         let ca = self.servers.ca().display().to_string();
         let is_nginx = server == "nginx";
@@ -305,8 +305,8 @@ impl Bench {
     }
 }
 
-/// Reads a file into the page cache. The kernel may have dropped it if it reclaims unused pages early (damon); then the
-/// server's disk would be measured instead.
+/// Reads a file into the page cache. A kernel that reclaims unused pages early (damon) may have dropped the file; then
+/// the server's disk would be measured instead.
 fn warm(file: &Path) -> Result<()> {
     let copied = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     copied.map(drop).with_context(|| format!("reading {}", file.display()))

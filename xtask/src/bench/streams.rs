@@ -10,7 +10,7 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly, stdout};
 use crate::lab::target_image::{self, System};
 
-/// The image to write.
+/// The image that the benchmark writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
     /// A Debian of 3 GiB with 1.3 GiB of data. Gives meaningful figures.
@@ -25,7 +25,7 @@ impl Image {
         if self == Self::Large { Profile::Release } else { Profile::Dev }
     }
 
-    /// Path of the raw image, built or from the cache.
+    /// Returns the path of the raw image, built or from the cache.
     fn raw(self) -> Result<PathBuf> {
         if self == Self::Large {
             return target_image::build_large();
@@ -82,8 +82,8 @@ impl Stream {
     }
 }
 
-/// The raw image, then the image in each of these formats (all if empty), built or from the cache. Building takes
-/// minutes for each.
+/// Makes the raw image, then the image in each of the formats `names` (all if empty), or finds them in the cache.
+/// Building takes minutes for each.
 pub fn build(image: Image, names: &[String]) -> Result<Vec<Stream>> {
     let raw = image.raw()?;
     let wanted = |format: &&Format| is_wanted(names, format) || format.compressor.is_empty();

@@ -83,7 +83,7 @@ fn user(n: usize) -> String {
     )
 }
 
-/// A cloud-config that starts with `begin` and is filled with pieces to one mebibyte.
+/// Makes a cloud-config that starts with `begin` and is filled with pieces to one mebibyte.
 fn many(begin: &str, piece: impl Fn(usize) -> String) -> String {
     let mut text = format!("#cloud-config\n{begin}");
     let mut n = 0;
@@ -94,7 +94,7 @@ fn many(begin: &str, piece: impl Fn(usize) -> String) -> String {
     text
 }
 
-/// Four thousand base64 characters, different for every seed.
+/// Makes four thousand base64 characters, different for every seed.
 fn base64(seed: usize) -> String {
     let mut text = String::new();
     for n in 0..500 {

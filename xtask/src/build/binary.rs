@@ -80,7 +80,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     Ok(folder.join("slipway"))
 }
 
-/// rustup's toolchain if it has the musl target or can add it, else Debian's.
+/// Chooses rustup's toolchain if it has the musl target or can add it, else Debian's.
 pub fn default_toolchain(arch: Arch) -> Toolchain {
     if has_target(arch) { Toolchain::Rustup } else { Toolchain::Debian }
 }
@@ -105,8 +105,8 @@ fn rustc(toolchain: Toolchain) -> &'static str {
     }
 }
 
-/// Compiler flags. Workspace crates are compiled with paths relative to the workspace. The flags also replace two paths
-/// of this machine that panic messages would contain: registry sources and build script output.
+/// Returns the compiler flags. They replace two paths of this machine that panic messages would contain: registry
+/// sources and build script output. Paths of workspace crates are already relative to the workspace.
 fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     let mut flags = vec![
         format!("-Clink-arg=-Wl,-T,{}", linker_script()?.display()),
@@ -126,7 +126,8 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
 const LINKER_SCRIPT: &str =
     "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table*) } }\nINSERT AFTER .rodata;\n";
 
-/// The file is in the cache, because its path is one of the flags, and those are part of a build's key.
+/// Writes the linker script to the cache. Its path is one of the flags and so part of the build's key, and must stay
+/// the same.
 fn linker_script() -> Result<PathBuf> {
     let folder = cache::keyed("linker-script", Key::new("linker-script-1").with("text", LINKER_SCRIPT), |folder| {
         let path = folder.join("slipway.ld");
@@ -185,7 +186,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
     Ok(target_folder.join(target).join(PROFILE).join("slipway"))
 }
 
-/// The search path with our tools first.
+/// Returns the search path with our tools first.
 fn path_with(tools: &Path) -> std::ffi::OsString {
     let mut path = tools.as_os_str().to_owned();
     if let Some(rest) = std::env::var_os("PATH") {

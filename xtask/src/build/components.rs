@@ -11,7 +11,7 @@ use crate::build::{binary, firmware_files, modules, rare_drivers};
 use crate::host::command::{command, stdout};
 use crate::host::{debian, packages, workspace};
 
-/// The components of the common archive, and the firmware of rare drivers.
+/// Lists the components of the common initramfs, and the firmware of rare drivers.
 pub fn of(kernel: &Kernel, arch: Arch) -> Result<Vec<Component>> {
     let mut components = crates("slipway", &binary::target(arch))?;
     components.push(of_kernel(kernel)?);
@@ -31,18 +31,18 @@ pub fn of(kernel: &Kernel, arch: Arch) -> Result<Vec<Component>> {
     let mut modules = modules::select(kernel, modules::DRIVERS)?;
     modules.files.extend(rare_drivers::selection(kernel)?.1.files);
     for (package, root) in firmware_files::of(kernel, &modules)? {
-        // The licences are texts of the makers, which are beside the firmware in the archive.
+        // The licences are the vendors' own texts, which are in the initramfs beside the firmware.
         components.push(unpacked(&root, &package, None)?);
     }
     Ok(components)
 }
 
-/// The UEFI stub of unified kernel images.
+/// Describes the UEFI stub of unified kernel images.
 pub fn stub(arch: Arch) -> Result<Component> {
     unpacked(&debian::unpacked_for(&debian::STUB, arch)?, debian::STUB.name, Some("LGPL-2.1-or-later"))
 }
 
-/// The crates that a program is linked from, by its package and target.
+/// Lists the crates that a program is linked from. `package` is the program's package.
 pub fn crates(package: &str, target: &str) -> Result<Vec<Component>> {
     let arguments = ["tree", "--locked", "--package", package, "--edges", "normal", "--target", target];
     let format = ["--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"];
@@ -75,7 +75,8 @@ fn of_kernel(kernel: &Kernel) -> Result<Component> {
     unpacked(&kernel.root, &package.file_name().to_string_lossy(), license)
 }
 
-/// A package that is unpacked in a folder. Its version is at the start of its changelog (Debian policy, section 4.4).
+/// Describes a package that is unpacked in a folder. Its version is at the start of its changelog (Debian policy,
+/// section 4.4).
 fn unpacked(root: &Path, package: &str, license: Option<&str>) -> Result<Component> {
     let docs = root.join("usr/share/doc").join(package);
     let mut names = ["changelog.Debian.gz", "changelog.gz"].iter().map(|name| docs.join(name));
@@ -90,7 +91,7 @@ fn unpacked(root: &Path, package: &str, license: Option<&str>) -> Result<Compone
     Ok(of_debian(package, version.to_owned(), license))
 }
 
-/// A package installed on this host.
+/// Describes a package installed on this host.
 fn installed(package: &str, license: Option<&str>) -> Result<Component> {
     let version = stdout(&mut command("dpkg-query", ["--show", "--showformat", "${Version}", package]))?;
     Ok(of_debian(package, version, license))

@@ -95,7 +95,7 @@ pub struct Share {
 /// Shares by vendor (four hexadecimal digits) and kind.
 pub type Shares = BTreeMap<(String, Kind), Share>;
 
-/// Counts for a kernel and the vendors in a table. Also returns the vendors' names.
+/// Counts the devices of the vendors in `table`, and those that a kernel supports. Also returns the vendors' names.
 pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<String, String>)> {
     let ids = files::read(&debian::unpacked(&debian::PCI_IDS)?.join("usr/share/misc/pci.ids"))?;
     let alias = files::read(&kernel.modules().join("modules.alias"))?;
@@ -107,8 +107,8 @@ pub fn of_kernel(kernel: &Kernel, table: &str) -> Result<(Shares, BTreeMap<Strin
 
 /// Which modules support which devices.
 struct Drivers {
-    /// By vendor and device, in lower case: whether a module in the image supports it, and whether one in either list
-    /// does.
+    /// Whether a module in the image supports the device, and whether a module in either list does. The key is vendor
+    /// and device, in lower-case hexadecimal.
     devices: BTreeMap<(String, String), (bool, bool)>,
     /// Patterns for whole classes: the vendor (`None` for all), the rest of the pattern, and the same two flags.
     classes: Vec<(Option<String>, String, (bool, bool))>,
@@ -139,7 +139,7 @@ impl Drivers {
         drivers
     }
 
-    /// Whether a module in the image supports the device, and whether one in either list does.
+    /// Whether a module in the image supports the device, and whether a module in either list does.
     fn take(&self, vendor: &str, device: &str, name: &str) -> (bool, bool) {
         let of_device = self.devices.get(&(vendor.to_owned(), device.to_owned())).copied().unwrap_or_default();
         let classes: Vec<&str> =

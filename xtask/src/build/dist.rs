@@ -50,7 +50,7 @@ pub fn inputs(archs: &[Arch]) -> Result<Inputs> {
     Ok(Inputs { server: build_server()?, manual: Some(build_manual()?), parts, date: date()? })
 }
 
-/// The date of a release: the last change to its sources.
+/// Returns the date of a release in seconds since 1970: the last change to its sources.
 pub fn date() -> Result<u64> {
     let mut sources: BTreeSet<PathBuf> = BTreeSet::new();
     for package in ["slipway", "slipway-server"] {
@@ -95,8 +95,8 @@ pub fn make(inputs: &Inputs, out: &Path) -> Result<Vec<PathBuf>> {
     cache::files_below(out)
 }
 
-/// Builds `slipway-server` without any path of this machine in it, and returns its path. The lab's server contains
-/// some.
+/// Builds `slipway-server` so that the program contains no path of this machine, unlike the lab's server. Returns the
+/// path of the program.
 fn build_server() -> Result<PathBuf> {
     let target = cache::cargo_target("target-dist", &[&["--release"]])?;
     let maps = [(binary::cargo_home()?, "/cargo"), (target.clone(), "/target")];
@@ -219,7 +219,7 @@ fn add_manual(package: &Package, program: &str, manual: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds the bill of materials, this `copyright` file of `packaging`, and the licences of the crates.
+/// Adds the bill of materials, the file of `packaging` with the name `copyright`, and the licences of the crates.
 fn add_licences(package: &Package, copyright: &str, components: &[Component], sbom: &[u8]) -> Result<()> {
     package.add(&package.doc("copyright"), &packaging(copyright)?)?;
     package.add(&package.doc("slipway.spdx.json"), sbom)?;
@@ -231,7 +231,7 @@ fn packaging(name: &str) -> Result<Vec<u8>> {
     files::read(&workspace::root().join("packaging").join(name))
 }
 
-/// The files in a folder whose names end with `end`, sorted.
+/// Lists the files in a folder whose names end with `end`, sorted.
 fn files_of(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = cache::files_below(folder)?;
     files.retain(|file| file.to_string_lossy().ends_with(end));

@@ -10,7 +10,7 @@ const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// Why a program is not a static program for this architecture. `None` if it is one.
+/// Says why a program is not a static program for this architecture. Returns `None` if it is.
 pub fn why_not_static(file: &[u8], arch: Arch) -> Option<&'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Some("it is not a 64-bit little-endian ELF file");
@@ -35,7 +35,7 @@ pub fn why_not_static(file: &[u8], arch: Arch) -> Option<&'static str> {
     None
 }
 
-/// Type and file content of each segment.
+/// Returns type and file content of each segment.
 fn program_headers(file: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let (table, size, count) = (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?);
     let header = |index: u64| {

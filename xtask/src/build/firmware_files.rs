@@ -33,7 +33,7 @@ pub struct Named {
     pub file: String,
 }
 
-/// The firmware that the modules name, in the order of the modules.
+/// Lists the firmware that the modules name, in the order of the modules.
 pub fn named(kernel: &Kernel, selection: &Selection) -> Result<Vec<Named>> {
     let mut all = Vec::new();
     for module in &selection.files {
@@ -43,7 +43,8 @@ pub fn named(kernel: &Kernel, selection: &Selection) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// The package of each needed firmware file. `list` has the format of `initramfs/firmware.txt`.
+/// Finds the package of each needed firmware file, by the file's path. `list` has the format of
+/// `initramfs/firmware.txt`.
 pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a str, &'a str>> {
     let lines = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let lines: Vec<(&str, &str)> = lines
@@ -65,7 +66,7 @@ pub fn packages<'a>(list: &'a str, named: &'a [Named]) -> Result<BTreeMap<&'a st
     Ok(needed)
 }
 
-/// The packages of the firmware that the modules need, each with the folder where it is unpacked.
+/// Returns the packages of the firmware that the modules need, each with the folder where it is unpacked.
 pub fn of(kernel: &Kernel, selection: &Selection) -> Result<BTreeMap<String, PathBuf>> {
     let (list, named) = (list()?, named(kernel, selection)?);
     Ok(roots(&packages(&list, &named)?)?.into_iter().map(|(package, root)| (package.to_owned(), root)).collect())
@@ -97,13 +98,13 @@ pub fn add(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Res
     Ok(())
 }
 
-/// The firmware that the modules need, with the content of each file.
+/// Reads the firmware that the modules need. Returns each file with its content.
 pub fn contents(kernel: &Kernel, selection: &Selection) -> Result<Vec<(Named, Vec<u8>)>> {
     let (list, named) = (list()?, named(kernel, selection)?);
     let needed = packages(&list, &named)?;
     let roots = roots(&needed)?;
     let content = |Named { module, file }: &Named, package: &str| {
-        // Reads through links between versions. The file gets the name that the module asks for.
+        // Follows symbolic links to other versions of the file. The file keeps the name that the module asks for.
         let from = roots[package].join(FOLDER).join(file);
         fs::read(&from).with_context(|| format!("reading the firmware {file} of {module} from {package}"))
     };
@@ -114,8 +115,8 @@ pub fn contents(kernel: &Kernel, selection: &Selection) -> Result<Vec<(Named, Ve
     named.iter().filter_map(with_content).collect()
 }
 
-/// Adds the licences of packages. Packages from one source have the same text; it is added once, and the others are
-/// links.
+/// Adds the licences of packages. Packages from one source have the same text: the first package gets it, and the
+/// others get links to it.
 fn add_licences(archive: &mut Archive, roots: &BTreeMap<&str, PathBuf>) -> Result<()> {
     let mut known = BTreeMap::new();
     for (package, root) in roots {

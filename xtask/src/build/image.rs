@@ -14,7 +14,7 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
 use crate::host::{debian, files, workspace};
 
-/// The inputs of the parts.
+/// What the parts of boot images are built from.
 #[derive(Clone, Debug)]
 pub struct PartsConfig {
     /// Processor architecture of the programs and the kernel.
@@ -42,20 +42,20 @@ pub struct ImagePaths {
     pub uki: PathBuf,
 }
 
-/// Path of the stub of unified kernel images, which is fetched: the host's is too old.
+/// Fetches the UEFI stub of unified kernel images, because the host's is too old. Returns its path.
 fn stub(arch: Arch) -> Result<PathBuf> {
     let root = debian::unpacked_for(&debian::STUB, arch)?;
     Ok(root.join(format!("usr/lib/systemd/boot/efi/linux{}.efi.stub", arch.efi())))
 }
 
-/// Default date of an image: the last change to its sources.
+/// Returns the default date of an image in seconds since 1970: the last change to its sources.
 fn source_date() -> Result<u64> {
     let mut sources = workspace::folders_of("slipway")?;
     sources.push(workspace::root().join("initramfs"));
     workspace::source_date(&sources)
 }
 
-/// The inputs of the parts, built or from the cache, for a kernel in `initramfs/kernels.txt`.
+/// Builds the inputs of the parts, or finds them in the cache. `kernel` is a name in `initramfs/kernels.txt`.
 pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
     Ok(PartsConfig {
         arch,
@@ -95,15 +95,15 @@ pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
 }
 
 impl ImagePaths {
-    /// The boot files in a folder that `slipway-server media build` wrote.
+    /// Returns the paths of the boot files in a folder that `slipway-server media build` wrote.
     pub fn below(out: &Path, arch: &str) -> Self {
         let file = |name: &str| out.join(arch).join(name);
         Self { vmlinuz: file("vmlinuz"), initramfs: file("initramfs"), uki: file("slipway.efi") }
     }
 }
 
-/// The folder with the compressed archive of programs and modules and the list of its components, built or from the
-/// cache.
+/// Builds the compressed initramfs of programs and modules and the list of its components, or finds them in the cache.
+/// Returns their folder.
 fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let key = Key::new("initramfs-4")
@@ -122,11 +122,11 @@ fn common_archive(config: &PartsConfig) -> Result<PathBuf> {
     })
 }
 
-/// Names of the compressed archive and of the list of its components.
+/// Names of the compressed initramfs and of the list of its components.
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
 const COMPONENTS: &str = "components.json";
 
-/// Builds the archive of programs and modules, even if it is in the cache, and returns its path in the folder.
+/// Builds the compressed initramfs of programs and modules in `folder`, without the cache. Returns its path.
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&files::read_text(&sources.join("manifest.txt"))?, config)?;
@@ -146,7 +146,7 @@ pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathB
     Ok(finished)
 }
 
-/// The entries of a gen_init_cpio list.
+/// Reads the entries of a gen_init_cpio list (usr/gen_init_cpio.c in the kernel's sources).
 fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
     let mut archive = Archive::default();
     for (number, line) in text.lines().enumerate() {
@@ -175,7 +175,7 @@ fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
     Ok(archive)
 }
 
-/// Entries of the driver list that this kernel lacks.
+/// Returns the entries of the driver list that this kernel lacks.
 pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
     Ok(modules::select(kernel, modules::DRIVERS)?.absent)
 }

@@ -80,7 +80,7 @@ pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
     }
 }
 
-/// The kernel in the cache, or what `fetch` unpacks into a folder, with depmod's index.
+/// Returns the kernel of `key` from the cache. If it is missing, `fetch` unpacks it, and depmod makes its index.
 fn unpack(key: Key, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<Kernel> {
     packages::ensure(packages::BOOT_IMAGE)?;
     let root = cache::keyed("kernel", key, |folder| {
@@ -90,7 +90,7 @@ fn unpack(key: Key, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<Kernel> {
     Ok(Kernel { release: release(&root)?, root })
 }
 
-/// Name and version of the package that a metapackage currently depends on.
+/// Returns name and version of the package that a metapackage currently depends on.
 fn newest(package: &str) -> Result<(String, String)> {
     let depends = stdout(&mut command("apt-cache", ["depends", "--important", package]))?;
     let image = image_of(&depends).unwrap_or(package).to_owned();
@@ -98,13 +98,13 @@ fn newest(package: &str) -> Result<(String, String)> {
     Ok((image, version))
 }
 
-/// The kernel package among the dependencies that apt-cache lists.
+/// Finds the kernel package among the dependencies that apt-cache lists.
 fn image_of(depends: &str) -> Option<&str> {
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.find(|name| name.starts_with("linux-image-"))
 }
 
-/// The only kernel release below a root folder.
+/// Returns the only kernel release below a root folder.
 fn release(root: &Path) -> Result<String> {
     let folder = root.join("lib/modules");
     let mut entries = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;

@@ -48,11 +48,11 @@ const RECIPES: &[Recipe] = &[
         built: "mkfs/mkfs.xfs",
     },
 ];
-/// Optimised for size. The programs mostly wait for the disk.
+/// C compiler flags. They optimise for size, because the programs mostly wait for the disk.
 const CFLAGS: &str = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables";
 /// Packages with the libraries for arm64. The C library comes with the cross compiler.
 const LIBRARIES: &[&str] = &["libblkid-dev", "libinih-dev", "liburcu-dev", "uuid-dev"];
-/// arm64 in the names of tools and folders.
+/// Name of arm64 in the names of tools and folders.
 const GNU_ARM64: &str = "aarch64-linux-gnu";
 
 /// Builds the programs and returns their folder in the cache. With the same packages, libraries and compiler it only
@@ -103,25 +103,26 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
     })
 }
 
-/// Versions of the source packages, in the order of the recipes.
+/// Returns the versions of the source packages, in the order of the recipes.
 fn versions() -> Result<Vec<String>> {
     RECIPES.iter().map(|recipe| Ok(source_version(&packages::candidate(recipe.package)?).to_owned())).collect()
 }
 
-/// The version of a package's source: the package version without the binary rebuild number (Debian policy, 5.6.12.1).
+/// Returns the version of a package's source: the package version without the binary rebuild number (Debian policy,
+/// 5.6.12.1).
 fn source_version(version: &str) -> &str {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     version.rsplit_once("+b").filter(|(_, build)| is_number(build)).map_or(version, |(source, _)| source)
 }
 
-/// Fetches the source packages into a folder. Uses separate apt lists there, because the host's may lack sources.
+/// Fetches the source packages into a folder. Makes apt lists in that folder, because the host's may lack sources.
 fn fetch(folder: &Path, list: &str, versions: &[String]) -> Result<()> {
     let archive = debian::Archive::open(folder, &of_sources(list), Arch::X86_64)?;
     let packages = RECIPES.iter().zip(versions).map(|(recipe, version)| format!("{}={version}", recipe.package));
     run_quietly(archive.apt("apt-get").args(["source", "--only-source", "--download-only"]).args(packages))
 }
 
-/// The same archives as `deb-src` entries.
+/// Returns the entries of `list` as `deb-src` entries.
 fn of_sources(list: &str) -> String {
     list.lines().map(|line| format!("{}\n", line.replacen("deb ", "deb-src ", 1))).collect()
 }

@@ -20,7 +20,7 @@ pub struct Index<'a> {
     needs: BTreeMap<&'a str, Vec<&'a str>>,
     /// Soft dependencies: a module, and the names of modules it works better with.
     soft: Vec<(&'a str, Vec<&'a str>)>,
-    /// Other names of modules, without hardware patterns.
+    /// Other names of modules, each with its module. Aliases that are hardware patterns are left out.
     aliases: Vec<(&'a str, &'a str)>,
     built_in: BTreeSet<String>,
 }
@@ -34,10 +34,10 @@ pub struct Selection {
     pub absent: Vec<String>,
 }
 
-/// The modules of a list in the folder `initramfs`, with all their dependencies.
+/// Selects the modules of a list in the folder `initramfs`, with all their dependencies.
 pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
     let drivers = files::read_text(&workspace::root().join("initramfs").join(list))?;
-    // Debian's name of a kernel for virtual machines has this in the middle.
+    // Debian's releases of kernels for virtual machines contain this word.
     let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
     let index = |name: &str| files::read_text(&kernel.modules().join(name));
     let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
@@ -66,7 +66,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The modules of a driver list, with all their dependencies, for a kernel of `initramfs/kernels.txt`.
+    /// Selects the modules of a driver list, with all their dependencies, for a kernel of `initramfs/kernels.txt`.
     pub fn select(&self, drivers: &str, kernel: &str) -> Selection {
         let mut selection = Selection { files: BTreeSet::new(), absent: Vec::new() };
         for line in drivers.lines() {
@@ -87,7 +87,7 @@ impl<'a> Index<'a> {
         selection
     }
 
-    /// The files of the modules with this name or alias.
+    /// Finds the files of the modules with this name or alias.
     fn files_of(&self, name: &str) -> Vec<&'a str> {
         let mut names = BTreeSet::from([spelled(name)]);
         names.extend(self.aliases.iter().filter(|(alias, _)| *alias == name).map(|(_, module)| spelled(module)));
@@ -106,13 +106,13 @@ impl<'a> Index<'a> {
     }
 }
 
-/// The module name of a file, in the kernel's spelling.
+/// Returns the module name of a file, in the kernel's spelling.
 pub fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     spelled(name.split(".ko").next().unwrap_or(name))
 }
 
-/// Module names may be written with `-` or `_`.
+/// Writes a module name as the kernel does, with `_`. Lists may have `-` instead.
 fn spelled(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -31,8 +31,8 @@ pub struct Part {
     kept: u64,
 }
 
-/// A part by its name, its host packages, its folder with the number of entries, and its seconds to build, megabytes to
-/// download and megabytes kept.
+/// Makes a part from its name, its host packages, its folder with the number of entries, and its seconds to build,
+/// megabytes to download and megabytes kept.
 const fn part(
     name: &'static str,
     packages: &'static [&'static [&'static str]],
@@ -105,22 +105,23 @@ pub const FUZZ: Part = part("the fuzz targets", &[packages::FUZZ], ("target-fuzz
 
 /// Number of processors that the estimates assume.
 const CORES: usize = 2;
-/// More processors save no more time: the longest crates and machines determine it.
+/// More processors than this save no more time: the longest crates and machines determine it.
 const MOST_CORES: usize = 8;
 
-/// The running command: the file for its time (if everything it needed was ready) and when it began. Commands that it
-/// calls also prepare, but are not recorded.
+/// The running command: the file for its time and when it began. The inner value is `None` if something was missing,
+/// which makes the time useless. Commands that it calls also prepare, but are not recorded.
 static RUNNING: OnceLock<Option<(PathBuf, Instant)>> = OnceLock::new();
 
 /// Records how long the command took, for the next forecast on this machine. Call it when the command has succeeded.
 pub fn succeeded() {
     if let Some(Some((file, began))) = RUNNING.get() {
-        // Failing to save a forecast is not an error.
+        // Failing to save the time is not an error.
         _ = fs::write(file, began.elapsed().as_secs().to_string());
     }
 }
 
-/// Path of the file with a command's last duration. The estimate in its name distinguishes different options.
+/// Returns the path of the file with a command's last duration. The estimate in its name distinguishes different
+/// options.
 fn kept_time(command: &str, itself: Duration) -> Result<PathBuf> {
     let name = command.split_whitespace().skip(2).collect::<Vec<_>>().join("-");
     Ok(cache::folder("times")?.join(format!("{name}-{}", itself.as_secs())))
@@ -157,7 +158,7 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     }
     match packages::is_debian() {
         true => packages::ensure(&packages),
-        // Without dpkg nothing is installed here, and the first part that lacks something reports it.
+        // Without dpkg nothing can be installed. The first part that lacks something reports that.
         false => Ok(()),
     }
 }
@@ -173,7 +174,7 @@ impl Part {
 
 /// What the forecast of a command is based on.
 struct Known {
-    /// The time it takes when everything is in the cache.
+    /// The time that the command takes when everything is in the cache.
     itself: Duration,
     /// Whether that time was measured in an earlier run.
     was_measured: bool,

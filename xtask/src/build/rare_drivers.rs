@@ -1,5 +1,5 @@
 //! Makes the pack of drivers that do not fit into the initramfs, listed in `initramfs/rare-drivers.txt`, and its index.
-//! Machines fetch the pieces they need from it.
+//! Machines fetch the pieces they need from the pack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,8 +16,8 @@ use crate::host::cache::{self, Key};
 use crate::host::command::{command, run_quietly};
 use crate::host::{files, workspace};
 
-/// The pack of a kernel, built or from the cache. `None` if the kernel has no such drivers. The same kernel and lists
-/// give the same bytes.
+/// Builds the pack of a kernel, or finds it in the cache. `None` if the kernel has no such drivers. The same kernel and
+/// lists give the same bytes.
 pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
     let key = Key::new("rare-drivers-1")
         .with("kernel", kernel.root.as_os_str().as_encoded_bytes())
@@ -35,8 +35,9 @@ pub fn build(kernel: &Kernel) -> Result<Option<slipway_parts::RareDrivers>> {
     Ok((!pack.is_empty()).then_some(slipway_parts::RareDrivers { index, pack }))
 }
 
-/// The modules in the pack: those for PCI devices and all their dependencies. Dependencies that are also in the
-/// initramfs are included, because a machine with little memory deletes modules it does not use.
+/// Selects the modules in the pack: those for PCI devices and all their dependencies. Also returns the devices' aliases
+/// by module. Dependencies that are also in the initramfs are included, because a machine with little memory deletes
+/// modules it does not use.
 pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Selection)> {
     let (image, rare) = (modules::select(kernel, DRIVERS)?, modules::select(kernel, RARE_DRIVERS)?);
     let alias = files::read_text(&kernel.modules().join("modules.alias"))?;
@@ -54,7 +55,7 @@ pub fn selection(kernel: &Kernel) -> Result<(BTreeMap<String, Vec<String>>, Sele
     Ok((aliases, Selection { files: with_needs.cloned().collect(), absent: Vec::new() }))
 }
 
-/// The files that each module file needs, in load order. modules.dep lists them in the reverse order.
+/// Returns the files that each module file needs, in load order. modules.dep lists them in the reverse order.
 fn needs(kernel: &Kernel) -> Result<BTreeMap<String, Vec<String>>> {
     let dep = files::read_text(&kernel.modules().join("modules.dep"))?;
     let lines = dep.lines().filter_map(|line| line.split_once(':'));

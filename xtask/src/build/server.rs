@@ -15,19 +15,19 @@ pub fn host_target() -> Result<PathBuf> {
 /// How a program of this host is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For machines in QEMU, which are slower than any server. It shares what the tests compile.
+    /// For machines in QEMU, which are slower than any server. The tests use the same compiled crates.
     Dev,
-    /// For figures.
+    /// For benchmarks.
     Release,
 }
 
 impl Profile {
-    /// The option that selects it.
+    /// Returns the options of cargo that select this profile.
     pub fn options(self) -> &'static [&'static str] {
         if self == Self::Release { &["--release"] } else { &[] }
     }
 
-    /// Its folder in [`host_target`].
+    /// Returns the profile's folder in [`host_target`].
     pub fn folder(self) -> Result<PathBuf> {
         Ok(host_target()?.join(if self == Self::Release { "release" } else { "debug" }))
     }

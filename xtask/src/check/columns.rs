@@ -6,10 +6,10 @@ use crate::host::command::{command, stdout};
 use crate::host::{files, workspace};
 
 const MOST: usize = 120;
-/// Endings of the names of texts. Two kinds are left out: SQL, because databases know the digests of the migrations
+/// File name extensions of texts. Two kinds are left out: SQL, because databases know the digests of the migrations
 /// they have run, and scripts of iPXE, whose long lines are URLs.
 const TEXTS: &[&str] = &["rs", "md", "toml", "sh", "py", "yml", "conf", "service", "txt"];
-/// Data, whatever the names of its files are.
+/// Folders of data, in which no file is a text, whatever its extension is.
 const DATA: &[&str] = &["fuzz/corpus/"];
 
 /// Fails if a line is too long. Returns the number of files read.
@@ -37,8 +37,8 @@ pub fn check() -> Result<usize> {
     Ok(files)
 }
 
-/// The lines that are too long, each with its columns. In Markdown only prose counts: no tables, no code, and no line
-/// that is a single link.
+/// Returns the lines that are too long, each as its number and its columns. In Markdown only prose counts: no tables,
+/// no code, and no line that is a single link.
 fn too_long(text: &str, is_markdown: bool) -> impl Iterator<Item = (usize, usize)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {

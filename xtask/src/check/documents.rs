@@ -10,19 +10,19 @@ use crate::check::layers::MODULES;
 use crate::check::manual;
 use crate::host::{files, workspace};
 
-/// Most bytes of ARCHITECTURE.md: it is read in one go.
+/// Maximum size of ARCHITECTURE.md in bytes: a newcomer reads it in one go.
 const MOST_BYTES: usize = 15_000;
-/// An action that exists, in place of `NAME`.
+/// An existing action, to put in place of `NAME` in a path.
 const ACTION: &str = "erase-disk";
 
-/// The pages for developers: those at the root, and those in `docs/internals`.
+/// Lists the pages for developers: those at the root, and those in `docs/internals`.
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let at_root = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root.join(name));
     Ok(at_root.into_iter().chain(manual::pages(&root.join("docs/internals"))?).collect())
 }
 
-/// The texts between backticks that look like paths of the repository: those of Rust files, and those that begin with
-/// one of its folders.
+/// Finds the texts between backticks that look like paths of the repository: those of Rust files, and those that begin
+/// with a folder at the repository's root (`top`).
 fn paths(page: &str, top: &BTreeSet<String>) -> Vec<String> {
     let is_path = |text: &&str| {
         let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_'));
@@ -32,7 +32,7 @@ fn paths(page: &str, top: &BTreeSet<String>) -> Vec<String> {
     page.split('`').skip(1).step_by(2).filter(is_path).map(existing).collect()
 }
 
-/// The path of the action that exists, where a path has `NAME`.
+/// Puts the action that exists in place of `NAME` in a path.
 fn existing(path: &str) -> String {
     let name = match path.ends_with(".rs") {
         true => ACTION.replace('-', "_"),
@@ -41,21 +41,21 @@ fn existing(path: &str) -> String {
     path.replace("NAME", &name)
 }
 
-/// The targets of links to files.
+/// Returns the targets of links to files.
 fn links(page: &str) -> Vec<String> {
     let targets = page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let files = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
     files.filter_map(|target| Some(target.split('#').next()?.to_owned())).collect()
 }
 
-/// The words between backticks in the first cell of the rows of a page's tables.
+/// Returns the words between backticks in the first cell of each row of a page's tables.
 fn first_cells(page: &str) -> BTreeSet<String> {
     let cells = page.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
     let words = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>());
     words.collect()
 }
 
-/// The names of dependencies in a manifest, except for crates of the workspace.
+/// Returns the names of dependencies in a manifest, without crates of the workspace.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut is_listed = false;
@@ -166,7 +166,7 @@ mod tests {
         Ok(())
     }
 
-    /// The manifests of the workspace, with that at the root.
+    /// Lists the manifests of the workspace, with the one at the root.
     fn manifests(root: &Path) -> Result<Vec<PathBuf>> {
         let mut found = vec![root.join("Cargo.toml")];
         for folder in [root.to_owned(), root.join("crates")] {

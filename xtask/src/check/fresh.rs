@@ -24,7 +24,7 @@ const DOWNLOADS: [(&str, &str); 3] = [
     ("fresh-download/crates", "root/.cargo/registry"),
     ("fresh-download/pip", "root/.cache/pip"),
 ];
-/// The cache folder of the slowest build, the only one of this machine that a fresh one may share.
+/// Cache folder of the slowest build. It is the only one that a fresh machine may share with this one.
 pub const SLOWEST: [&str; 1] = ["target-image"];
 /// This machine's settings for reaching package mirrors.
 const NETWORK_SETTINGS: [&str; 9] = [
@@ -38,13 +38,13 @@ const NETWORK_SETTINGS: [&str; 9] = [
     "PIP_CERT",
     "CARGO_REGISTRIES_CRATES_IO_PROTOCOL",
 ];
-/// The README heading above its commands.
+/// The heading in the README above the commands.
 const HEADING: &str = "## Two commands";
-/// Prefixes of messages: installing packages on the host, then building and fetching.
+/// Prefixes of messages: of installing packages on the host, and of building and fetching.
 const INSTALLS: &str = "installing on this host";
 const WORKS: [&str; 2] = ["building ", "fetching "];
 
-/// The commands below a README's heading, without their comments.
+/// Returns the commands below a README's heading, without their comments.
 pub fn commands(readme: &str) -> Vec<String> {
     let section =
         readme.lines().skip_while(|line| *line != HEADING).skip(1).take_while(|line| !line.starts_with("## "));
@@ -60,8 +60,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Makes the machine in a folder, which is emptied, with a clone of the last commit. It shares the cache folders
-    /// `lent`, from [`SLOWEST`]. Needs root.
+    /// Makes the machine in a folder, which is emptied, with a clone of the last commit. The machine shares the cache
+    /// folders `lent`, from [`SLOWEST`]. Needs root.
     pub fn new(folder: &Path, lent: &[&'static str]) -> Result<Self> {
         if !packages::is_root()? {
             bail!("making a fresh machine: only root can create its devices and mounts; run this as root");
@@ -123,7 +123,7 @@ impl Machine {
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 
-    /// Runs a shell line in the machine. Its environment has only the variables that the network needs.
+    /// Runs a shell line in the machine. The environment has only the variables that the network needs.
     fn run(&self, line: &str, folder: &str, hear: &mut dyn FnMut(&str)) -> Result<()> {
         let sysroot = stdout(command("rustc", ["--print", "sysroot"]).current_dir(workspace::root()))?;
         let mut mounts = vec![(PathBuf::from(sysroot.trim()), TOOLCHAIN.to_owned())];
@@ -133,7 +133,7 @@ impl Machine {
         for name in &self.lent {
             mounts.push((cache::folder(name)?, format!("root/.cache/slipway/{name}")));
         }
-        // In its own namespaces, so that all its processes end with the first one, and its mounts with the last.
+        // In new namespaces, so that all processes end with the first process, and the mounts end with the last.
         let script = r#"
             exec 2>&1
             root=$1 folder=$2 line=$3
@@ -188,14 +188,14 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Nothing is mounted there any more: the mounts ended with the processes in their namespace.
+        // Nothing is mounted below the folder any more: the mounts ended with the processes in their namespace.
         if let Err(error) = fs::remove_dir_all(&self.root) {
             eprintln!("removing {}: {error}", self.root.display());
         }
     }
 }
 
-/// Debian's smallest system with these packages, as a tar file. Built, or from the cache.
+/// Makes Debian's smallest system with these packages as a tar file, or finds it in the cache. Returns the file's path.
 pub fn pristine(packages: &[&str]) -> Result<PathBuf> {
     packages::ensure(packages::TARGET_IMAGE)?;
     let sources = debian::sources()?;

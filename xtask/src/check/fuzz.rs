@@ -44,7 +44,7 @@ const ALLOCATION: u32 = 256;
 /// Number of lines of a failed target's output to show.
 const SHOWN: usize = 40;
 
-/// The targets with these names, or all if empty, sorted.
+/// Returns `wanted`, or the names of all targets, sorted, if it is empty. Fails on an unknown name.
 pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     let folder = workspace::root().join("fuzz/fuzz_targets");
     let files = cache::files_below(&folder)?;
@@ -56,7 +56,7 @@ pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     }
 }
 
-/// Why targets cannot be built here. `None` if they can.
+/// Says why targets cannot be built here. Returns `None` if they can.
 pub fn why_not() -> Option<String> {
     if run_quietly(&mut command("c++", ["--version"])).is_err() {
         return Some("there is no C++ compiler to compile libFuzzer with (Debian's package g++)".to_owned());
@@ -79,7 +79,8 @@ pub fn why_not() -> Option<String> {
         Ok(folder) => folder,
         Err(error) => return Some(format!("a trial program cannot be compiled: {error}")),
     };
-    // Linked too, because only the linker may notice that something is missing, such as the sanitizer's runtime.
+    // The trial is linked too, because only the linker may notice that something is missing, such as the sanitizer's
+    // runtime.
     let mut trial = command("rustc", ["trial.rs", "--target", &host]);
     trial.args(FLAGS).env("RUSTC_BOOTSTRAP", "1").current_dir(folder.path());
     run_quietly(&mut trial)
@@ -87,7 +88,7 @@ pub fn why_not() -> Option<String> {
         .map(|error| format!("the Rust compiler does not accept the fuzzer's flags: {error:#}"))
 }
 
-/// The compiler's host target.
+/// Returns the compiler's host target.
 fn host_triple() -> Result<String> {
     let version = stdout(command("rustc", ["-vV"]).current_dir(workspace::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -138,7 +139,7 @@ pub fn build() -> Result<Programs> {
     let mut cargo = command(workspace::cargo(), ["build", "--quiet", "--release", "--bins"]);
     cargo.args(["--target", &host, "--manifest-path", manifest]).current_dir(workspace::root());
     cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
-    // The flags need a nightly compiler. With this variable they work in the current one, as `why_not` checked.
+    // The flags need a nightly compiler. With this variable the current compiler accepts them, as `why_not` checked.
     run(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
     Ok(Programs {
         folder: target.join(host).join("release"),
@@ -190,14 +191,14 @@ impl Programs {
     }
 }
 
-/// Number of runs and coverage, from the last lines of libFuzzer's output.
+/// Reads the number of runs and the coverage from the last lines of libFuzzer's output.
 fn summary(said: &str) -> String {
     let done = said.lines().rev().find_map(|line| line.strip_prefix("Done ")).unwrap_or("an unknown number of runs");
     let covered = said.lines().rev().find_map(|line| line.split(" cov: ").nth(1)?.split(' ').next());
     format!("{done}, {} edges", covered.unwrap_or("no"))
 }
 
-/// Path of the file with the input that broke the target.
+/// Finds the path of the file with the input that broke the target.
 fn broken_by(said: &str) -> Option<&str> {
     said.lines().rev().find_map(|line| line.split("Test unit written to ").nth(1))
 }

@@ -12,7 +12,7 @@ use self::imports::Import;
 mod circles;
 mod imports;
 
-/// Each crate of the workspace by its folder, and those it may use. Its tests may use any.
+/// The folder of each crate of the workspace, and the names of the crates that it may use. Its tests may use any.
 const CRATES: &[(&str, &[&str])] = &[
     ("crates/protocol", &[]),
     ("crates/formats", &["protocol"]),
@@ -31,8 +31,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("qemu-tests", &["protocol", "formats", "parts", "secure-boot", "media", "xtask"]),
 ];
 
-/// The modules at the root of each crate, as ARCHITECTURE.md shows them: layers from the lowest to the highest, between
-/// `<`. A module may use those of lower layers.
+/// The modules at the root of each crate, as ARCHITECTURE.md shows them. `<` separates the layers, from the lowest to
+/// the highest. A module may use those of lower layers.
 pub(super) const MODULES: &[(&str, &str)] = &[
     ("crates/protocol", "shared < workflow < node < operator"),
     (
@@ -88,13 +88,13 @@ pub fn check() -> Result<usize> {
     Ok(files)
 }
 
-/// The folder of a package, relative to the root.
+/// Returns the folder of a package, relative to the root.
 fn folder_of(root: &Path, package: &Package) -> String {
     let folder = package.folder();
     folder.strip_prefix(root).unwrap_or(folder).display().to_string()
 }
 
-/// Forbidden dependencies, and crates in no list.
+/// Names forbidden dependencies, and crates that `crates` does not list.
 fn crates_above(root: &Path, packages: &[Package], crates: &[(&str, &[&str])]) -> Vec<String> {
     let mut violations = Vec::new();
     for package in packages {
@@ -114,7 +114,7 @@ fn crates_above(root: &Path, packages: &[Package], crates: &[(&str, &[&str])]) -
     violations
 }
 
-/// The imports that lead upwards. The root joins all layers.
+/// Names the imports that lead upwards. The root joins all layers.
 fn imports_above(layers: &str, imports: &[Import]) -> BTreeSet<String> {
     let layer_of = |module: &String| layers.split(" < ").position(|layer| layer.split(", ").any(|name| name == module));
     let mut violations = BTreeSet::new();
@@ -146,7 +146,7 @@ mod tests {
         Ok(())
     }
 
-    /// The files of a crate, by what they import.
+    /// Reads the imports of a crate that consists of these files: paths with their text.
     fn imports(files: &[(&str, &str)]) -> Result<Vec<Import>> {
         let folder = tempfile::tempdir()?;
         for (name, text) in files {
@@ -236,12 +236,12 @@ mod tests {
             &["x::a, x::b, x::c use each other in a circle:\n  x/a.rs:1: super::b\n  x/b/deep.rs:1: crate::x::c\n  \
                  x/c.rs:1: super::a::g"],
         )?;
-        // Over a name that the file above re-exports.
+        // A circle over a name that the file above re-exports.
         check(
             &[("x.rs", "pub use b::Y;"), ("x/a.rs", "use super::Y;"), ("x/b.rs", "use super::a;")],
             &["x::a, x::b use each other in a circle:\n  x/a.rs:1: super::Y\n  x/b.rs:1: super::a"],
         )?;
-        // A parent and its child.
+        // A parent and its child make no circle.
         check(&[("x.rs", "mod a;\nfn f() { a::g() }"), ("x/a.rs", "use super::f;")], &[])
     }
 

@@ -22,7 +22,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Builds the book and returns the folder of its pages. Fails on a broken link, on a page that the book does not list,
-/// and on one that loads something from another host.
+/// and on a page that loads something from another host.
 pub fn build() -> Result<PathBuf> {
     let root = workspace::root();
     let unlisted = unlisted(&root)?;
@@ -35,7 +35,7 @@ pub fn build() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The pages that mkdocs.yml does not list, by their paths below `docs`.
+/// Returns the pages that mkdocs.yml does not list, as paths below `docs`.
 fn unlisted(root: &Path) -> Result<Vec<String>> {
     let path = root.join("mkdocs.yml");
     let book = files::read_text(&path)?;
@@ -53,7 +53,7 @@ pub fn fill_in_options() -> Result<Vec<PathBuf>> {
     Ok(outdated.into_iter().map(|(page, _)| page).collect())
 }
 
-/// The pages whose option tables do not match the types, with the text they should have.
+/// Returns the pages whose option tables do not match the types, each with the text that it should have.
 fn outdated_pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace::root();
     let openapi: Value = serde_json::from_str(&files::read_text(&root.join("server/openapi.json"))?)?;
@@ -74,7 +74,7 @@ pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect())
 }
 
-/// The page with up-to-date tables at its markers.
+/// Returns the page with up-to-date tables at its markers.
 fn filled(page: &str, openapi: &Value) -> Result<String> {
     let mut text = String::new();
     let mut lines = page.split_inclusive('\n');
@@ -84,7 +84,7 @@ fn filled(page: &str, openapi: &Value) -> Result<String> {
             continue;
         };
         let rest: String = lines.by_ref().collect();
-        // Replaces the old table. A new marker has none yet.
+        // Replaces the old table. After a new marker there is none yet.
         let after = match rest.split_once(END) {
             Some((old, after)) if !old.contains(BEGIN) => after.to_owned(),
             _ => format!("\n{rest}"),
@@ -96,7 +96,7 @@ fn filled(page: &str, openapi: &Value) -> Result<String> {
     Ok(text)
 }
 
-/// The options of a type, followed by those of the types it contains.
+/// Writes the options of a type, followed by those of the types it contains.
 fn options(name: &str, openapi: &Value) -> Result<String> {
     let (mut text, mut nested, mut done) =
         (table(name, openapi)?, nested(name, openapi), BTreeSet::from([name.to_owned()]));
@@ -113,7 +113,7 @@ fn schema<'a>(name: &str, openapi: &'a Value) -> &'a Value {
     &openapi["components"]["schemas"][name]
 }
 
-/// The types among a type's options that have options themselves.
+/// Finds the types of a type's options that have options themselves.
 fn nested(name: &str, openapi: &Value) -> Vec<String> {
     let properties = schema(name, openapi)["properties"].as_object();
     let types = properties.into_iter().flatten().filter_map(|(_, property)| reference(property));
@@ -125,7 +125,7 @@ fn nested(name: &str, openapi: &Value) -> Vec<String> {
     types
 }
 
-/// The type that a property refers to, directly or as the item of a list.
+/// Returns the type that a property refers to, directly, as the item of a list, or as one of several choices.
 fn reference(property: &Value) -> Option<String> {
     let name = |value: &Value| Some(value["$ref"].as_str()?.rsplit('/').next()?.to_owned());
     let choices = property["oneOf"].as_array().into_iter().flatten();
@@ -163,7 +163,7 @@ fn table(name: &str, openapi: &Value) -> Result<String> {
     Ok(text)
 }
 
-/// A property's type, as the table shows it.
+/// Describes a property's type for the table.
 fn kind(property: &Value, openapi: &Value) -> String {
     if property["type"] == "array" {
         return format!("list of {}", kind(&property["items"], openapi));

@@ -23,13 +23,13 @@ const AT_ONCE: usize = 2;
 /// Prefix printed by a test that cannot check everything here, for lack of root, a tool or a kernel feature.
 const NOT_CHECKED: &str = "not checked: ";
 
-/// A program that takes longer hangs. The longest one takes ten minutes on two cores.
+/// Time limit of a test program. One that takes longer hangs. The longest takes ten minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whole-machine tests that take longer than two minutes, and therefore take turns. Each has the system that only it
-/// installs, if any.
+/// Whole-machine tests that take longer than two minutes, and therefore take turns. Each is followed by the system that
+/// no other test installs, if there is one.
 pub const LONG: [(&str, Option<System>); 7] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
@@ -46,12 +46,12 @@ pub fn is_arm64(test: &str) -> bool {
     test.contains("_arm64_")
 }
 
-/// Index in [`LONG`] of this commit's test. Each commit has a fixed test, and the next commit has the next one.
+/// Returns the index in [`LONG`] of this commit's test. Each commit has a fixed test, and the next commit has the next.
 pub fn turn() -> usize {
     commit() % LONG.len()
 }
 
-/// Number of commits up to this one, for checks that take turns.
+/// Returns the number of commits up to this one, for checks that take turns. 0 if git cannot tell.
 pub fn commit() -> usize {
     let count = stdout(command("git", ["rev-list", "--count", "HEAD"]).current_dir(workspace::root()));
     count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -66,7 +66,7 @@ pub struct Tally {
     pub failed: u32,
     /// Tests that could not check everything.
     pub skipped: u32,
-    /// Programs that did not end with a summary without failures.
+    /// Names of programs that ended without a summary, or with failures.
     pub broken: Vec<String>,
 }
 
@@ -80,13 +80,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Whether this is the test program of this target.
+    /// Whether this is the test program of the cargo target with this name.
     pub fn is(&self, target: &str) -> bool {
         self.name.rsplit('/').next() == Some(target)
     }
 }
 
-/// Builds the test programs with this cargo command, which sets the target directory. Whole-machine tests come first,
+/// Builds the test programs with `cargo`, a command that sets the target directory. Whole-machine tests come first,
 /// because they take longest.
 pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     cargo.args(["test", "--quiet", "--workspace", "--all-targets", "--no-run"]);
@@ -131,14 +131,14 @@ struct Profile {
 }
 
 /// Runs the programs, prints each one's output when it ends, and adds up their summaries. While a program runs, its
-/// output is in a file of that name in the folder.
+/// output is in a file of its name in the folder.
 pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
     files::create_dir(folder)?;
     let tally = Mutex::new(Tally::default());
     let waiting = Mutex::new(programs.into_iter());
     let next = || waiting.lock().ok()?.next();
-    // In separate mount namespaces, if permitted: otherwise namespaces that other programs create meanwhile would keep
-    // a program's mounts busy.
+    // Programs run in separate mount namespaces, if permitted. Otherwise namespaces that other programs create would
+    // keep a program's mounts busy.
     let may_part = run_quietly(&mut command("unshare", ["--mount", "true"])).is_ok();
     let starter: &[&str] = if may_part { &["unshare", "--mount"] } else { &["env"] };
     thread::scope(|scope| {
@@ -202,8 +202,8 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     Ok(Said { out: text(&out)?, errors: text(&errors)?, status })
 }
 
-/// The output without the output of passed tests. Also returns the passed tests that did not check everything, with
-/// what they lacked.
+/// Removes the output of passed tests from a program's output. Also returns the passed tests that did not check
+/// everything, with what they lacked.
 fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
     let (mut text, mut unchecked) = (String::new(), Vec::new());
     let (mut in_passed, mut in_failed, mut test) = (false, false, "");
@@ -235,8 +235,8 @@ impl Tally {
         self.broken.extend((!is_good).then(|| program.name.clone()));
     }
 
-    /// Adds a program's results, and its tests that did not check everything. Returns false if the summary is missing
-    /// or has failures.
+    /// Adds a program's results and its tests that did not check everything. Returns false if the summary is missing or
+    /// has failures.
     fn add(&mut self, text: &str, unchecked: &[(String, String)]) -> bool {
         let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ")).next_back();
         let Some(counts) = counts else { return false };

@@ -46,7 +46,7 @@ pub struct Cut {
 /// What firmware finds on a disk after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Found {
-    /// Without a partition table, so that firmware starts nothing.
+    /// No partition table, so that firmware starts nothing.
     Nothing,
     /// The whole old system.
     Old,
@@ -54,7 +54,7 @@ pub enum Found {
     New,
     /// A table that refers to something else than a whole system.
     Unverified {
-        /// Which table.
+        /// Where the table is.
         place: Place,
         /// Whether firmware based on EDK2 uses the table. Only other firmware uses a GPT without a protective MBR.
         by_edk2: bool,
@@ -114,9 +114,9 @@ impl Recording {
         start..self.runs[run].end
     }
 
-    /// The cut with this number. Half of the cuts are after random requests. The others are spread over the periods
-    /// between flushes, often at their ends, because the shortest periods are the most critical and the most can go
-    /// wrong at their ends.
+    /// Chooses the cut with this number. Half of the cuts are after random requests. The others are spread over the
+    /// periods between flushes, often at their ends, because the shortest periods are the most critical and the most
+    /// can go wrong at their ends.
     fn cut(&self, seed: u64, trial: u64) -> Cut {
         let mut dice = Dice::new(seed, trial);
         let run = dice.below(self.runs.len());
@@ -135,7 +135,7 @@ impl Recording {
         Cut { trial, run, at, flushes, dice }
     }
 
-    /// The content of the disk after a cut.
+    /// Computes the content of the disk after a cut.
     pub fn disk_after(&self, cut: &Cut) -> Vec<u8> {
         let durable = self.flushed_before(cut.at);
         let mut disk = self.before.clone();
@@ -144,14 +144,14 @@ impl Recording {
         disk
     }
 
-    /// Applies the surviving requests from number `flushed`, which follows a flush, up to the cut.
+    /// Applies the requests that survive the cut. Request number `flushed` is the first after the last flush.
     fn survive(&self, disk: &mut [u8], flushed: usize, cut: &Cut) {
         let is_growing = self.growing[cut.run].as_ref().is_some_and(|growing| growing.has_begun(cut.at));
         let whole = if is_growing { growing::WHOLE } else { write_log::SECTOR };
         power_cut::survive(disk, &self.requests[flushed..cut.at], whole, &mut cut.dice.clone());
     }
 
-    /// The number of requests up to and including the last flush before request `at`.
+    /// Returns the number of requests up to and including the last flush before request `at`.
     fn flushed_before(&self, at: usize) -> usize {
         self.requests[..at].iter().rposition(|request| *request == Request::Flush).map_or(0, |flush| flush + 1)
     }
@@ -186,7 +186,7 @@ impl Recording {
     }
 }
 
-/// What firmware finds. A system is whole if its table is unchanged, and so is everything the table refers to.
+/// Says what firmware finds. A system is whole if its table and everything the table refers to are unchanged.
 fn found(disk: &[u8], old: &[u8], new: Option<&Vec<u8>>) -> Found {
     let mut found = Found::Nothing;
     let (old_tables, new_tables) = (tables::find(old), new.map_or(Vec::new(), |new| tables::find(new)));

@@ -63,7 +63,7 @@ enum What {
 }
 
 impl Bench {
-    /// The benchmark for this turn, in its short form.
+    /// Returns the benchmark whose turn it is, in its short form. `turn` counts commits.
     pub fn short(turn: usize) -> Self {
         let what = match turn % 4 {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
@@ -84,7 +84,7 @@ impl Bench {
         }
     }
 
-    /// What this host lacks to run the benchmark. `None` if it can run.
+    /// Returns what this host lacks to run the benchmark. `None` if the benchmark can run.
     pub fn lacks(&self) -> Result<Option<&'static str>> {
         let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
         if needs_root && !packages::is_root()? {
@@ -139,8 +139,8 @@ impl Bench {
 }
 
 impl What {
-    /// The same benchmark with the least work that shows that it works: one round, and by default the most different
-    /// cases.
+    /// Returns the same benchmark with the least work that shows that it works: one round, and by default the most
+    /// different cases.
     fn shortened(self) -> Self {
         let or = |chosen: Vec<String>, names: &[&str]| match chosen.is_empty() {
             true => names.iter().map(|name| (*name).to_owned()).collect(),

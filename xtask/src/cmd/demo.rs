@@ -27,7 +27,7 @@ pub struct Demo {
     keep: bool,
 }
 
-/// The last line of the demo.
+/// The last line of the demo's output, in JSON.
 #[derive(Serialize)]
 struct Summary {
     node: String,

@@ -69,7 +69,7 @@ impl Test {
             let began = Instant::now();
             let wanted = |system: &System| left_out.iter().all(|(_, other)| *other != Some(*system));
             for system in System::ALL.into_iter().filter(wanted) {
-                // Some hosts cannot run it. The test then says so and is skipped.
+                // Some hosts cannot run arm64 programs. The test then says so and is skipped.
                 if system != System::Arm64 || translation::ensure().is_ok() {
                     target_image::build(system)?;
                 }
@@ -167,7 +167,7 @@ fn check_dependencies() -> Result<()> {
     Ok(())
 }
 
-/// cargo with a target directory that other clones share.
+/// Makes a cargo command with a target directory that other clones share.
 fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut cargo = command(workspace::cargo(), arguments);
     cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", server::host_target()?);

@@ -25,16 +25,16 @@ pub fn root() -> Result<PathBuf> {
     Ok(root)
 }
 
-/// A cache folder without a key, such as a cargo target directory.
+/// Returns a cache folder without a key, such as a cargo target directory. Creates it if it is missing.
 pub fn folder(name: &str) -> Result<PathBuf> {
     let folder = root()?.join(name);
     files::create_dir(&folder)?;
     Ok(folder)
 }
 
-/// A cargo target directory shared by all clones of the repository, so that dependencies are compiled once. For each of
-/// these profiles (arguments of `cargo clean`), the repository's own crates are removed if another clone compiled them:
-/// cargo detects changes by file times, which are not comparable between clones.
+/// Returns a cargo target directory that all clones of the repository share, so that dependencies are compiled once.
+/// For each of `profiles` (arguments of `cargo clean`), the repository's own crates are removed if another clone
+/// compiled them: cargo detects changes by file times, which are not comparable between clones.
 pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     let target = folder(name)?;
     let (owner, clone) = (target.join("clone"), clone_id()?);
@@ -68,7 +68,7 @@ fn clone_id() -> Result<String> {
 pub struct Key(Sha256);
 
 impl Key {
-    /// A key for one kind of build. Raise the number in the name when the recipe changes but its inputs do not.
+    /// Starts a key for one kind of build. Raise the number in the name when the recipe changes but its inputs do not.
     pub fn new(kind: &str) -> Self {
         Self(Sha256::new()).with("kind", kind)
     }
@@ -92,13 +92,13 @@ impl Key {
         Ok(self)
     }
 
-    /// The key as 32 hexadecimal digits, which are enough for a cache.
+    /// Returns the key as 32 hexadecimal digits, which are enough for a cache.
     pub fn hex(self) -> String {
         base16ct::lower::encode_string(&self.0.finalize())[..32].to_owned()
     }
 }
 
-/// All files below a path, sorted; the path itself if it is a file.
+/// Returns all files below a path, sorted. If the path is a file, returns that alone.
 pub fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() && path.symlink_metadata().is_ok() {
         return Ok(vec![path.to_owned()]);
@@ -146,7 +146,7 @@ pub struct CacheEntry {
     pub used: SystemTime,
 }
 
-/// Everything in the cache, least recently used first.
+/// Lists all entries of the cache, least recently used first.
 pub fn entries() -> Result<Vec<CacheEntry>> {
     let root = root()?;
     let mut entries = Vec::new();
@@ -190,7 +190,7 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The size that du(1) shows: a sparse file uses less than its length.
+/// Returns the size in bytes that du(1) shows: a sparse file uses less than its length.
 fn size_on_disk(path: &Path) -> Result<u64> {
     let metadata = path.symlink_metadata().with_context(|| format!("reading {}", path.display()))?;
     let mut size = metadata.blocks() * 512;

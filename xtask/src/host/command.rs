@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The program with its arguments, for the functions below. Removes cargo's variables about our package, because
-/// another cargo would take them for a change and recompile the crates that read them.
+/// Makes a command for the functions below. Removes the variables that cargo sets about our package: another cargo,
+/// started by the command, would take them for changed inputs and recompile the crates that read them.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     // The output is parsed, so it must be English.
@@ -70,7 +70,7 @@ fn captured(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The last lines of a text.
+/// Returns the last `lines` lines of a text.
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.trim_end().lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")

@@ -1,5 +1,5 @@
 //! Debian's archive, on the mirror that the host's apt uses. Target images and single packages of later suites come
-//! from it.
+//! from this archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Sources {
     pub list: String,
 }
 
-/// The entries for Debian's own archive in the host's sources.
+/// Returns the host's apt sources for Debian's own archive, and its release.
 pub fn sources() -> Result<Sources> {
     let query = || {
         let line = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -60,7 +60,7 @@ pub const SYSTEMD_BOOT: Package<'_> =
 /// The network boot loader, version 2.0. Bookworm's is from 2019 and has neither HTTPS nor an arm64 program. The
 /// package is the same for all architectures.
 pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "forky", component: "main" };
-/// UEFI firmware for QEMU's machines whose TLS supports elliptic curves. Trixie's does not.
+/// UEFI firmware for machines in QEMU, with TLS that supports elliptic curves. Trixie's firmware does not.
 pub const NEWER_FIRMWARE: Package<'_> = Package { name: "ovmf-generic", suite: "forky", component: "main" };
 /// UEFI firmware for QEMU's arm64 machines. Bookworm's comes without a formatted variable store, so only the firmware
 /// itself could write the first variable.
@@ -72,8 +72,8 @@ pub const INSTALLER: Package<'_> =
 /// The public list of PCI devices.
 pub const PCI_IDS: Package<'_> = Package { name: "pci.ids", suite: "bookworm", component: "main" };
 
-/// Root folder of an unpacked package. The package is not installed, and its dependencies are not fetched. It stays in
-/// the cache: remove the folder `debian-package` there to get a new version.
+/// Returns the root folder of an unpacked package. The package is not installed, and its dependencies are not fetched.
+/// The folder stays in the cache: remove `debian-package` from the cache to get a new version.
 pub fn unpacked(package: &Package<'_>) -> Result<PathBuf> {
     unpacked_for(package, Arch::X86_64)
 }
@@ -126,7 +126,7 @@ impl Archive {
         self.folder.join("sources.list")
     }
 
-    /// A command of an apt program, such as `apt-get`, that uses this folder.
+    /// Makes a command of an apt program, such as `apt-get`, that uses this archive's folder.
     pub(crate) fn apt(&self, program: &str) -> Command {
         let mut apt = command(program, ["--quiet"]);
         let (list, nothing) = (self.list(), Path::new("/dev/null"));
@@ -162,7 +162,7 @@ impl Archive {
     }
 }
 
-/// Unpacks the package files in a folder below a root folder, and removes them.
+/// Unpacks the package files of `folder` below `root`, and removes the package files.
 pub(crate) fn unpack_files(folder: &Path, root: &Path) -> Result<()> {
     for file in files::children(folder)? {
         if file.extension().is_some_and(|end| end == "deb") {

@@ -15,17 +15,17 @@ pub fn read_text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Writes a file, in place of the one that may be there.
+/// Writes a file. Replaces an existing one.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, content).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Creates a folder with those above it, unless it is there.
+/// Creates a folder and its parents, unless they exist.
 pub fn create_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("creating {}", path.display()))
 }
 
-/// Creates an empty folder, in place of the one that may be there.
+/// Creates an empty folder. Removes an existing one with its content.
 pub fn empty_dir(path: &Path) -> Result<()> {
     if path.exists() {
         fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))?;
@@ -33,7 +33,7 @@ pub fn empty_dir(path: &Path) -> Result<()> {
     create_dir(path)
 }
 
-/// What a folder contains, sorted by name.
+/// Returns the paths of a folder's entries, sorted by name.
 pub fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
     let entries = entries.with_context(|| format!("reading {}", folder.display()))?;

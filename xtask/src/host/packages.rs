@@ -33,9 +33,9 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 
 /// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
-/// For the tests: other readers of what we write and writers of what we read; TFTP clients; a shell and dmsetup for a
-/// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a stub
-/// to sign and a signing token.
+/// For the tests: programs that read what we write, or write what we read; TFTP clients; a shell and dmsetup for a
+/// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a UEFI
+/// stub and a signing token.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -103,7 +103,7 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Megabytes to download to install the missing packages.
+/// Returns how many megabytes must be downloaded to install those of the packages that are missing.
 pub fn megabytes_to_download(packages: &[&str]) -> Result<u64> {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -117,7 +117,7 @@ pub fn megabytes_to_download(packages: &[&str]) -> Result<u64> {
         Ok(uris) => uris,
         Err(_) => refresh_lists().and_then(|()| query())?,
     };
-    // 'URI' FILE SIZE HASH
+    // Format of a line: 'URI' FILE SIZE HASH
     let lines = uris.lines().filter(|line| line.starts_with('\''));
     let sizes = lines.filter_map(|line| line.split(' ').nth(2)?.parse::<u64>().ok());
     Ok(sizes.sum::<u64>().div_ceil(1_000_000))
@@ -158,7 +158,7 @@ fn plan(missing: &[&str]) -> Result<Plan> {
     };
     for (name, _) in &changes.removed {
         let versions = stdout(&mut command("apt-cache", ["madison", name]))?;
-        // PACKAGE | VERSION | SOURCE, newest first. Only versions in the archive, not installed ones.
+        // Format of a line: PACKAGE | VERSION | SOURCE, newest version first. Only versions in the archive are listed.
         let version = versions.lines().find_map(|line| Some(line.split('|').nth(1)?.trim().to_owned()));
         wanted.push(format!("{name}={}", version.with_context(why)?));
     }
@@ -221,12 +221,12 @@ fn changes(said: &str) -> Changes {
     changes
 }
 
-/// `apt-get update`.
+/// Runs `apt-get update`.
 pub fn refresh_lists() -> Result<()> {
     run_quietly(apt_get()?.arg("update"))
 }
 
-/// The version of a package that apt would install.
+/// Returns the version of a package that apt would install. Fails if apt does not know the package.
 pub fn candidate(package: &str) -> Result<String> {
     let policy = stdout(&mut command("apt-cache", ["policy", package]))?;
     let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
@@ -262,7 +262,7 @@ fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     Ok(missing)
 }
 
-/// apt-get that asks no questions.
+/// Makes an apt-get command that runs as root and asks no questions.
 fn apt_get() -> Result<Command> {
     let mut apt_get = if is_root()? { Command::new("env") } else { command("sudo", ["env"]) };
     apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"]);

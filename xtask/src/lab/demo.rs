@@ -23,7 +23,7 @@ const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a01";
 const DISK_SIZE: u64 = 4 << 30;
 /// Smallest memory that slipway supports, in MiB.
 const MEMORY_MIB: u32 = 512;
-/// Emulated processors are slow. An installation that takes longer hangs.
+/// Time limit of an installation. Emulated processors are slow, but an installation that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A server with something to install, and a machine that is switched off.

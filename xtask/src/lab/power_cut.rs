@@ -10,13 +10,13 @@ use crate::lab::write_log::Request;
 pub struct Dice(u64);
 
 impl Dice {
-    /// The sequence of random numbers for one trial.
+    /// Starts the sequence of random numbers for one trial.
     pub fn new(seed: u64, trial: u64) -> Self {
         let mut dice = Self(seed);
         Self(dice.roll() ^ trial.wrapping_mul(0xd134_2543_de82_ef95))
     }
 
-    /// A number below `sides`, which must not be 0.
+    /// Returns a number below `sides`, which must not be 0.
     pub fn below(&mut self, sides: usize) -> usize {
         (self.roll() % sides as u64) as usize
     }
@@ -28,7 +28,7 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    /// True with a probability of `sixteenths`/16.
+    /// Returns true with a probability of `sixteenths`/16.
     fn chance(&mut self, sixteenths: usize) -> bool {
         self.below(16) < sixteenths
     }

@@ -32,8 +32,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// How a machine starts.
 #[derive(Clone, Debug)]
 pub enum Boot {
-    /// By UEFI firmware. The machine's folder keeps its variables. With a URI, the first boot is from there and later
-    /// ones are from disk.
+    /// By UEFI firmware. The machine's folder keeps its variables. With a `uri`, the first boot is from that URI and
+    /// later boots are from disk.
     Uefi {
         /// HTTP or HTTPS URL of an EFI program, for the first boot.
         uri: Option<String>,
@@ -72,7 +72,7 @@ pub struct Disk {
 pub struct Nic {
     /// MAC address.
     pub mac: String,
-    /// Boot file URL that DHCP announces.
+    /// Boot file URL that DHCP announces, if it announces one.
     pub bootfile: Option<String>,
 }
 
@@ -106,7 +106,7 @@ pub struct Machine {
     qemu: Child,
     qmp: Qmp,
     console: Console,
-    /// Unix sockets are in a separate folder, because their paths must be short (sun_path in unix(7)).
+    /// Folder of the Unix sockets. It is a separate one, because their paths must be short (sun_path in unix(7)).
     _sockets: TempDir,
 }
 
@@ -152,7 +152,7 @@ impl Machine {
         Ok(Self { qemu, qmp, console, _sockets: sockets })
     }
 
-    /// The whole console output so far, over all restarts, without terminal control sequences.
+    /// Returns the whole console output so far, over all restarts, without terminal control sequences.
     pub fn console(&self) -> Result<String> {
         self.console.text()
     }
@@ -231,7 +231,7 @@ impl Machine {
         self.qmp("system_reset", json!({})).map(drop)
     }
 
-    /// Limits a disk to this many bytes per second. 0 removes the limit.
+    /// Limits the disk with this index to `bytes` bytes per second. 0 removes the limit.
     pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
         let device = format!("disk{disk}");
         let limits =
@@ -287,7 +287,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only if QEMU has already ended.
+        // Both calls fail only if QEMU has already ended.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         if std::thread::panicking() {
@@ -296,7 +296,7 @@ impl Drop for Machine {
     }
 }
 
-/// A path inside a QEMU option, where commas are doubled.
+/// Writes a path for a QEMU option, where commas are doubled.
 fn escape_commas(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }

@@ -58,8 +58,8 @@ pub struct Lab {
 struct Ready {}
 
 impl Lab {
-    /// Creates a lab in a folder, on this host's loopback. Does not start the server. Its ports stay the same over
-    /// restarts.
+    /// Creates a lab in a folder, on this host's loopback. Does not start the server. The server's ports stay the same
+    /// over restarts.
     pub fn new(folder: &Path) -> Result<Self> {
         Self::at(folder, Place::LOOPBACK)
     }
@@ -160,7 +160,7 @@ impl Lab {
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
         files::write(&ca_file, ca)?;
-        // With the data folder, so that its Secure Boot keys sign the files, if it has any.
+        // The command gets the data folder, so that the server's Secure Boot keys, if it has any, sign the files.
         let mut media = self.command();
         media.args(["media", "build", "--kind", "network", "--kernel", kernel]);
         media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);
@@ -209,7 +209,7 @@ impl Lab {
         server.kill().and_then(|()| server.wait()).context("killing slipway-server").map(drop)
     }
 
-    /// The server's log with every request. Restarts append to it.
+    /// Path of the server's log, which has every request. Restarts append to the log.
     pub fn server_log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
@@ -243,7 +243,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change. `None` if there is none within the limit.
+    /// Waits for the next change. Returns `None` if there is none within the limit.
     pub fn next(&self, limit: Duration) -> Result<Option<NodeStatus>> {
         match self.changes.recv_timeout(limit) {
             Ok(status) => status.map(Some),
@@ -255,7 +255,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Both fail only if the process has already ended.
+        // Both calls fail only if the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -264,7 +264,7 @@ impl Drop for Watch {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // Both fail only if the server has already ended.
+            // Both calls fail only if the server has already ended.
             let _ = server.kill();
             let _ = server.wait();
         }
@@ -275,7 +275,7 @@ impl Drop for Lab {
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let bind = |_| TcpListener::bind(("127.0.0.1", 0));
     let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>().context("looking for free ports")?;
-    // All are held open at once, so that no port is returned twice.
+    // All ports are held open at once, so that none is returned twice.
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr().context("looking for free ports")?.port();

@@ -12,7 +12,7 @@ const MBR_ENTRY: usize = 16;
 const MBR_SIGNATURE: Range<usize> = 510..512;
 const PROTECTIVE: u8 = 0xee;
 const GPT_ENTRY: usize = 128;
-/// Maximum number of entries. No real table has more.
+/// Maximum number of entries of a GPT. No real table has more.
 const MAX_ENTRIES: u64 = 1024;
 
 /// Where a table was found.
@@ -29,13 +29,13 @@ pub enum Place {
 /// A table through which firmware finds something on a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Where it is.
+    /// Where the table is.
     pub place: Place,
-    /// The byte ranges it refers to: its partitions, and boot code before them.
+    /// The byte ranges that the table refers to: its partitions, and the boot code before them.
     pub reaches: Vec<Range<usize>>,
 }
 
-/// All valid tables of a disk, because any of them may be the one that the firmware chooses.
+/// Finds all valid tables of a disk. Firmware may use any of them.
 pub fn find(disk: &[u8]) -> Vec<Table> {
     let last = (disk.len() / BLOCK).saturating_sub(1);
     let gpt = |place, lba| Some(Table { place, reaches: gpt(disk, lba)? });
@@ -64,7 +64,8 @@ fn mbr_entries(disk: &[u8]) -> Option<Vec<MbrEntry>> {
     Some(mbr[MBR_ENTRIES..MBR_SIGNATURE.start].chunks_exact(MBR_ENTRY).map(entry).collect())
 }
 
-/// The ranges that the MBR refers to. Its boot code continues in the following blocks, which no table describes.
+/// Returns the ranges that the MBR refers to. Its boot code continues in the following blocks, which no table
+/// describes.
 fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let entries = mbr_entries(disk)?;
     let has_code = disk[..BOOT_CODE].iter().any(|byte| *byte != 0);
@@ -73,14 +74,14 @@ fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let partitions = own.map(|entry| entry.first * BLOCK..(entry.first + entry.blocks) * BLOCK);
     let mut reaches: Vec<_> = partitions.filter(|bytes| bytes.start > 0 && bytes.end <= disk.len()).collect();
     if has_code {
-        // With a GPT, its header follows the MBR, and further boot code is in a partition.
+        // If there is a GPT, its header follows the MBR, and further boot code is in a partition.
         let first = reaches.iter().map(|bytes| bytes.start).min().unwrap_or(disk.len());
         reaches.push(0..if is_protective { BLOCK } else { first });
     }
     (!reaches.is_empty()).then_some(reaches)
 }
 
-/// The partitions of the GPT whose header is in block `lba`, if header and entries are valid.
+/// Returns the partitions of the GPT whose header is in block `lba`, if its header and entries are valid.
 fn gpt(disk: &[u8], lba: usize) -> Option<Vec<Range<usize>>> {
     let header = disk.get(lba * BLOCK..(lba + 1) * BLOCK)?;
     let size = number(header, 12, 4) as usize;
@@ -114,7 +115,8 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The checksum of GPT headers and entries (UEFI specification, 5.3.2): ISO 3309, reflected, polynomial 0x04c11db7.
+/// Computes the checksum of GPT headers and entries (UEFI specification, 5.3.2): ISO 3309, reflected, polynomial
+/// 0x04c11db7.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })

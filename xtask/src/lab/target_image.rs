@@ -31,7 +31,7 @@ const LARGE_ROOT: u64 = 2942 * MIB;
 /// Additional packages of the large image: servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
-/// Offset of the first partition, and space after the last one for the backup partition table.
+/// Offset of the first partition, and space after the last one for the backup partition table, in bytes.
 const ALIGNMENT: u64 = MIB;
 /// Size of a boot partition in bytes: the boot loader, and room for three kernels.
 const BOOT_SIZE: u64 = 128 * MIB;
@@ -39,7 +39,7 @@ const BOOT_SIZE: u64 = 128 * MIB;
 /// An image in the cache with its properties.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetImage {
-    /// The image, compressed with zstd. `image.json` beside it has its name.
+    /// Path of the image, compressed with zstd. In `image.json` beside the image it is only the file name.
     pub path: PathBuf,
     /// Size of the uncompressed image in bytes.
     pub raw_size: u64,
@@ -51,7 +51,7 @@ pub struct TargetImage {
     pub raw_sha256: String,
 }
 
-/// Builds an image, or finds it in the cache. It is rebuilt when recipe, release or mirror change. To get newer
+/// Builds an image, or finds it in the cache. The image is rebuilt when recipe, release or mirror change. To get newer
 /// packages, remove the folder `target-image` from the cache.
 pub fn build(system: System) -> Result<TargetImage> {
     let sources = debian::sources()?;
@@ -89,7 +89,7 @@ impl TargetImage {
     }
 }
 
-/// Builds the raw image for benchmarks, or finds it in the cache, by the same rules.
+/// Builds the large raw image for benchmarks, or finds it in the cache. It is rebuilt when [`build`] would rebuild.
 pub fn build_large() -> Result<PathBuf> {
     let sources = debian::sources()?;
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
@@ -101,7 +101,7 @@ pub fn build_large() -> Result<PathBuf> {
     Ok(folder.join("image.raw"))
 }
 
-/// The cache key of an image.
+/// Computes the cache key of an image.
 fn key(name: &str, system: System, sources: &Sources) -> Result<Key> {
     let key = Key::new(name).with("sources", &sources.list);
     let key = key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))?;
@@ -121,7 +121,7 @@ fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: 
     fs::remove_file(&root).with_context(|| format!("removing {}", root.display()))
 }
 
-/// The root file system as a tar file.
+/// Makes the root file system, and returns the path of its tar file.
 fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
     files::write(&list, &sources.list)?;
@@ -176,8 +176,8 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     }
     run_quietly(sgdisk.arg(raw))?;
 
-    // With clusters of 1 KiB, because FAT32, which the UEFI specification requires (section 13.3), has at least 65,525
-    // of them.
+    // Clusters of 1 KiB, because FAT32, which the UEFI specification requires (section 13.3), has at least 65,525
+    // clusters.
     for (boot, start) in boot.iter().zip(starts.clone()).filter(|(boot, _)| boot.kind == "vfat") {
         let offset = format!("--offset={}", start / 512);
         let mut mkfs = command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", boot.label, &offset]);
@@ -233,7 +233,7 @@ fn compress(raw: &Path, folder: &Path, name: &str) -> Result<TargetImage> {
     Ok(TargetImage { path: name.into(), raw_size, size, sha256, raw_sha256 })
 }
 
-/// Copies, and returns the number of bytes and their SHA-256 in hexadecimal.
+/// Copies `from` to `to`. Returns the number of bytes and their SHA-256 in hexadecimal.
 fn digest(mut from: impl Read, mut to: impl Write) -> Result<(u64, String)> {
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
     loop {

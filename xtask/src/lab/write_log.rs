@@ -1,6 +1,6 @@
 //! Reads the requests to a machine's disk, recorded by QEMU's block driver `blklogwrites` in the format of the kernel's
 //! target dm-log-writes (drivers/md/dm-log-writes.c; QEMU's block/blklogwrites.c). Numbers are little endian. A request
-//! is logged when it completes, so those logged before a flush completed before it.
+//! is logged when it completes, so requests that precede a flush in the log completed before that flush.
 
 use std::io::Read;
 
@@ -28,11 +28,11 @@ pub enum Request {
     },
     /// Bytes were discarded. Their content is undefined afterwards.
     Discard,
-    /// Everything done before must survive a power cut.
+    /// A flush: what completed before it must survive a power cut.
     Flush,
 }
 
-/// Number of requests in a log. 0 before the first flush.
+/// Reads the number of requests in a log. It is 0 before the first flush.
 pub fn count(log: &mut impl Read) -> Result<u64> {
     let sector = sector(log)?;
     let (magic, version, count, size) =

@@ -1,4 +1,4 @@
-//! Finds the place of the boot reporter in an installed system. What is sealed or read-only stays as it is.
+//! Finds the place of the boot reporter in an installed system. Sealed and read-only file systems are not changed.
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use rustix::io::Errno;
@@ -17,16 +17,16 @@ use crate::target::verity::{self, Place};
 use crate::target::{self, Target, mount, os_release, roles};
 
 const SYSTEMD: &[&str] = &["usr/lib/systemd/systemd", "lib/systemd/systemd"];
-/// What a root file system without /usr has of systemd.
+/// Folder by which systemd is recognised in a root file system without /usr.
 const SYSTEMD_SETTINGS: &str = "etc/systemd";
 const USR: &str = "usr";
-/// The folder of the units.
+/// Folder of the systemd units.
 const UNITS: &str = "etc/systemd/system";
 /// Folders for the program in a system whose /usr is another file system.
 const WITHOUT_USR: &[&str] = &[places::OPT, places::VAR];
 const MACHINE_ID: &str = "etc/machine-id";
 
-/// Where the reporter goes.
+/// The place for the reporter.
 #[derive(Debug)]
 pub(super) enum Home {
     /// In the files of the system.
@@ -38,11 +38,11 @@ pub(super) enum Home {
 /// Files of a system.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// Has the system's /etc.
+    /// The folder that contains the system's /etc.
     pub(super) etc: TargetRoot,
     /// The folder of the program.
     pub(super) store: Folder,
-    /// Its path in the running system.
+    /// Path of the program's folder in the running system.
     pub(super) folder: &'static str,
     /// The system in words.
     pub(super) name: String,
@@ -68,7 +68,7 @@ pub(super) fn find(disk: &OpenDisk, report: Tell) -> Result<Home, Error> {
     }
 }
 
-/// Whether Ignition has set the system up. Then it does not read its config again.
+/// Whether Ignition has already set the system up. Ignition does not read its config again after that.
 fn has_run(disk: &OpenDisk, partitions: &[Place], found: &ignition::Found) -> Result<bool, Error> {
     if found.path != ignition::FLATCAR.1 {
         return Ok(found.warning.is_some());
@@ -88,7 +88,7 @@ fn has_run(disk: &OpenDisk, partitions: &[Place], found: &ignition::Found) -> Re
     Ok(false)
 }
 
-/// In a root file system that says what system it is.
+/// Finds the place in a root file system that has an os-release.
 fn in_root(disk: &OpenDisk, target: Target, partitions: &[Place]) -> Result<Files, Error> {
     let Target { root, partition, name, kind, source, warnings, .. } = target;
     let refused = |reason: &str| unfit(&name, reason);
@@ -115,9 +115,9 @@ struct Root<'a> {
 }
 
 impl Root<'_> {
-    /// The folder for the program of a system in the folder `base`, whose /var is in the folder `shared`. Both end with
-    /// a slash, or are empty. The first folder in the root file system is taken, because others may be missing in the
-    /// emergency shell.
+    /// Chooses the folder for the program of a system in the folder `base`, whose /var is in the folder `shared`. Both
+    /// end with a slash, or are empty. Prefers folders in the root file system, because others may not be mounted in
+    /// the emergency shell.
     fn store(&self, base: &str, shared: &str, folders: &[&'static str]) -> Result<(&'static str, Folder), Error> {
         let layout = Layout::read(self.disk, self.root, self.home, base)?;
         match layout.held(UNITS)? {
@@ -147,7 +147,7 @@ impl Root<'_> {
     }
 }
 
-/// In a system whose root file system does not say what system it is: one with several trees, or without its /usr.
+/// Finds the place in a system whose root file system has no os-release: one with OSTree, or without its /usr.
 fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
     let mut judged = verity::judged(disk)?;
     judged.sort_by_key(|((partition, found), _)| roles::rank(partition, found.as_ref()));
@@ -193,7 +193,7 @@ fn in_parts(disk: &OpenDisk, report: Tell) -> Result<Option<Files>, Error> {
     Ok(None)
 }
 
-/// Whether /usr is another file system: there is a partition for it, and the root file system has none.
+/// Whether /usr is another file system: the folder is empty, and fstab mounts /usr or there is a partition for it.
 fn lacks_usr(root: &TargetRoot, partitions: &[Place]) -> Result<bool, Error> {
     let is_named = |name: &str| {
         let name = name.to_ascii_lowercase();

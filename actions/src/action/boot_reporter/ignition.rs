@@ -1,6 +1,6 @@
 //! The boot reporter of a system that Ignition sets up. The config has the unit and its settings. The system fetches
 //! the program from the server, because it is too large for a config, and checks it against the digest in the config.
-//! The unit does that and not Ignition, because Ignition would wait for the server, and the boot with it.
+//! The unit fetches the program, not Ignition, because Ignition would make the boot wait for the server.
 
 use std::fs::File;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::target::root::target_file;
 use crate::text;
 
 const SCRIPT: &str = include_str!("fetch.sh");
-/// Configs of the oldest versions that these systems have read for years.
+/// Empty configs, in old versions of the format that these systems have read for years.
 const EMPTY: &str = r#"{"ignition": {"version": "3.0.0"}}"#;
 const EMPTY_FLATCAR: &str = r#"{"ignition": {"version": "2.3.0"}}"#;
 /// Seconds between two tries to fetch the program.
 const PAUSE: u32 = 15;
-/// The server's list of its boot files: its path, its maximum size in bytes, and how long to retry.
+/// The server's list of boot files: path, maximum size in bytes, and how long to retry.
 const MANIFEST: &str = "boot/manifest.json";
 const MAX_MANIFEST: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,7 +71,7 @@ fn service(config: &BootReporterConfig, sha256: &str) -> Result<Service, Error> 
     Ok(Service { name: places::UNIT_NAME, unit: super::unit(places::VAR, &start), files })
 }
 
-/// Settings of curl (curl(1), "--config").
+/// Returns a config file for curl (curl(1), "--config").
 fn curl(config: &BootReporterConfig) -> String {
     let url = format!("{}/boot/{}", config.url.trim_end_matches('/'), program_of(std::env::consts::ARCH));
     let mut lines = vec![
@@ -87,7 +87,7 @@ fn curl(config: &BootReporterConfig) -> String {
     format!("{lines}fail\nsilent\nshow-error\nmax-time = 300\n")
 }
 
-/// Why the system will not find its program on the server, if that is known now.
+/// Returns why the system will not find its program on the server, if that is known now.
 fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Option<String> {
     let url = format!("{}/{MANIFEST}", inputs.url.trim_end_matches('/'));
     let request = Request::new(&url, Some(&inputs.ca));
@@ -110,7 +110,7 @@ fn not_served(inputs: &BootReporter, sha256: &str, machine: &dyn Machine) -> Opt
     ))
 }
 
-/// The digest of a boot file in the manifest of boot files (the server's API, `MediaManifest`).
+/// Returns the digest of a boot file from the manifest of boot files (the server's API, `MediaManifest`).
 fn served(manifest: &[u8], path: &str) -> Option<String> {
     let manifest: Value = serde_json::from_slice(manifest).ok()?;
     let asset = manifest.get("assets")?.as_array()?.iter().find(|asset| asset["path"] == path)?;

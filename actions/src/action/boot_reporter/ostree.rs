@@ -13,7 +13,7 @@ use crate::target::ostree::{self, Deployment};
 use crate::target::root::TargetRoot;
 use crate::target::volumes::mount_all;
 
-/// The deployment that the boot loader starts, with its name in words; none if the file system has none.
+/// Finds the deployment that the boot loader starts, and describes it; `None` if there is no deployment.
 pub(super) fn find(disk: &OpenDisk, root: &TargetRoot) -> Result<Option<(Deployment, String)>, Error> {
     let named = |deployment: Deployment| named(root, &deployment).map(|name| (deployment, name));
     let mut found = ostree::deployments(root)?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
@@ -31,14 +31,14 @@ pub(super) fn find(disk: &OpenDisk, root: &TargetRoot) -> Result<Option<(Deploym
     Err(TargetError::BootReporter { partition: disk.path().to_owned(), reason }.into())
 }
 
-/// A deployment in words.
+/// Describes a deployment.
 fn named(root: &TargetRoot, deployment: &Deployment) -> Result<String, Error> {
     let Deployment { os, root: path, .. } = deployment;
     let system = OsRelease::of(&root.below(path)?).name;
     Ok(format!("{} in /{path}", system.as_ref().unwrap_or(os)))
 }
 
-/// The path in the argument `ostree=` of the entry that the boot loader starts.
+/// Returns the path in the argument `ostree=` of the entry that the boot loader starts.
 fn started(disk: &OpenDisk) -> Result<Option<String>, Error> {
     let (volumes, _) = mount_all(disk, &Cancel::default())?;
     let mut entries = Vec::new();

@@ -26,8 +26,8 @@ const NO_IMAGE: &str = "its /boot has no initrd.img-VERSION, initramfs-VERSION.i
 const FOR_RESCUE: &str =
     "has a rescue initramfs that is not rebuilt: it can open the root only with the recovery key, if at all";
 
-/// A partition that could not be looked into although the boot loader may read from it, and what to do. Others do not
-/// matter.
+/// Reports a partition that could not be mounted although the boot loader may read from it, and what to do. Other
+/// partitions do not matter.
 pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option<String>, Error> {
     let mut named = Vec::new();
     for volume in volumes {
@@ -47,8 +47,8 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
     }))
 }
 
-/// The problem if a boot entry's initramfs is not rebuilt, or if there is no initramfs to rebuild, and what to do about
-/// it; `None` if all is well. Rescue entries, which the system does not need, only add to `warnings`.
+/// Returns the problem if a boot entry's initramfs is not rebuilt, or if there is no initramfs to rebuild, and what to
+/// do about it; `None` if all is well. Rescue entries, which the system does not need, only add to `warnings`.
 pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Result<Option<String>, Error> {
     // Without a system there is nothing to encrypt.
     let Some(system) = System::find(volumes)? else { return Ok(None) };
@@ -75,7 +75,7 @@ pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Resul
     Ok((!system.has_images()).then(|| NO_IMAGE.to_owned()))
 }
 
-/// The problem with a boot entry on a file system.
+/// Returns why the initramfs of a boot entry would not be rebuilt; `None` if it would be.
 fn unreached_by(start: &Start, volume: &Volume, system: &System) -> Result<Option<String>, Error> {
     let boot = match start {
         Start::Unified(path) => return Ok(Some(format!("starts /{path}, which {INSIDE}"))),
@@ -125,7 +125,7 @@ fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
     Ok(head.and_then(|head| Sections::read(&head)).is_some_and(|sections| sections.has_kernel()))
 }
 
-/// All initramfs paths of an entry.
+/// Returns all initramfs paths of an entry.
 fn initrds(boot: &BootEntry) -> Vec<String> {
     let loaded = boot.cmdline.split_whitespace().filter_map(|word| word.strip_prefix(INITRD));
     let plain = |path: &str| path.replace('\\', "/").trim_start_matches('/').to_owned();

@@ -17,7 +17,7 @@ const SMALL: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) size: u64,
-    /// Smallest unit of its requests. The file system cannot be mounted from a device with larger sectors.
+    /// Smallest unit of the file system's requests, in bytes. A device with larger sectors cannot hold the file system.
     unit: u64,
 }
 
@@ -31,7 +31,7 @@ impl Extent {
         Ok(parse(&head, kind).filter(whole))
     }
 
-    /// Sector size in bytes for encrypting it, in a partition with this byte range on its disk.
+    /// Returns the sector size in bytes for encrypting the file system in a partition with this byte range on its disk.
     pub(super) fn sector(&self, place: &Range<u64>) -> usize {
         let is_large = [self.size, self.unit, place.start, place.end].iter().all(|bytes| bytes.is_multiple_of(LARGE));
         (if is_large { LARGE } else { SMALL }) as usize
@@ -46,7 +46,7 @@ fn parse(head: &[u8], kind: &str) -> Option<Extent> {
     }
 }
 
-/// Linux, fs/ext4/ext4.h, struct `ext4_super_block`.
+/// Reads the extent of ext2, ext3 or ext4 (Linux, fs/ext4/ext4.h, struct `ext4_super_block`).
 fn ext(superblock: &[u8]) -> Option<Extent> {
     const INCOMPAT_64BIT: u32 = 0x80;
     let unit = 1024_u64.checked_shl(le32(superblock, 0x18)?).filter(|unit| *unit >= 1024)?;
@@ -55,13 +55,13 @@ fn ext(superblock: &[u8]) -> Option<Extent> {
     Some(Extent { size: blocks.checked_mul(unit)?, unit })
 }
 
-/// Linux, fs/xfs/libxfs/xfs_format.h, struct `xfs_dsb`.
+/// Reads the extent of XFS (Linux, fs/xfs/libxfs/xfs_format.h, struct `xfs_dsb`).
 fn xfs(superblock: &[u8]) -> Option<Extent> {
     let size = be64(superblock, 8)?.checked_mul(u64::from(be32(superblock, 4)?))?;
     Some(Extent { size, unit: u64::from(be16(superblock, 102)?) })
 }
 
-/// Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`. Only a file system on a single device.
+/// Reads the extent of btrfs on a single device (Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`).
 fn btrfs(superblock: &[u8]) -> Option<Extent> {
     let extent = Extent { size: le64(superblock, 0xD1)?, unit: u64::from(le32(superblock, 0x90)?) };
     (le64(superblock, 0x88)? == 1).then_some(extent)

@@ -10,7 +10,7 @@ use crate::target::volume::Volume;
 
 /// Debian's hook that updates the boot loader's copies after the initramfs is rebuilt (package systemd-boot).
 pub(super) const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
-/// What a rescue initramfs has in place of a version (dracut, 51-dracut-rescue.install).
+/// What the name of a rescue initramfs has in place of the kernel version (dracut, 51-dracut-rescue.install).
 const RESCUE: &str = "0-rescue";
 /// Names in /boot of images that are rebuilt, before and after the kernel version: Debian's, dracut's own and SUSE's.
 const NAMES: &[(&str, &str)] = &[("initrd.img-", ""), ("initramfs-", ".img"), ("initrd-", "")];
@@ -19,7 +19,7 @@ const NAMES: &[(&str, &str)] = &[("initrd.img-", ""), ("initramfs-", ".img"), ("
 pub(super) struct System<'a> {
     home: &'a TargetRoot,
     boot: &'a Volume,
-    /// Path of /boot on that file system, as a prefix: `boot/` or empty.
+    /// Path of /boot on the file system `boot`, as a prefix: `boot/` or empty.
     folder: &'static str,
     /// Names of the images that are rebuilt.
     images: Vec<String>,
@@ -69,7 +69,7 @@ impl<'a> System<'a> {
             && self.has_in_boot(&format!("vmlinuz-{copied}"))
     }
 
-    /// If the kernel of an initramfs is not installed, so that nothing rebuilds the initramfs: the missing file.
+    /// Returns the missing file if the kernel of an initramfs is not installed, so that nothing rebuilds the initramfs.
     pub(super) fn missing_for(&self, initramfs: &str) -> Option<String> {
         let version = version(initramfs.rsplit('/').next()?)?;
         (!self.has_modules(version)).then(|| modules(version))
@@ -98,19 +98,19 @@ fn is_program(attributes: Option<Attributes>) -> bool {
     attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
 }
 
-/// What the fstab of a root file system mounts for booting.
+/// Returns the entries of a root file system's fstab that are for booting.
 pub(super) fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error> {
     Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
 }
 
-/// The kernel version of an image, from its name in /boot.
+/// Returns the kernel version of an image from its name in /boot.
 fn version(image: &str) -> Option<&str> {
     let named = NAMES.iter().find_map(|(start, end)| image.strip_prefix(start)?.strip_suffix(end));
-    // The shell pattern does not match folders whose names begin with a dot.
+    // The pattern in the script `INITRAMFS` does not match folders whose names begin with a dot.
     named.filter(|version| !version.is_empty() && !version.starts_with('.'))
 }
 
-/// The file that shows that the modules of a kernel are installed (depmod(8)).
+/// Returns the path of a file that exists if the modules of a kernel are installed (depmod(8)).
 fn modules(version: &str) -> String {
     format!("lib/modules/{version}/modules.dep")
 }

@@ -33,7 +33,7 @@ const AT_CHECKSUM: usize = 448;
 /// key (LUKS1 On-Disk Format Specification, 2.4).
 const STRIPES: usize = 4000;
 const HASH: usize = 32;
-/// Key material is in sectors of this many bytes; its area is in whole pages.
+/// Key material is encrypted in sectors of this many bytes; its area is a multiple of 4096 bytes.
 const SECTOR: usize = 512;
 const AREA: usize = (STRIPES * KEY).next_multiple_of(4096);
 const SALT: usize = 32;
@@ -57,7 +57,7 @@ pub(super) struct Slot {
     pub(super) token: Value,
 }
 
-/// Both headers and all key slots, which is less than [`DATA_OFFSET`]. What follows must be zeros.
+/// Makes both headers and all key slots, in fewer than [`DATA_OFFSET`] bytes. The rest must be zeros.
 pub(super) fn header(volume: &Volume, slots: Vec<Slot>) -> Result<Vec<u8>, Error> {
     let mut areas = Vec::new();
     let (mut keyslots, mut tokens) = (Map::new(), Map::new());
@@ -92,11 +92,11 @@ pub(super) fn header(volume: &Volume, slots: Vec<Slot>) -> Result<Vec<u8>, Error
     Ok(bytes)
 }
 
-/// The first or the second header.
+/// Makes the first header, or the second if `which` is 1.
 fn one_of_two(which: usize, uuid: &[u8; 16], json: &Value) -> Result<Vec<u8>, Error> {
     let text = json.to_string();
     let mut bytes = vec![0; HEADER];
-    // The text must end with a zero.
+    // The JSON text must end with a zero byte.
     let room =
         bytes[BINARY..HEADER - 1].get_mut(..text.len()).ok_or(EncryptError::LuksHeader { needed: text.len() })?;
     room.copy_from_slice(text.as_bytes());
@@ -130,7 +130,7 @@ fn keyslot(offset: usize, salt: &[u8]) -> Value {
     })
 }
 
-/// The digest that identifies the right key (2.4).
+/// Makes the digest by which the right volume key is recognised (2.4).
 fn key_digest<'a>(volume: &Volume, keyslots: impl Iterator<Item = &'a String>) -> Result<Value, Error> {
     let salt = random::bytes::<SALT>()?;
     let mut digest = [0; HASH];
@@ -146,7 +146,7 @@ fn key_digest<'a>(volume: &Volume, keyslots: impl Iterator<Item = &'a String>) -
     }))
 }
 
-/// The area of a key slot: the key, split and encrypted by a key that is derived from the passphrase.
+/// Makes the area of a key slot: the key, split and encrypted by a key that is derived from the passphrase.
 fn area(key: &[u8; KEY], passphrase: &[u8], salt: &[u8]) -> Result<Vec<u8>, Error> {
     let mut derived = [0; KEY];
     pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA512, ITERATIONS, salt, passphrase, &mut derived);

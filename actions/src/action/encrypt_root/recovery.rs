@@ -13,7 +13,7 @@ const BYTES: usize = 32;
 /// Bytes per group of digits.
 const GROUP: usize = 4;
 
-/// A new key.
+/// Makes a new key.
 pub(super) fn new() -> Result<Secret, Error> {
     Ok(Secret::from(modhex(&random::bytes::<BYTES>()?)))
 }
@@ -24,7 +24,7 @@ fn modhex(bytes: &[u8; BYTES]) -> String {
     bytes.chunks(GROUP).map(group).collect::<Vec<String>>().join("-")
 }
 
-/// The key slot of the recovery key.
+/// Makes the key slot of the recovery key.
 pub(super) fn slot(key: &Secret) -> Slot {
     Slot { passphrase: key.reveal().to_owned(), token: json!({"type": "systemd-recovery"}) }
 }

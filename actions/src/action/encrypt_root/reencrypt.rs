@@ -23,7 +23,7 @@ use crate::stream::progress::{Counters, Pace, Watch};
 /// Bytes read and written at once. Not more than the distance of the move, so that nothing is overwritten before it is
 /// read.
 const PIECE: u64 = 1 << 20;
-/// Number of pieces read ahead. This is safe because nothing below the current piece has been overwritten yet.
+/// Number of pieces read ahead. Reading ahead is safe because nothing below the current piece has been overwritten yet.
 const BUFFERS: usize = 4;
 
 const _: () = assert!(PIECE <= DATA_OFFSET && DATA_OFFSET.is_multiple_of(PIECE));
@@ -41,8 +41,8 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Encrypts. The partition table is removed before the first byte is written, and restored once everything is on
-    /// the disk. If this fails or is interrupted, nothing can be found on the disk.
+    /// Encrypts the file system. The partition table is removed before the first byte is written, and restored once
+    /// everything is on the disk. If this fails or is interrupted, nothing can be found on the disk.
     pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: Tell) -> Result<(), Error> {
         table.take_away(self.disk)?;
         let counters = Counters::default();
@@ -69,7 +69,7 @@ impl Work<'_> {
         table.put_back(self.disk)
     }
 
-    /// Returns the digest of the written data, last piece first.
+    /// Encrypts and moves all pieces, the last first. Returns the digest of the written data in this order.
     fn move_up(&self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<u64, Error> {
         let xts = Xts::new(&self.volume.key);
         let mut digest = XxHash3_64::new();
@@ -92,19 +92,19 @@ impl Work<'_> {
         if digest.finish() == written { Ok(()) } else { Err(Error::ReadBack { disk, offset, len }) }
     }
 
-    /// Calls `each` for each piece of the file system, last piece first, reading ahead. Pieces are read from `above`
-    /// bytes after their old place.
+    /// Calls `each` for each piece of the file system, last piece first, reading ahead. Pieces are read `above` bytes
+    /// after the place that they had before the move.
     fn each_piece(&self, above: u64, each: &mut dyn FnMut(&mut Buffer) -> Result<(), Error>) -> Result<(), Error> {
         let (read, to_use) = mpsc::sync_channel(BUFFERS);
         let (used, to_read) = mpsc::channel();
         for _ in 0..BUFFERS {
-            // The receiver is still open, because it is below.
+            // Sending cannot fail, because the receiver is dropped later.
             _ = used.send(Buffer::new(PIECE as usize));
         }
         thread::scope(|scope| {
             scope.spawn(move || self.read(above, &to_read, &read));
-            // The reader waits for buffers until this sender is dropped. If the loop ends early, it must be dropped
-            // too.
+            // The reader waits for buffers until this sender is dropped. If the loop ends early, the sender must be
+            // dropped too.
             let used = used;
             for piece in to_use {
                 let mut buffer = piece?;

@@ -12,7 +12,7 @@ use crate::target::volume::Volume;
 
 /// The register that shim measures into.
 pub(super) const PCR: u32 = 7;
-/// Variable in which shim shows its revocations to the system it starts, set again at every boot (shim, mok.c).
+/// Variable in which shim passes its revocations to the system that it starts, set again at every boot (shim, mok.c).
 const SHOWN: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
 /// Whether shim is installed to start the installed system.
@@ -27,15 +27,15 @@ pub(super) fn is_installed(volumes: &[Volume]) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Whether one of the programs in a folder is a shim that has something to start: GRUB beside it, or, in the removable
-/// folder, where shim has the name that firmware looks for, its key manager.
+/// Whether a folder with these programs has a shim with something to start: GRUB, or, in the removable folder, where
+/// shim is called `boot*.efi`, its key manager (`mm*.efi` or `mok*.efi`).
 fn has_shim(programs: &[String]) -> bool {
     let has = |start: &str| programs.iter().any(|name| name.to_ascii_lowercase().starts_with(start));
     has("shim") && has("grub") || has("boot") && (has("mm") || has("mok"))
 }
 
-/// Why the register will have another value in the installed system; `None` if it will have the same, or if that cannot
-/// be determined. `efi` is the folder where Linux shows the data of the firmware.
+/// Returns why the register will have another value in the installed system; `None` if it will have the same value, or
+/// if that cannot be determined. `efi` is the folder where Linux presents the firmware's data.
 pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
     let variables = Variables::open(&efi.join("efivars")).ok()?;
     let has_started_this = variables.read(SHOWN).ok()?.is_some();

@@ -32,7 +32,7 @@ pub(super) struct Table {
     block: u64,
     /// The start of the disk up to the first partition.
     head: Vec<u8>,
-    /// The last block of the disk and its offset, unless a partition includes it.
+    /// Byte offset and content of the last block of the disk, unless a partition includes it.
     last: Option<(u64, Vec<u8>)>,
     /// The backup of a changed GPT.
     backup: Option<Backup>,
@@ -103,7 +103,7 @@ impl Table {
         disk.verify_at(&self.head, 0)
     }
 
-    /// The second block, which holds the header of a GPT, unless a partition includes it.
+    /// Returns the byte range of the second block, which holds the header of a GPT, unless a partition includes it.
     fn header(&self) -> Option<Range<u64>> {
         let header = self.block..2 * self.block;
         (self.head.len() as u64 >= header.end).then_some(header)

@@ -4,15 +4,15 @@
 use crate::error::Error;
 use crate::target::root::TargetRoot;
 
-/// Name of the mapping.
+/// Name of the device-mapper mapping.
 const NAME: &str = "root";
 const DEVICE: &str = "/dev/mapper/root";
 const CRYPTTAB: &str = "etc/crypttab";
 const FSTAB: &str = "etc/fstab";
-/// Has the initramfs images of later kernels include these modules too.
+/// Configuration file that has dracut add these modules for later kernels too: path and content.
 const DRACUT: (&str, &str) =
     ("etc/dracut.conf.d/50-slipway-encrypt-root.conf", "add_dracutmodules+=\" crypt tpm2-tss \"\n");
-/// What makes the initramfs and goes into it: alternative paths, and the Debian package that has them.
+/// Programs that make the initramfs or go into it: alternative paths, and the Debian package that has them.
 const NEEDED: &[(&[&str], &str)] = &[
     (&["usr/bin/dracut", "usr/sbin/dracut", "bin/dracut", "sbin/dracut"], "dracut"),
     (&["usr/bin/lsinitrd", "bin/lsinitrd"], "dracut"),
@@ -89,13 +89,13 @@ pub(super) fn write(root: &TargetRoot, uuid: &str) -> Result<(), Error> {
     root.write(DRACUT.0, DRACUT.1.as_bytes(), 0o644)
 }
 
-/// Arguments for systemd-cryptsetup-generator(8) in the initramfs. The last of several `root=` wins.
+/// Returns the arguments for systemd-cryptsetup-generator(8) in the initramfs. The last of several `root=` wins.
 pub(super) fn kernel_arguments(uuid: &str) -> Vec<String> {
     let options = format!("rd.luks.options={uuid}=tpm2-device=auto");
     vec![format!("rd.luks.name={uuid}={NAME}"), options, format!("root={DEVICE}")]
 }
 
-/// crypttab(5) with this volume as the root. Replaces a line with the same name.
+/// Returns the crypttab(5) with this volume as the root, in place of any line with the same name.
 fn with_volume(crypttab: &str, uuid: &str) -> String {
     let is_other = |line: &&str| line.split_whitespace().next() != Some(NAME);
     let mut text: String = crypttab.lines().filter(is_other).map(|line| format!("{line}\n")).collect();
@@ -103,7 +103,8 @@ fn with_volume(crypttab: &str, uuid: &str) -> String {
     text
 }
 
-/// fstab(5) with the root mounted from the mapping. It also grows to the size of its partition at the first start.
+/// Returns the fstab(5) with the root mounted from the mapping. The file system grows to the size of its partition at
+/// the first start.
 fn from_mapping(fstab: &str) -> String {
     const GROW: &str = "x-systemd.growfs";
     let edit = |line: &str| {

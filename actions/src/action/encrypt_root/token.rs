@@ -8,7 +8,7 @@ use slipway_tpm::device::Sealed;
 
 use super::luks2::Slot;
 
-/// The key slot of a secret, which is sealed to these registers.
+/// Makes the key slot of a secret that is sealed to these registers.
 pub(super) fn slot(secret: &[u8], sealed: &Sealed, pcrs: &[u32]) -> Slot {
     let mut pcrs = pcrs.to_vec();
     pcrs.sort_unstable();

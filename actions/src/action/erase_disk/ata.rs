@@ -24,7 +24,7 @@ const SHORT: u32 = 60_000;
 const SLACK: Duration = Duration::from_secs(30 * 60);
 const UNKNOWN: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Returns what was done, or why it is not possible.
+/// Erases the disk. Returns what was done, or why that is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     let disk = worker.disk.file();
     let security = match identify(disk).and_then(|security| security.obstacle().map_or(Ok(security), Err)) {
@@ -34,7 +34,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     let (enhanced, estimate) = (security.enhanced, security.estimate());
     let set = command(disk, SECURITY_SET_PASSWORD, Data::Out(&password_block(false)), SHORT);
     if set.is_err() {
-        // If the disk had a password before, it is not ours to remove.
+        // A password that the disk had before is not ours to remove.
         let password = if security.enabled { Ok(()) } else { remove_password(disk) };
         return ended("setting the password that an erase needs", set, password).map_err(|reason| worker.stuck(reason));
     }
@@ -52,9 +52,9 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     ended(name, erased, remove_password(disk)).map_err(|reason| worker.stuck(reason))
 }
 
-/// Combines how a command ended and whether the password is gone. The result is that it was done, or that it was not,
-/// so that another mode may be tried. If the password may remain, it is an error, because a system installed on a disk
-/// with a password would be inaccessible after the next power cycle.
+/// Combines how a command ended and whether the password is gone. Returns that the erase was done, or why it was not,
+/// so that another mode may be tried. Fails if the password may remain, because a system installed on a disk with a
+/// password would be inaccessible after the next power cycle.
 fn ended(name: &str, done: Result<(), String>, password: Result<(), String>) -> Result<Result<String, String>, String> {
     match (done, password) {
         (Ok(()), Ok(())) => Ok(Ok(name.to_owned())),
@@ -71,7 +71,7 @@ fn left_locked(why: &str) -> String {
     )
 }
 
-/// Removes the password. An erase removes it; a failed one may leave it.
+/// Removes the password if the disk still has it. An erase removes the password; a failed erase may leave it.
 fn remove_password(disk: &File) -> Result<(), String> {
     if !identify(disk)?.enabled {
         return Ok(());
@@ -100,7 +100,8 @@ fn command(disk: &File, command: u8, data: Data<'_>, timeout: u32) -> Result<(),
     ))
 }
 
-/// ATA PASS-THROUGH (16). The transfer length is in the sector count, one block, as these commands expect.
+/// Makes an ATA PASS-THROUGH (16) command. The sector count holds the transfer length, one block, as these commands
+/// expect.
 fn pass_through(command: u8, data: &Data<'_>) -> [u8; 16] {
     const NON_DATA: u8 = 3;
     const PIO_IN: u8 = 4;
@@ -118,14 +119,14 @@ fn pass_through(command: u8, data: &Data<'_>) -> [u8; 16] {
     bytes
 }
 
-/// The sense key: in descriptor format in the second byte, in fixed format in the third (SPC-4, 4.5).
+/// Reads the sense key: the second byte in descriptor format, the third in fixed format (SPC-4, 4.5).
 fn sense_key(sense: &[u8; 32]) -> u8 {
     let key = if matches!(sense[0] & 0x7F, 0x72 | 0x73) { sense[1] } else { sense[2] };
     key & 0xF
 }
 
-/// The data block of a command with the user password (ACS-3, 7.37 to 7.41): the first word says, for an erase, whether
-/// it is enhanced; the next 32 bytes are the password.
+/// Makes the data block of a command with the user password (ACS-3, 7.37 to 7.41): the first word says, for an erase,
+/// whether it is enhanced; the next 32 bytes are the password.
 fn password_block(enhanced: bool) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     block[0] = if enhanced { 2 } else { 0 };
@@ -151,7 +152,7 @@ impl Security {
     fn parse(identity: &[u8; BLOCK]) -> Result<Self, String> {
         let words = identity.as_chunks().0;
         let word = |number: usize| words.get(number).copied().map(u16::from_le_bytes).unwrap_or_default();
-        // The integrity word. If it has the signature, the sum of all bytes must be zero.
+        // If the integrity word has its signature, 0xA5, the sum of all bytes must be zero.
         let sum = identity.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         if word(255) & 0xFF == 0xA5 && sum != 0 {
             return Err("its identification is damaged: the checksum is wrong".to_owned());
@@ -172,7 +173,7 @@ impl Security {
         })
     }
 
-    /// Why the disk cannot erase itself, and what to do about it.
+    /// Returns why the disk cannot erase itself, and what to do about it.
     fn obstacle(&self) -> Option<String> {
         let reason = match self {
             Self { supported: false, .. } => "it has no ATA security feature set, so it has no secure erase".to_owned(),
@@ -191,8 +192,8 @@ impl Security {
         Some(reason)
     }
 
-    /// Duration of the erase that will be used; `None` if the disk does not say. It is in units of two minutes, in 8
-    /// bits, or in 15 bits if the highest bit is set. The largest number means that or more.
+    /// Returns the duration of the erase that will be used; `None` if the disk does not say. The word counts units of
+    /// two minutes in 8 bits, or in 15 bits if its highest bit is set. The largest number means that or more.
     fn estimate(&self) -> Option<Duration> {
         let [usual, enhanced] = self.times;
         let time = if self.enhanced { enhanced } else { usual };

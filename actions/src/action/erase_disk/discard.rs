@@ -21,7 +21,7 @@ const PIECE: u64 = 4 << 30;
 const FIRST: u64 = 4096;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
-    // Before the partition table is removed.
+    // The places are found before the partition table is removed.
     let places = Places::find(worker.disk)?;
     let size = worker.disk.size();
     worker.begin(size);
@@ -40,7 +40,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
         Err(Error::Erase(EraseError::NotErased { offset, .. })) => offset,
         Err(error) => return Err(error),
     };
-    // A disk is not required to discard the blocks.
+    // A disk may ignore a discard.
     let path = worker.disk.path();
     let warning =
         format!("{path} does not read as zeros at byte {offset} after a discard, so its metadata was erased too");

@@ -11,7 +11,7 @@ use crate::sys;
 /// Bytes per request, so that progress and cancellation work.
 const PIECE: u64 = 256 << 20;
 
-/// Returns what was done, or why it is not possible.
+/// Erases the disk. Returns what was done, or why that is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     let size = worker.disk.size();
     worker.begin(size);

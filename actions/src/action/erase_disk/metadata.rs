@@ -1,4 +1,4 @@
-//! Mode `metadata`: overwrites everything that shows that there is data on a disk with zeros.
+//! Mode `metadata`: overwrites with zeros everything by which data on a disk is recognised.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::text;
 /// On-Disk Format, 2.1): without them its data is lost for good. Everything else at the start is smaller: file systems,
 /// LVM, ZFS labels, MD 1.1 and 1.2, boot loaders before the first partition.
 const HEAD: u64 = 16 << 20;
-/// Bytes erased at the end of both: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and 1.0 and firmware RAID
-/// (128 KiB).
+/// Bytes erased at the end of the disk and of each partition: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and
+/// 1.0 and firmware RAID (128 KiB).
 const TAIL: u64 = 1 << 20;
 /// Offsets of copies of superblocks: of btrfs (fs/btrfs/disk-io.h, btrfs_sb_offset), and of the label of Ceph's
-/// `BlueStore` (src/os/bluestore/BlueStore.cc, bdev_label_positions), which wins over a label that is gone.
+/// `BlueStore` (src/os/bluestore/BlueStore.cc, bdev_label_positions), which Ceph uses if the first label is gone.
 const COPIES: [u64; 6] = [64 << 20, 256 << 30, 1 << 30, 10 << 30, 100 << 30, 1000 << 30];
 const COPY: u64 = 4096;
 

@@ -55,7 +55,7 @@ impl Method {
     }
 }
 
-/// Returns what was done, or why it is not possible.
+/// Erases the disk. Returns what was done, or why that is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     match methods(worker.disk.file()) {
         Ok((methods, own, format)) => try_each(worker, &methods, own, format),
@@ -77,8 +77,8 @@ pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The methods the disk supports, best first, its namespace number, and command dword 10 of a format that keeps its
-/// layout.
+/// Returns the methods that the disk supports, best first, the number of its namespace, and command dword 10 of a
+/// format that keeps the layout.
 fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
     let own = nvme::namespace(disk).map_err(|errno| format!("reading the number of its namespace: {errno}"))?;
     let controller = Controller::parse(&identify(disk, 0, CNS_CONTROLLER)?);
@@ -169,7 +169,7 @@ fn sanitize_state(disk: &File) -> Result<Sanitize, String> {
 }
 
 impl Sanitize {
-    /// Figure 240: progress in the first two bytes, state in the lower three bits of the third.
+    /// Parses the log page (figure 240): progress in the first two bytes, state in the lower three bits of the third.
     fn parse(log: &[u8; SANITIZE_LOG_LEN]) -> Self {
         match log[2] & 0x7 {
             0 => Sanitize::Never,
@@ -210,7 +210,7 @@ impl Controller {
         }
     }
 
-    /// The methods that do not erase the other namespaces, which are disks of their own; or why there is none.
+    /// Returns the methods that spare the other namespaces, which are disks of their own, or why there is none.
     fn methods(&self, others: &[u32]) -> Result<Vec<Method>, String> {
         let format = self.formats && (others.is_empty() || !self.formats_all);
         let all = [
@@ -231,22 +231,22 @@ impl Controller {
     }
 }
 
-/// A list of namespaces (figure 273): numbers in ascending order, the rest zero.
+/// Parses a list of namespaces (figure 273): numbers in ascending order, the rest zero.
 fn namespaces(list: &[u8; IDENTIFY_LEN]) -> Vec<u32> {
     let numbers = list.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number));
     numbers.take_while(|number| *number != 0).collect()
 }
 
-/// Command dword 10 of a Format NVM (figure 187) that keeps block size, metadata and protection, from the Identify
-/// Namespace data structure (NVM Command Set Specification 1.0, figure 97: FLBAS and DPS).
+/// Returns command dword 10 of a Format NVM (figure 187) that keeps block size, metadata and protection, from the
+/// Identify Namespace data structure (NVM Command Set Specification 1.0, figure 97: FLBAS and DPS).
 fn format_word(namespace: &[u8; IDENTIFY_LEN]) -> u32 {
     let (layout, protection) = (u32::from(namespace[26]), u32::from(namespace[29]));
     let (format, extended, upper) = (layout & 0xF, layout >> 4 & 1, layout >> 5 & 3);
     format | extended << 4 | (protection & 7) << 5 | (protection >> 3 & 1) << 8 | upper << 12
 }
 
-/// Checks status code and type of a completion (3.3.3.2.1). The error is in words if there is something the operator
-/// can do.
+/// Checks status code and type of a completion (3.3.3.2.1). The error names the cause if the operator can do something
+/// about it.
 fn accepted(status: Result<u32, Errno>) -> Result<(), String> {
     match status.map(|status| status & 0x7FF) {
         Ok(0) => Ok(()),

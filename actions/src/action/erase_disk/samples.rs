@@ -87,7 +87,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(disk: &'a OpenDisk) -> Self {
-        // Opened through the descriptor, so that it is the same disk even if the path now leads to another one.
+        // Opened through the descriptor, so that it is the same disk even if the path now leads to another disk.
         let path = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
         let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok();
         let len = PLACE.max(u64::from(disk.logical_block()));

@@ -47,15 +47,15 @@ fn cannot(worker: &Worker<'_>, reason: String) -> Error {
     Error::Erase(EraseError::Refused { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
 }
 
-/// Flushes and drops the kernel's buffers. Cached data must not be written to the disk after it has erased itself, nor
-/// be read instead of what is on it.
+/// Flushes and drops the kernel's buffers. Cached data must not be written to the disk after the disk has erased
+/// itself, nor be read in place of its contents.
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;
     let failed = |source| worker.disk.failed(Error::FlushDisk { disk: worker.disk.path().to_owned(), source });
     sys::block::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
 }
 
-/// Whether a disk is behind USB. Its link in sysfs contains every bus on the way to it.
+/// Whether a disk is behind USB. The disk's link in sysfs names every bus on the way to the disk.
 fn is_behind_usb(name: &str) -> bool {
     let device = fs::canonicalize(format!("/sys/block/{name}"));
     device.is_ok_and(|device| device.components().any(|part| part.as_os_str().to_string_lossy().starts_with("usb")))

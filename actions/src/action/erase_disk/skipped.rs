@@ -8,7 +8,7 @@ use slipway_protocol::{Disk, DiskErasure, DiskHints, Erasure};
 use crate::disk::choose;
 use crate::machine::Candidate;
 
-/// With all disks chosen: those matching the hints that must not be written to.
+/// Returns the disks that hints for all disks match but that must not be written to.
 pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[Disk]) -> Vec<DiskErasure> {
     let bare = |candidate: &Candidate| Candidate {
         disk: Disk { read_only: false, removable: false, ..candidate.disk.clone() },
@@ -35,8 +35,9 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
     .collect()
 }
 
-/// The boot partitions of the eMMC disks among these. The kernel treats them as separate disks (kernel documentation,
-/// mmc-dev-parts). They are write-protected unless someone lifts that, and some boards keep their firmware there.
+/// Returns the boot partitions of the eMMC disks among `disks`. The kernel treats them as separate disks (kernel
+/// documentation, mmc-dev-parts). They are write-protected unless someone lifts that, and some boards keep their
+/// firmware there.
 pub(super) fn boot_partitions(sys: &Path, disks: &[Disk]) -> Vec<DiskErasure> {
     let entries = fs::read_dir(sys.join("block")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

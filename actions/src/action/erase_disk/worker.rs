@@ -23,7 +23,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Bytes done, and bytes to do.
+    /// Returns the bytes done, and the bytes to do in all.
     pub(super) fn look(&self) -> (u64, u64) {
         let done = self.done.load(Relaxed);
         (done, self.goal.load(Relaxed).max(done))
@@ -39,7 +39,7 @@ pub(super) struct Worker<'a> {
     cancel: &'a Cancel,
     share: &'a Share,
     notes: &'a Sender<String>,
-    /// Bytes done when the current method began.
+    /// Bytes done when the current task began.
     base: u64,
 }
 
@@ -48,13 +48,13 @@ impl<'a> Worker<'a> {
         Self { disk, warnings: Vec::new(), cancel, share, notes, base: 0 }
     }
 
-    /// Begins a task of this many bytes. Earlier tasks count as far as they got.
+    /// Begins a task of this many bytes. The bytes done by earlier tasks still count.
     pub(super) fn begin(&mut self, bytes: u64) {
         self.base = self.share.done.load(Relaxed);
         self.share.goal.store(self.base + bytes, Relaxed);
     }
 
-    /// The error for a disk that began to erase itself, so that no other mode can help.
+    /// Returns the error for a disk that began to erase itself, so that no other mode can help.
     pub(super) fn stuck(&self, reason: String) -> Error {
         EraseError::Stuck { disk: self.disk.path().to_owned(), mode: EraseMode::Secure, reason }.into()
     }
@@ -64,7 +64,7 @@ impl<'a> Worker<'a> {
         self.share.done.fetch_max(self.base + bytes, Relaxed);
     }
 
-    /// Sends a note.
+    /// Sends a note to the operator.
     pub(super) fn note(&self, text: String) {
         // The receiver is gone only when the program ends.
         self.notes.send(text).ok();

@@ -16,7 +16,8 @@ use crate::stream::RawImage;
 use crate::stream::look::{Beginning, at_beginning};
 use crate::text;
 
-/// Why an image cannot be installed on this machine and this disk, if that is certain. The disk may not be known yet.
+/// Returns why an image cannot be installed on this machine and this disk, if that is certain. `disk` is `None` if the
+/// disk is not known yet.
 pub(super) fn problem(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Machine) -> Option<String> {
     let judged = judge(image, disk, machine);
     judged
@@ -25,7 +26,7 @@ pub(super) fn problem(image: &StreamImage, disk: Option<&Disk>, machine: &dyn Ma
         .map(|error| text::chain(&error))
 }
 
-/// The numbers of all partitions of an image, if its beginning shows them.
+/// Returns the numbers of all partitions of an image, if its beginning shows them.
 pub(super) fn numbers(image: &StreamImage, machine: &dyn Machine) -> Option<Vec<u32>> {
     judge(image, None, machine).ok().flatten()?.numbers
 }
@@ -65,7 +66,7 @@ fn judge_beginning(Beginning { head, size }: &Beginning, disk: Option<&Disk>) ->
     }
 }
 
-/// No disk was given, so no fault is about the disk.
+/// Returns the error for a fault of an image. No fault is about a disk here, because none was passed.
 fn damaged(fault: Fault) -> Error {
     match fault {
         Fault::Damaged { reason, remedy } => ImageError::TableDamaged { reason, remedy }.into(),

@@ -62,7 +62,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         None => String::new(),
     };
     let new = match uki::addon_command_line(&old, &lines, wanted) {
-        // An addon that repeats the images' arguments would only need a stub that reads it, or a signature.
+        // No addon is made: it would only repeat the images' arguments, but need a stub that reads it, or a signature.
         _ if are_done && old.is_empty() => String::new(),
         Edit::Edited(new) => new,
         Edit::Refused(reason) => return Err(refused(&path, reason)),
@@ -78,7 +78,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
     Ok(Images { count: lines.len(), lines: lines.concat().into_iter().chain([new]).collect(), addon })
 }
 
-/// The texts of all sections with a name.
+/// Returns the texts of all sections with this name.
 fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &str) -> Result<Vec<String>, Error> {
     let (mut texts, mut total) = (Vec::new(), 0);
     for place in sections.of(section) {

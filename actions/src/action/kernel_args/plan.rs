@@ -26,7 +26,7 @@ struct Change {
     is_new: bool,
 }
 
-/// Counts the files a boot loader reads, and the templates for later ones.
+/// Numbers of the files that a boot loader reads, and of the templates for later files.
 #[derive(Debug, Default)]
 struct Family {
     entries: usize,
@@ -51,7 +51,7 @@ pub(super) struct Plan {
     texts: Vec<String>,
     /// Bytes of the texts and of the changes.
     held: usize,
-    /// Whether GRUB's environment or menu has the arguments of entries.
+    /// Whether GRUB's environment or menu holds the arguments of entries, in the variable `kernelopts`.
     has_kernelopts: bool,
     /// Whether GRUB reads entries of the Boot Loader Specification, and runs their options as a command.
     grub_reads_entries: bool,
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads everything and writes nothing.
+    /// Plans the changes. Reads all boot files and templates, and writes nothing.
     pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs, to: EntryScope) -> Result<Self, Error> {
         let systems = volumes.iter().filter(|volume| templates::has_kernel_install(volume)).count();
         let mut plan = Self { systems, to, ..Self::default() };
@@ -118,7 +118,7 @@ impl Plan {
         let families = [
             (&self.grub, "GRUB's menu for a kernel installed later will", "/etc/default/grub does not exist"),
             (&self.specified, "the entry for a kernel installed later will", "/etc/kernel/cmdline does not exist"),
-            // What writes the menu may also take the arguments from somewhere that was edited.
+            // The program that writes the menu may take the arguments from another file, which was edited.
             (&self.menus, "the menu for a kernel installed later may", maker.as_str()),
         ];
         let is_lost = |family: &Family| family.entries > 0 && family.templates == 0;
@@ -179,7 +179,7 @@ impl Plan {
     }
 }
 
-/// The text after an edit, and whether it has a command line.
+/// Returns the text after an edit, and whether the text has a command line.
 fn resolved(path: &str, text: &str, edit: Edit) -> Result<(String, bool), Error> {
     match edit {
         Edit::Edited(edited) => Ok((edited, true)),

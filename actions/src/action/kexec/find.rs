@@ -33,7 +33,7 @@ const MAX_HELD: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Startable {
     pub(super) title: String,
-    /// Path and partition of the kernel.
+    /// Path and partition of the kernel, in words.
     pub(super) path: String,
     pub(super) kernel: File,
     pub(super) initrd: Option<File>,
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
         self.start("as given", "", &kernel, initrds.as_slice())
     }
 
-    /// The default of the first boot loader that has a default whose kernel exists.
+    /// Finds the default of the first boot loader that has a default whose kernel exists.
     fn default(&self) -> Result<Option<Startable>, Error> {
         let environment = self.environment()?;
         if let Some(found) = self.menu(&environment)? {
@@ -98,8 +98,8 @@ impl<'a> Search<'a> {
         self.newest()
     }
 
-    /// The variables GRUB has when it reads entries. They are in the environment block beside the menu that loads one,
-    /// which may be on the ESP. The arguments that such a menu falls back to are added.
+    /// Returns the variables that GRUB has when it reads entries. They are in the environment block beside the menu
+    /// that loads such a block, which may be on the ESP. Adds the arguments that this menu falls back to.
     fn environment(&self) -> Result<BTreeMap<String, String>, Error> {
         let (mut loaded, mut other, mut fallback) = (None, None, None);
         for place in self.places {
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
         Ok(variables)
     }
 
-    /// The default of systemd-boot, and of GRUBs with entries in the same format.
+    /// Finds the default of systemd-boot, or of a GRUB with entries in the same format.
     fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
         let (mut entries, mut patterns, mut held) = (Vec::new(), Vec::new(), 0);
         for (place, at) in self.places.iter().zip(0..) {
@@ -173,8 +173,8 @@ impl<'a> Search<'a> {
         Err(self.refused(format!("its boot entries take up more than {}", text::size(MAX_HELD as u64))))
     }
 
-    /// The default of the first configuration file whose kernel exists. `read` gets the text and the folder of the
-    /// file.
+    /// Finds the default of the first configuration file whose default kernel exists. `read` gets the text and the
+    /// folder of the file.
     fn configured(
         &self,
         paths: &dyn Fn(&Volume) -> Result<Vec<String>, Error>,
@@ -192,7 +192,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// The links to the newest kernel, with the command line for later kernels.
+    /// Finds the links to the newest kernel, and takes the command line for later kernels.
     fn newest(&self) -> Result<Option<Startable>, Error> {
         let mut cmdline = None;
         for place in self.places {
@@ -214,9 +214,9 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Finds the file system with an entry's kernel: the one the entry names, else the one its configuration is on,
-    /// else the one that is mounted there at /boot. Also returns the prefix of the entry's paths that does not exist on
-    /// that file system.
+    /// Finds the file system with an entry's kernel: the file system that the entry names, else that of its
+    /// configuration, else one that, mounted at /boot, has the kernel. Also returns the prefix of the entry's paths
+    /// that does not exist on the file system that was found.
     fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&'a Volume, &'static str)> {
         let is_named = |place: &&Volume, uuid: &str| {
             place.file_system.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid))
@@ -292,7 +292,7 @@ impl<'a> Search<'a> {
         Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
     }
 
-    /// Where the installed system may have a file.
+    /// Returns the places where the installed system may have a file.
     fn located(&self, path: &str) -> Result<Vec<Located<'a>>, Error> {
         System::new(self.places, self.unmounted)?.places(path).map_err(|reason| self.refused(reason))
     }
@@ -311,7 +311,7 @@ fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {
     Ok(volume.grub_folders()?.iter().map(|folder| format!("{folder}/grub.cfg")).collect())
 }
 
-/// The menu entry of a unified kernel image (UAPI.1, "Type #2").
+/// Makes the menu entry of a unified kernel image (UAPI.1, "Type #2").
 fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
     let path = format!("{IMAGES}/{name}");
     let sections = read_sections(root, &path)?;
@@ -326,7 +326,7 @@ fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
     Some(MenuEntry { id, sort_key, version, is_bad, start: Start::Unified(path), ..MenuEntry::default() })
 }
 
-/// The command line that an addon adds.
+/// Returns the command line that an addon adds.
 fn addition(root: &TargetRoot, path: &str) -> Option<String> {
     let section = read_sections(root, path)?.first(".cmdline")?;
     Some(pe::line(&part_of(root, path, section).ok()?.read(MAX_TEXT).ok()?))

@@ -1,4 +1,5 @@
-//! Builds in-memory files from parts of others, because the kernel takes a kernel and one initramfs, each as a file.
+//! Builds in-memory files from parts of others, because the running kernel takes a new kernel and one initramfs, each
+//! as a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,14 +9,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 /// Maximum size in bytes of what is started. It is held in memory twice.
 const MAX_SIZE: u64 = 1 << 30;
-/// A concatenated archive begins at a multiple of this many bytes (kernel documentation, driver-api/early-userspace).
+/// Each cpio archive in a concatenated initramfs begins at a multiple of this many bytes (kernel documentation,
+/// driver-api/early-userspace).
 const ALIGNMENT: u64 = 4;
 
 /// A part of a file.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) file: File,
-    /// In bytes.
+    /// Offset of the part in `file`, in bytes.
     pub(super) offset: u64,
     pub(super) len: u64,
 }
@@ -27,7 +29,7 @@ impl Part {
         Ok(Self { file, offset: 0, len })
     }
 
-    /// Reads its bytes, of which there may be at most `max`.
+    /// Reads the bytes of the part. Fails if there are more than `max`.
     pub(super) fn read(&mut self, max: u64) -> io::Result<Vec<u8>> {
         if self.len > max {
             return Err(io::ErrorKind::FileTooLarge.into());

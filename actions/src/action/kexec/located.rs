@@ -1,4 +1,4 @@
-//! Locates files of the installed system by the paths they have there. What the system mounts is on other volumes.
+//! Locates files by their paths in the installed system. Files below its mount points are on other volumes.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -21,7 +21,7 @@ const BOOT_PLACES: &[&str] = &["boot/efi", "boot", "efi"];
 #[derive(Clone, Debug)]
 pub(super) struct Located<'a> {
     pub(super) volume: &'a Volume,
-    /// Path on that volume.
+    /// Path on `volume`.
     pub(super) path: String,
 }
 
@@ -62,9 +62,9 @@ impl<'a> System<'a> {
         Ok(Self { root, others, unmounted, mounted })
     }
 
-    /// The places where a file may be. This is the volume that the system's fstab mounts there, if it is on this disk.
-    /// Otherwise these are the root file system, and, for paths in the mount points of boot file systems, the other
-    /// volumes. The error says why a volume that is mounted there could not be looked into.
+    /// Returns the places where a file may be. This is the volume that the system's fstab mounts above the file, if
+    /// that volume is on this disk. Otherwise these are the root file system, and, for paths in the mount points of
+    /// boot file systems, the other volumes. The error says why the volume above the file could not be mounted.
     pub(super) fn places(&self, path: &str) -> Result<Vec<Located<'a>>, String> {
         let path = path.trim_start_matches('/');
         let resolved = self.resolved(path)?;
@@ -106,7 +106,7 @@ impl<'a> System<'a> {
         Ok(done.join("/"))
     }
 
-    /// The file on the volume that the system's fstab mounts above it, if that is on this disk.
+    /// Finds the file on the volume that the system's fstab mounts above it, if that volume is on this disk.
     fn mounted_at(&self, path: &str) -> Result<Option<Located<'a>>, String> {
         for (entry, path) in self.mounted.iter().filter_map(|entry| Some((entry, below(path, &entry.place)?))) {
             let is_meant = |volume: &&&Volume| entry.means(&volume.tags());
@@ -122,7 +122,7 @@ impl<'a> System<'a> {
     }
 }
 
-/// A path relative to a folder; `None` if it is not in that folder.
+/// Returns a path relative to a folder; `None` if the path is not in that folder.
 fn below<'p>(path: &'p str, folder: &str) -> Option<&'p str> {
     Some(path.strip_prefix(folder)?.strip_prefix('/')?.trim_start_matches('/'))
 }

@@ -18,8 +18,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// Reads the policy, as far as possible. If slipway is the operating system, the file system that shows the
-    /// lockdown mode is not mounted.
+    /// Reads the policy, as far as possible. If slipway is the operating system, the file system with the lockdown mode
+    /// is not mounted.
     pub(super) fn of_running_kernel(is_operating_system: bool) -> Self {
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
         let disabled = fs::read_to_string("/proc/sys/kernel/kexec_load_disabled").unwrap_or_default();
@@ -35,7 +35,7 @@ fn read_lockdown() -> Option<String> {
     TargetRoot::new(root).read("lockdown").ok()?
 }
 
-/// The reason, and what to do.
+/// Returns why the kernel refused, and what to do.
 pub(super) fn reason(source: &io::Error, policy: &Policy) -> String {
     let mode = policy.lockdown.as_deref().and_then(|modes| modes.split_once('[')?.1.split_once(']'));
     let mode = mode.map(|(mode, _)| mode).filter(|mode| *mode != "none");

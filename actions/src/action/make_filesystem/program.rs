@@ -15,7 +15,7 @@ const MAX_ERRORS: u64 = 16 << 10;
 /// How often to check whether a program has ended or should be stopped.
 const CHECK: Duration = Duration::from_millis(20);
 
-/// Path of a program, or why there is none.
+/// Finds the path of a program, or says why there is none.
 pub(super) fn find(name: &str, package: &str) -> Result<PathBuf, String> {
     let found = FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
     found.ok_or_else(|| format!("there is no {}/{name}; install {package}", FOLDERS[0]))
@@ -30,7 +30,7 @@ pub(super) fn run(command: &mut Command, cancel: &Cancel) -> Result<(), String> 
     let reader = thread::spawn(move || errors.map(read).unwrap_or_default());
     let status = loop {
         if cancel.is_set() {
-            // It may have ended already.
+            // The program may have ended already.
             _ = child.kill();
         }
         match child.try_wait().map_err(|error| format!("waiting for {name}: {error}"))? {

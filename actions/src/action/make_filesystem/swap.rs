@@ -19,7 +19,7 @@ const LAST_PAGE: usize = 1028;
 const UUID: usize = 1036;
 const LABEL: usize = 1052;
 
-/// Number of pages in `len` bytes, or why they are too few.
+/// Returns the number of pages in `len` bytes, or why they are too few.
 pub(super) fn pages(len: u64) -> Result<u64, String> {
     let enough = Some(len / PAGE).filter(|pages| *pages >= MIN_PAGES);
     enough.ok_or_else(|| format!("swap space needs at least {} bytes; make the partition larger", MIN_PAGES * PAGE))

@@ -73,12 +73,14 @@ pub(super) fn make(
     disk.flush()
 }
 
-/// Layout of a FAT32 partition of `len` bytes on a disk with sectors of `sector` bytes, or why that is not possible.
+/// Plans the layout of a FAT32 partition of `len` bytes on a disk with sectors of `sector` bytes, or says why that is
+/// not possible.
 pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
     let cluster = CLUSTERS.iter().find(|(up_to, _)| len <= *up_to).map_or(LARGEST_CLUSTER, |(_, cluster)| *cluster);
     let per_cluster = (cluster / sector).max(1);
     let total = (len / sector).min(u64::from(u32::MAX));
-    // Four bytes per entry. Counts the sectors of the tables as clusters too, so the result is a few sectors too large.
+    // An entry has four bytes. The sectors of the tables count as clusters too, so the result is a few sectors too
+    // large.
     let per_table = ((total / per_cluster + 2) * 4).div_ceil(sector);
     let clusters = total.saturating_sub(RESERVED + TABLES * per_table) / per_cluster;
     let layout = Layout { sector, total, per_cluster, per_table, clusters };
@@ -93,7 +95,7 @@ pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
     }
 }
 
-/// The boot sector (section 3.1 and 3.3).
+/// Makes the boot sector (section 3.1 and 3.3).
 fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Vec<u8> {
     let mut sector = vec![0; layout.sector as usize];
     let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
@@ -123,7 +125,7 @@ fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Ve
     sector
 }
 
-/// FSInfo (section 5): number of free clusters, and where to look for one.
+/// Makes FSInfo (section 5): number of free clusters, and where to look for a free cluster.
 fn fs_info(layout: &Layout) -> Vec<u8> {
     let mut sector = vec![0; layout.sector as usize];
     let mut put = |at: usize, value: u32| sector[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -135,12 +137,13 @@ fn fs_info(layout: &Layout) -> Vec<u8> {
     sector
 }
 
-/// The first entries of a table (section 4.2): media type, clean volume, and the only cluster of the root directory.
+/// Makes the first entries of a table (section 4.2): media type, clean volume, and the only cluster of the root
+/// directory.
 fn table_head() -> Vec<u8> {
     [0x0FFF_FF00 | u32::from(MEDIA), END_OF_CHAIN, END_OF_CHAIN].iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
 
-/// The entry of the volume label in the root directory (section 6).
+/// Makes the entry of the volume label in the root directory (section 6).
 fn label_entry(label: &str) -> Vec<u8> {
     const VOLUME_ID: u8 = 0x08;
     // The earliest date, 1980-01-01.
@@ -152,7 +155,7 @@ fn label_entry(label: &str) -> Vec<u8> {
     entry
 }
 
-/// A name in a directory of FAT.
+/// Pads a label with spaces to a name in a FAT directory.
 fn padded(label: &str) -> [u8; 11] {
     let mut padded = [b' '; 11];
     padded.iter_mut().zip(label.bytes()).for_each(|(to, from)| *to = from);

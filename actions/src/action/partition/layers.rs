@@ -96,12 +96,12 @@ impl Layers {
                 .map(|(new, segments)| Ok(Volume { name: new.name.clone(), id: identity()?, segments }))
                 .collect::<Result<_, Error>>()?,
         };
-        // Finds out now whether the group can be described.
+        // Fails now if the metadata of the group would be too long.
         group.head(0).map_err(refused)?;
         Ok((group, base))
     }
 
-    /// One description per array and volume.
+    /// Returns one description per array and volume.
     pub(super) fn describe(&self) -> Vec<String> {
         let arrays = self.arrays.iter().map(|(array, index)| {
             let (size, level) = (text::size(array.capacity()), array.level.name());
@@ -138,8 +138,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Has the kernel start everything, and writes what is on arrays. The kernel must know the tables of `disks`, given
-    /// by path.
+    /// Has the kernel start everything, and writes what is on arrays. The kernel must know the tables of `disks`, which
+    /// are paths.
     pub(super) fn start(&self, disks: &[String]) -> Result<(), Error> {
         let mut nodes = Vec::new();
         for (array, index) in &self.arrays {
@@ -198,7 +198,7 @@ fn clear_ends(disk: &OpenDisk, bytes: &Range<u64>) -> Result<(), Error> {
     disk.zero(bytes.end - ENDS..bytes.end)
 }
 
-/// Device nodes of one partition of each disk, by index.
+/// Returns the device nodes of the partition with this index on each disk.
 fn partition_nodes(disks: &[String], index: usize) -> Result<Vec<PathBuf>, Error> {
     let node = |path: &String| {
         let disk = OpenDisk::open(path, Access::Read)?;

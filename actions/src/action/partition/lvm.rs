@@ -15,16 +15,16 @@ pub(super) const EXTENT: u64 = 4 << 20;
 /// Bytes before the first extent. They hold the label and, from the second page on, the metadata area.
 pub(super) const HEAD: u64 = 1 << 20;
 const AREA: u64 = 4096;
-/// The metadata text begins after the header of the area.
+/// Offset of the metadata text in the area, in bytes. The area's header comes before it.
 const TEXT: u64 = 512;
 const LABEL_SECTOR: u64 = 1;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The area is a ring buffer. LVM keeps the old metadata in it while it writes the new.
+/// Maximum bytes of the text. The area is a ring buffer, in which LVM keeps the old text while it writes the new.
 const MAX_TEXT: u64 = (HEAD - AREA - TEXT) / 2;
 const LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const SOFTWARE: &str = "slipway";
 
-/// ID of a volume or a group: letters and digits.
+/// ID of a group, a physical volume or a volume: letters and digits.
 pub(super) type Id = [u8; 32];
 
 /// A volume group to create.
@@ -42,7 +42,7 @@ pub(super) struct Group {
 #[derive(Clone, Debug)]
 pub(super) struct Physical {
     pub(super) id: Id,
-    /// In bytes.
+    /// Size in bytes.
     pub(super) size: u64,
 }
 
@@ -112,17 +112,18 @@ pub(super) fn allocate(sizes: &[Option<u64>], physical: &[u64]) -> Result<Vec<Ve
 }
 
 impl Group {
-    /// Device mapper name of a volume.
+    /// Returns the device mapper name of a volume.
     pub(super) fn mapping_name(&self, volume: &Volume) -> String {
         raid_lvm::mapping_name(&self.name, &volume.name)
     }
 
-    /// Device mapper UUID of a volume. The LVM programs recognise their volumes by it.
+    /// Returns the device mapper UUID of a volume, by which the LVM programs recognise their volumes.
     pub(super) fn mapping_uuid(&self, volume: &Volume) -> String {
         format!("LVM-{}{}", String::from_utf8_lossy(&self.id), String::from_utf8_lossy(&volume.id))
     }
 
-    /// The first bytes of a physical volume: label, area header and metadata. The error is why it cannot be described.
+    /// Returns the first bytes of a physical volume: label, area header and metadata. Fails if the metadata is too
+    /// long.
     pub(super) fn head(&self, index: usize) -> Result<Vec<u8>, String> {
         let text = self.text();
         if text.len() as u64 > MAX_TEXT {
@@ -138,8 +139,8 @@ impl Group {
         Ok(head)
     }
 
-    /// The label: `label_header` (label.h), then `pv_header` with its lists of data areas and metadata areas, each
-    /// ended by an empty entry, and `pv_header_extension` (layout.h).
+    /// Makes the label: `label_header` (label.h), then `pv_header` with its lists of data areas and metadata areas,
+    /// each ended by an empty entry, and `pv_header_extension` (layout.h).
     fn label(&self, index: usize) -> [u8; SECTOR as usize] {
         const PV_HEADER: usize = 32;
         const USED: u32 = 1;
@@ -158,7 +159,7 @@ impl Group {
             put(at, &word.to_le_bytes());
             at += 8;
         }
-        // Version 2 of the extension, as since lvm2 2.02.144, without a boot loader area.
+        // Version 2 of the extension, as lvm2 writes it since 2.02.144, without a boot loader area.
         put(at, &2_u32.to_le_bytes());
         put(at + 4, &USED.to_le_bytes());
         let sum = lvm_crc(&label[20..]);
@@ -166,7 +167,7 @@ impl Group {
         label
     }
 
-    /// The metadata text with its terminating zero.
+    /// Writes the metadata text, with its terminating zero byte.
     fn text(&self) -> Vec<u8> {
         let mut text = format!("{} {{\nid = \"{}\"\nseqno = 1\nformat = \"lvm2\"\n", self.name, dashed(&self.id));
         text.push_str("status = [\"RESIZEABLE\", \"READ\", \"WRITE\"]\nflags = []\n");
@@ -213,7 +214,7 @@ impl Group {
     }
 }
 
-/// The area header (layout.h, struct `mda_header`) with one `raw_locn`.
+/// Makes the area header (layout.h, struct `mda_header`) with one `raw_locn`.
 fn area_header(text: &[u8]) -> [u8; TEXT as usize] {
     let mut header = [0; TEXT as usize];
     let mut put = |offset: usize, bytes: &[u8]| header[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -229,7 +230,7 @@ fn area_header(text: &[u8]) -> [u8; TEXT as usize] {
     header
 }
 
-/// An ID as LVM prints it, in groups of 6, 4, 4, 4, 4, 4 and 6.
+/// Formats an ID as LVM prints it, in groups of 6, 4, 4, 4, 4, 4 and 6.
 fn dashed(id: &Id) -> String {
     let mut text = String::with_capacity(38);
     for (at, letter) in id.iter().enumerate() {

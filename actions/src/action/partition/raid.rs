@@ -13,8 +13,8 @@ const ANY_HOST: &str = "any";
 const CHUNK: u64 = 512 << 10;
 /// Offset of a version 1.2 superblock, in bytes.
 const NEAR_START: u64 = 4096;
-/// Limits of the space before the data, for a bitmap and for reshaping, in bytes. Within them it is a 1024th, as mdadm
-/// does.
+/// Limits of the space before the data, for a bitmap and for reshaping, in bytes. Within the limits, the space is about
+/// a 1024th of the member, as mdadm makes it.
 const HEADROOM: Range<u64> = (1 << 20)..(128 << 20);
 /// Space between the data and a superblock at the end, for a bitmap, in bytes.
 const TAILROOM: u64 = 64 << 10;
@@ -23,12 +23,12 @@ const MIN_DATA: u64 = 1 << 20;
 /// Layout of raid5 and raid6: parity goes from the last disk to the first, and data begins after it (Linux,
 /// drivers/md/raid5.h, `ALGORITHM_LEFT_SYMMETRIC`).
 const LEFT_SYMMETRIC: u32 = 2;
-/// Number of devices the superblock has room for, as mdadm makes it: 1 KiB in all.
+/// Number of devices that the superblock has room for. The superblock then has 1 KiB, as mdadm makes it.
 const MAX_DEVICES: usize = 384;
 const DEVICES: usize = 256;
-/// No role: a slot without a device.
+/// Role of a slot without a device.
 const SPARE: u16 = 0xFFFF;
-/// The whole array is in sync.
+/// Value of `resync_offset` if the whole array is in sync.
 const IN_SYNC: u64 = u64::MAX;
 /// Layout of raid10: two near copies (md(4), "RAID10").
 const NEAR_2: u32 = 0x102;
@@ -41,11 +41,11 @@ pub(super) struct Array {
     pub(super) uuid: [u8; 16],
     /// Seconds since 1970.
     pub(super) created: u64,
-    /// Whether the superblock is at the end. A member then looks like its contents.
+    /// Number of members.
     pub(super) members: usize,
-    /// Byte range of the array's data on each member.
+    /// Whether the superblock is at the end. A member then looks like its contents.
     pub(super) at_end: bool,
-    /// Bytes of each member that are the array's.
+    /// Byte range of the array's data on each member.
     pub(super) data: Range<u64>,
 }
 
@@ -67,14 +67,14 @@ impl Array {
         }
     }
 
-    /// Offset of the superblock on a member of `len` bytes.
+    /// Returns the offset of the superblock in bytes on a member of `len` bytes.
     pub(super) fn superblock_at(&self, len: u64) -> u64 {
         if self.at_end { end_superblock(len) } else { NEAR_START }
     }
 
-    /// The superblock of a member of `len` bytes, with role `index` and its own UUID. An array with copies or parity is
-    /// not in sync, because its members differ where nothing was written. The kernel synchronises them as soon as it
-    /// starts the array.
+    /// Makes the superblock of a member of `len` bytes, with role `index` and its own UUID. An array with copies or
+    /// parity is not in sync, because its members differ where nothing was written. The kernel synchronises them as
+    /// soon as it starts the array.
     pub(super) fn superblock(&self, index: usize, len: u64, uuid: &[u8; 16]) -> Vec<u8> {
         let (level, layout, in_sync) = match self.level {
             RaidLevel::Raid0 => (0_u32, 0, IN_SYNC),
@@ -117,8 +117,8 @@ impl Array {
     }
 }
 
-/// Byte range of the array's data on each member; `least` is the size of the smallest member. The error is why the
-/// array is not possible.
+/// Returns the byte range of the array's data on each member; `least` is the size of the smallest member. The error is
+/// why the array is not possible.
 pub(super) fn data(level: RaidLevel, least: u64, at_end: bool, members: usize) -> Result<Range<u64>, String> {
     let (fewest, most) = match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => (2, MAX_DEVICES),
@@ -148,12 +148,12 @@ fn headroom(len: u64) -> u64 {
     room
 }
 
-/// Offset of a version 1.0 superblock: at least 8 KiB before the end, at a multiple of 4 KiB.
+/// Returns the offset in bytes of a version 1.0 superblock: at least 8 KiB before the end, at a multiple of 4 KiB.
 fn end_superblock(len: u64) -> u64 {
     (len / SECTOR).saturating_sub(16) / 8 * 8 * SECTOR
 }
 
-/// Sum of all words plus the carries beyond 32 bits, with the checksum field zero (Linux, drivers/md/md.c,
+/// Returns the sum of all words plus the carries beyond 32 bits, with the checksum field zero (Linux, drivers/md/md.c,
 /// `calc_sb_1_csum`).
 fn checksum(block: &[u8]) -> u32 {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -21,7 +21,7 @@ const MODPROBE: &str = "/sbin/modprobe";
 const NEW_ARRAY: &str = "/sys/module/md_mod/parameters/new_array";
 const LEVELS: &str = "/proc/mdstat";
 const DEVICE_MAPPER: &str = "/dev/mapper/control";
-/// A stopped array disappears a moment later.
+/// How long a stopped array may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const SECTOR: u64 = 512;
@@ -68,7 +68,7 @@ fn load(module: &str) {
     _ = quietly(Command::new(MODPROBE).args(["-q", "--", module]).env_clear().stdin(Stdio::null()));
 }
 
-/// The kernel's name for an array. mdadm links it as /dev/md/NAME.
+/// Returns the kernel's name for an array. mdadm links it as /dev/md/NAME.
 fn device_name(array: &Array) -> String {
     format!("md_{}", array.name)
 }
@@ -126,7 +126,7 @@ pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), E
     Ok(())
 }
 
-/// Device number of a device node.
+/// Returns the device number of a device node.
 fn number(node: &Path) -> io::Result<u64> {
     Ok(fs::metadata(node)?.rdev())
 }

@@ -24,7 +24,7 @@ use crate::{sys, text};
 
 /// Maximum bytes of the orders.
 const MAX_ORDERS: u64 = 64 << 20;
-/// In the /run of the installed system, which disappears with this process.
+/// Path of the script, in the /run of the installed system, which disappears with this process.
 const SCRIPT: &str = "/run/slipway-script";
 const ENVIRONMENT: &[(&str, &str)] =
     &[("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("LANG", "C.UTF-8")];
@@ -39,13 +39,14 @@ const KERNEL_FILE_SYSTEMS: &[(&str, &str, MountAttrFlags, Option<&str>, bool)] =
     ("efivarfs", "/sys/firmware/efi/efivars", NO_PROGRAMS, None, false),
     ("devtmpfs", "/dev", MountAttrFlags::MOUNT_ATTR_NOSUID, None, true),
     ("devpts", "/dev/pts", MountAttrFlags::MOUNT_ATTR_NOSUID, None, false),
-    // Else what is put there would stay in the machine's own /dev.
+    // Otherwise, files in /dev/shm would stay in the machine's own /dev.
     ("tmpfs", "/dev/shm", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("1777"), false),
     ("tmpfs", "/run", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("0755"), true),
 ];
 
 /// The command `slipway in-target`. Its standard input is a socket, on which it gets its orders and sends its answer.
-/// It ends at once when the other end is closed, and the kernel then kills everything it started.
+/// The process ends at once when the other end of the socket is closed, and the kernel then kills everything it
+/// started.
 pub fn in_target() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { return ExitCode::FAILURE };
     let mut orders = String::new();
@@ -74,7 +75,7 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     });
     let resolver = resolver.transpose()?;
     let mut other_end = control.try_clone().map_err(|error| error.to_string())?;
-    // Started only now, because a thread keeps its own mount namespace and root from before these are changed.
+    // The thread is started only now, because it would keep the mount namespace and root from before their change.
     thread::spawn(move || {
         _ = other_end.read(&mut [0]);
         std::process::exit(1);
@@ -82,7 +83,7 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     let ended = execute(inputs);
     let kept = resolver.map_or(Ok(()), |resolver| resolver.keep().map_err(|error| text::chain(&error)));
     match ended? {
-        // What a command that failed wrote there matters less than how it ended.
+        // How a failed command ended matters more than whether what it wrote to resolv.conf was kept.
         ended @ (Some(0), _) => kept.map(|()| (ended, warnings)),
         ended => Ok((ended, warnings)),
     }
@@ -95,7 +96,7 @@ fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| failed("keeping mounts private to this process", errno))?;
-    // Devices have these names outside of the installed system only.
+    // All devices are opened first, because they have these names only outside of the installed system.
     let trees: Vec<_> = mounts.iter().map(of_disk).collect();
     let mut warnings = Vec::new();
     for ((source, _, option, place, may_fail), tree) in mounts.iter().zip(trees) {
@@ -109,7 +110,7 @@ fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
         }
         let place = format!("/{place}");
         let mounted = tree.unwrap_or_else(|| bound(source, option.is_some())).and_then(|tree| {
-            // systemd makes mount points too.
+            // Like systemd, makes missing mount points.
             _ = fs::create_dir_all(&place);
             attach(&tree, &place).map_err(|errno| failed("attaching the file system", errno))
         });
@@ -125,7 +126,7 @@ fn enter(mounts: &[Mount]) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// A file system of the disk; none if a folder is bound.
+/// Opens a file system of the disk; `None` if a folder is bound.
 fn of_disk((source, kind, subvolume, ..): &Mount) -> Option<Result<OwnedFd, String>> {
     let kind = kind.as_deref()?;
     Some(open_device(source, kind, subvolume.as_deref()).map_err(|errno| {
@@ -134,7 +135,7 @@ fn of_disk((source, kind, subvolume, ..): &Mount) -> Option<Result<OwnedFd, Stri
     }))
 }
 
-/// A folder of the installed system, as something to mount. systemd makes it too.
+/// Opens a folder of the installed system for a bind mount. Like systemd, makes the folder if it is missing.
 fn bound(folder: &str, is_recursive: bool) -> Result<OwnedFd, String> {
     let folder = format!("/{folder}");
     _ = fs::create_dir_all(&folder);

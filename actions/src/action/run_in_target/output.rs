@@ -12,14 +12,14 @@ const NOTE_EVERY: Duration = Duration::from_millis(100);
 const MAX_LINE: usize = 1024;
 const TAIL: usize = 20;
 
-/// Splits output into lines.
+/// Splits the output of a command into lines, and keeps the last lines.
 pub(super) struct Output {
     line: Vec<u8>,
     tail: VecDeque<String>,
     /// Notes still allowed, as of `since`.
     left: u32,
     since: Instant,
-    /// Lines that were not reported as notes.
+    /// Number of lines that were not reported as notes.
     left_out: u64,
 }
 
@@ -48,7 +48,7 @@ impl Output {
         self.tell_left_out(report);
     }
 
-    /// The last lines.
+    /// Returns the last lines.
     pub(super) fn tail(self) -> Vec<String> {
         self.tail.into()
     }

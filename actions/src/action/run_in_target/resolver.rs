@@ -16,16 +16,16 @@ use crate::target::root::{TargetRoot, target_file};
 use crate::text;
 
 const RESOLV_CONF: &str = "etc/resolv.conf";
-/// The file of the installed system, while the link is in its place.
+/// Path of the installed system's own file while the link is in the place of that file.
 const ASIDE: &str = "etc/.slipway-resolv.conf";
 /// Text of the link. Absolute, because a script may move the link.
 const LINK: &str = "/etc/.slipway-resolv.conf";
 /// Target of the link if the file did not exist.
 const ABSENT: &str = "/run/slipway-no-resolv.conf";
-/// The machine's file, in the /run of the installed system, which disappears with the command.
+/// Path of the machine's file, in the /run of the installed system, which disappears with the command.
 const MACHINES: &str = "run/slipway-resolv.conf";
-/// Where the programs that manage the file keep theirs. A script that makes a link to one of them still has name
-/// servers afterwards.
+/// Where programs that manage resolv.conf keep their own files. After a script links resolv.conf to one of these files,
+/// it still has name servers.
 const MANAGED: &[&str] = &[
     "run/systemd/resolve/stub-resolv.conf",
     "run/systemd/resolve/resolv.conf",
@@ -37,7 +37,7 @@ const MANAGED: &[&str] = &[
 /// Puts the link in place where it is needed. Returns a warning if that is not possible, for example because the file
 /// is immutable; then the machine's file is mounted on the file itself.
 pub(super) fn set_aside(root: &TargetRoot) -> Result<Option<String>, Error> {
-    // A command may have been cut off.
+    // An earlier command may have been cut off.
     put_back(root)?;
     if !root.exists("etc") || is_in_memory(&root.resolved(RESOLV_CONF)?) {
         return Ok(None);
@@ -67,7 +67,7 @@ pub(super) fn put_back(root: &TargetRoot) -> Result<(), Error> {
     // A power cut may have left a link to itself.
     let is_absent = root.link_at(ASIDE).is_ok_and(|target| matches!(target.as_deref(), Some(ABSENT | LINK)));
     let mut places = root.links_to("etc", LINK)?;
-    // It was moved elsewhere, or removed.
+    // The link was moved out of /etc, or removed.
     if places.is_empty() {
         places = root.links_to("", LINK)?;
     }
@@ -84,11 +84,11 @@ fn is_in_memory(path: &str) -> bool {
     path.starts_with("run/")
 }
 
-/// Name servers that were given to the installed system. Belongs to the process whose root is the system's root.
+/// The machine's name servers in the installed system. Belongs to the process whose root is the system's root.
 pub(super) struct Given<'a> {
     text: &'a str,
     root: TargetRoot,
-    /// The machine's file, which may lose its name.
+    /// The machine's file, held open because a command may remove its name.
     machines: File,
 }
 
@@ -117,8 +117,8 @@ fn mount(place: &str) -> io::Result<()> {
 }
 
 impl Given<'_> {
-    /// Keeps what was written into the machine's file by the name /etc/resolv.conf, in the file of the installed
-    /// system.
+    /// Copies what the command wrote to /etc/resolv.conf, and so into the machine's file, to the installed system's own
+    /// file.
     pub(super) fn keep(&self) -> Result<(), Error> {
         if !self.root.has(ASIDE) {
             return Ok(());

@@ -1,6 +1,7 @@
 //! A seed in a partition of its own: a file system labelled CIDATA, for cloud-init's NoCloud source.
 //!
-//! cloud-init prefers it to a seed in the root file system. So an old one must be removed wherever the new one is put.
+//! cloud-init prefers such a seed to one in the root file system. So old seeds in partitions must be removed wherever
+//! the new seed is put.
 
 use slipway_formats::fat::{File, Kind, Volume};
 use slipway_protocol::workflow::partition_types;
@@ -25,7 +26,7 @@ pub(super) fn is_seed((partition, file_system): &Place) -> bool {
     partition.number > 0 && found.and_then(|found| found.label.as_deref()).is_some_and(is_one)
 }
 
-/// Whether a partition was made for a seed: it has the name, and no other file system.
+/// Whether a partition was made for a seed: it has the name CIDATA, and no file system of another kind than a seed's.
 fn is_meant((partition, file_system): &Place) -> bool {
     let is_free = file_system.as_ref().is_none_or(|found| KINDS.contains(&found.kind));
     partition.number > 0 && is_free && partition.name.eq_ignore_ascii_case(LABEL)
@@ -37,9 +38,9 @@ pub(super) struct Plan {
     partition: Partition,
     /// Description of the partition.
     pub(super) name: String,
-    /// The table with the partition, if it is new.
+    /// The table with the partition, if the partition is new.
     addition: Option<Addition>,
-    /// The file system that contains the seed.
+    /// The first bytes of the partition: the file system with the seed.
     volume: Vec<u8>,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) 
     Ok(Plan { name: partition.describe(disk), partition, addition, volume })
 }
 
-/// Removes every old seed. Returns descriptions of the partitions.
+/// Removes every old seed. Returns descriptions of the partitions that had one.
 pub(super) fn forget(path: &str, places: &[Place]) -> Result<Vec<String>, Error> {
     let old: Vec<&Partition> = places.iter().filter(|place| is_seed(place)).map(|(partition, _)| partition).collect();
     if old.is_empty() {
@@ -103,7 +104,7 @@ impl Plan {
         }
         if let Some(addition) = self.addition {
             addition.write(&disk)?;
-            // Code that needs the device node rereads the table again.
+            // A failure does not matter, because code that needs the device node rereads the table.
             _ = disk.reread_partitions();
         }
         Ok(())

@@ -5,7 +5,7 @@ use slipway_user_data::image::{self, ADVICE, File, Image, MARK, Obstacle, Seed};
 use crate::error::{Error, TargetError};
 use crate::target::layout::Folder;
 
-/// Below /etc.
+/// Files and folders of cloud-init, as paths below /etc.
 const MAIN: &str = "cloud/cloud.cfg";
 const PARTS: &str = "cloud/cloud.cfg.d";
 const DS_IDENTIFY: &str = "cloud/ds-identify.cfg";
@@ -14,7 +14,7 @@ const DISABLED: &str = "cloud/cloud-init.disabled";
 const UNITS: &str = "systemd/system";
 const GENERATORS: &str = "systemd/system-generators";
 const GENERATOR: &str = "cloud-init-generator";
-/// What runs cloud-init (systemd/ in its source code).
+/// Units that run cloud-init (systemd/ in its source code).
 const SERVICES: &[&str] = &[
     "cloud-init.target",
     "cloud-init-local.service",
@@ -33,7 +33,7 @@ const MASK: &str = "/dev/null";
 pub(super) struct Etc {
     pub(super) folder: Folder,
     pub(super) usr: Folder,
-    /// Why it cannot be written to, if so.
+    /// Why the folder cannot be written to, if so.
     pub(super) closed: Option<String>,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct Change {
     write: Option<(String, String)>,
 }
 
-/// Plans what has to change for cloud-init to take a seed, and warnings. Refused if nothing helps. `disk` is for
-/// messages.
+/// Plans what has to change for cloud-init to take a seed. Returns warnings too. Fails if no change helps. `disk` is
+/// the disk's name in messages.
 pub(super) fn plan(etc: &Etc, seed: Seed, boot: &[File], disk: &str) -> Result<(Change, Vec<String>), Error> {
     let folder = &etc.folder;
     let mut image = read(folder, boot)?;
@@ -86,7 +86,7 @@ impl Change {
 /// Reads what cloud-init and ds-identify read.
 fn read(etc: &Folder, boot: &[File]) -> Result<Image, Error> {
     let file = |path: &str| -> Result<Option<File>, Error> {
-        // Both skip everything but regular files.
+        // cloud-init and ds-identify skip everything but regular files.
         let text = if etc.root.is_file(&etc.at(path)) { etc.root.read(&etc.at(path))? } else { None };
         Ok(text.map(|text| File { path: format!("/etc/{path}"), text }))
     };
@@ -103,7 +103,8 @@ fn read(etc: &Folder, boot: &[File]) -> Result<Image, Error> {
     })
 }
 
-/// Units of cloud-init that are masked, by a link to /dev/null or by an empty file (systemctl(1), "mask").
+/// Returns an obstacle for each masked unit of cloud-init: masked by a link to /dev/null or by an empty file
+/// (systemctl(1), "mask").
 fn masked(etc: &Folder) -> Vec<Obstacle> {
     let units = SERVICES.iter().map(|name| format!("{UNITS}/{name}"));
     let paths = units.chain([format!("{GENERATORS}/{GENERATOR}")]);
@@ -121,13 +122,13 @@ fn masked(etc: &Folder) -> Vec<Obstacle> {
     paths.filter(is_masked).map(obstacle).collect()
 }
 
-/// Warnings of what was written over.
+/// Warns if a configuration of ds-identify is removed.
 fn replaced(before: &Image, after: &Image) -> Option<String> {
     let gone = before.ds_identify.as_ref().filter(|_| after.ds_identify.is_none())?;
     Some(format!("removed {} from the installed system, which kept cloud-init from using the seed", gone.path))
 }
 
-/// A warning about services that nothing starts: a target should start them, but no link makes it do so.
+/// Warns about services that nothing starts: a target should start them, but it has no link to them.
 fn disabled(etc: &Etc) -> Result<Option<String>, Error> {
     let usr = &etc.usr;
     let has_link = |folder: &Folder, units: &str, name: &str| -> Result<bool, Error> {
@@ -145,7 +146,7 @@ fn disabled(etc: &Etc) -> Result<Option<String>, Error> {
             off.push(*name);
         }
     }
-    // The target is started by a generator, or by a link.
+    // cloud-init.target is started by a generator, or by a link.
     let target = SERVICES.first().copied().unwrap_or_default();
     let is_there = usr.root.is_file(&usr.at(&format!("lib/systemd/system/{target}")));
     let generators = ["lib/systemd/system-generators", "local/lib/systemd/system-generators"];

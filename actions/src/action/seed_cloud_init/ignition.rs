@@ -19,7 +19,7 @@ const COREOS: (&str, &str) = ("boot", "ignition/config.ign");
 const COREOS_STAMP: &str = "ignition.firstboot";
 const COREOS_ENTRIES: &str = "loader/entries";
 pub(in crate::action) const FLATCAR: (&str, &str) = ("OEM", "config.ign");
-/// Name of another partition that Flatcar has.
+/// Name of another partition, by which Flatcar is recognised.
 const FLATCAR_USR: &str = "USR-A";
 /// The config contains secrets.
 pub(in crate::action) const MODE: u32 = 0o600;
@@ -31,7 +31,7 @@ pub(in crate::action) struct Found {
     pub(in crate::action) path: &'static str,
     /// Description of the partition.
     pub(in crate::action) name: String,
-    /// Set if Ignition has already run.
+    /// A warning for the operator if Ignition has already run.
     pub(in crate::action) warning: Option<String>,
 }
 

@@ -18,22 +18,22 @@ use crate::target::volume::Volume;
 use crate::target::{self, Target, mount, ostree, roles};
 use crate::text::chain;
 
-/// cloud-init's state. Its folder `seed` may have seeds.
+/// Folder of cloud-init's state. Its folder `seed` may have seeds.
 const STATE: &str = "var/lib/cloud";
 /// Below the state.
 const SEED: &str = "seed/nocloud";
-/// State that makes cloud-init believe that it has run, and seeds it would read instead. Below the state.
+/// State that makes cloud-init believe that it has run, and a seed that it would read instead. Paths below the state.
 const LEFTOVERS: &[&str] = &["instance", "instances", "sem", "data", "seed/nocloud-net"];
 /// Where boot file systems are mounted.
 const BOOT: &[&str] = &["boot", "boot/efi", "efi"];
 const PROGRAM: &str = "bin/cloud-init";
-/// Longest line with the program that runs a script (Linux, `BINPRM_BUF_SIZE`).
+/// Maximum bytes of a script's first line, which names its interpreter (Linux, `BINPRM_BUF_SIZE`).
 const MAX_SHEBANG: u64 = 256;
 /// Optional files of a seed.
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
 /// The seed contains secrets.
 const SEED_MODE: u32 = 0o600;
-/// A system on the disk, and the folders of the running system, wherever they are mounted from.
+/// A system on the disk, with the folders that it has when it runs, wherever they are mounted from.
 #[derive(Debug)]
 pub(super) struct System {
     /// Description of the file system with the seed, or of the root file system.
@@ -41,10 +41,10 @@ pub(super) struct System {
     warnings: Vec<String>,
     /// Folders with cloud-init's state.
     states: Vec<Folder>,
-    /// Why the state of the running system is missing, if it is.
+    /// Why the running system's state is not on this disk, if so.
     away: Option<String>,
     etcs: Vec<Etc>,
-    /// Texts with arguments of the kernel.
+    /// Boot files that contain kernel arguments.
     boot: Vec<File>,
 }
 
@@ -89,7 +89,7 @@ fn find_ostree(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<Option
     Ok(None)
 }
 
-/// The system of an OSTree root; `None` if nothing is deployed in it.
+/// Returns the system of an OSTree root; `None` if nothing is deployed in it.
 fn deployed(found: Found, places: &[Place]) -> Result<Option<System>, Error> {
     let mut system = found.system(places)?;
     for Deployment { root, state, .. } in ostree::deployments(&found.root)? {
@@ -99,7 +99,7 @@ fn deployed(found: Found, places: &[Place]) -> Result<Option<System>, Error> {
 }
 
 impl Found<'_> {
-    /// A system without folders, with the boot texts of the root file system and of partitions for booting.
+    /// Makes a system without folders, with the boot files of the root file system and of partitions for booting.
     fn system(&self, places: &[Place]) -> Result<System, Error> {
         let mut system = System {
             name: self.name.clone(),
@@ -164,7 +164,7 @@ impl Found<'_> {
     }
 }
 
-/// The program that is to run cloud-init, if it is not there.
+/// Returns the interpreter that /usr/bin/cloud-init names, if that interpreter is missing.
 fn missing_interpreter(usr: &Folder) -> Option<String> {
     let head = usr.root.head(&usr.at(PROGRAM), MAX_SHEBANG).ok()??;
     let line = String::from_utf8_lossy(&head);
@@ -180,7 +180,8 @@ fn missing_interpreter(usr: &Folder) -> Option<String> {
 }
 
 impl System {
-    /// Adds the boot texts of a file system. `of` distinguishes it from the root file system.
+    /// Adds the boot files of a file system. `of` is appended to their paths, to name a file system other than the
+    /// root's.
     fn read_boot(&mut self, folder: &Folder, of: &str) -> Result<(), Error> {
         let file_system = FileSystem { kind: folder.kind, uuid: None, label: None };
         let volume = Volume::new(folder.name.clone(), Partition::default(), file_system, folder.root.again()?);
@@ -197,7 +198,7 @@ impl System {
         Ok(())
     }
 
-    /// Why a seed cannot be put where the running system looks for it, if so.
+    /// Returns why a seed cannot be put where the running system looks for it, if so.
     pub(super) fn obstacle(&self) -> Result<Option<String>, Error> {
         for state in &self.states {
             if state.is_read_only()? {
@@ -213,7 +214,7 @@ impl System {
         self.states.iter().any(|state| has_seed(state) && !state.is_read_only().is_ok_and(|read_only| !read_only))
     }
 
-    /// Warnings for the operator.
+    /// Returns warnings for the operator.
     pub(super) fn warnings(&self) -> Vec<String> {
         let has_cloud_init = self.etcs.iter().any(|etc| etc.usr.root.exists(&etc.usr.at(PROGRAM)));
         let mut warnings = self.warnings.clone();
@@ -227,7 +228,8 @@ impl System {
         warnings
     }
 
-    /// What has to change in each /etc for cloud-init to take a seed, and warnings. Refused if nothing helps.
+    /// Plans what has to change in each /etc for cloud-init to take a seed. Returns warnings too. Fails if no change
+    /// helps.
     pub(super) fn changes(&self, seed: Seed, disk: &str) -> Result<(Vec<Change>, Vec<String>), Error> {
         let (mut changes, mut warnings) = (Vec::new(), Vec::new());
         for etc in &self.etcs {
@@ -268,7 +270,7 @@ impl System {
         Ok(())
     }
 
-    /// Prepares for a seed elsewhere.
+    /// Prepares for a seed in a partition of its own: also removes the seeds in folders with cloud-init's state.
     pub(super) fn make_way(&self, changes: &[Change]) -> Result<(), Error> {
         self.prepare(changes)?;
         for state in &self.states {

@@ -1,5 +1,5 @@
 //! Unpacks the entries of an archive into a staging directory, until the whole archive is known to be right. No entry
-//! can escape from it, because symbolic links are never followed (openat2(2), RESOLVE_NO_SYMLINKS).
+//! can escape from this directory, because symbolic links are never followed (openat2(2), RESOLVE_NO_SYMLINKS).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,7 +26,7 @@ const MAX_NAME: usize = 255;
 /// Why an entry was not unpacked.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// It is not allowed.
+    /// The entry is not allowed.
     Wanted(String),
     /// The kernel reported an error.
     Failed(io::Error),
@@ -162,7 +162,7 @@ impl Staging {
         }
         let mode = Mode::from_raw_mode(entry.mode);
         mknodat(parent, name, kind, mode, makedev(entry.device.0, entry.device.1))?;
-        // Not subject to the umask of the process.
+        // Set again, because mknodat applies the umask of the process.
         if self.keeps_owners {
             rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
         }
@@ -182,7 +182,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Does the same for a file that cannot be opened.
+    /// Sets owner, extended attributes and times of a file that cannot be opened.
     fn dress_node(&self, entry: &Entry, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
         if self.keeps_owners {
             let (uid, gid) = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));

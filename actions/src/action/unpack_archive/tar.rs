@@ -17,14 +17,14 @@ const MAX_EXTENDED: u64 = 1 << 20;
 /// Prefix of pax keywords for extended attributes. It comes from star; GNU tar and bsdtar use it too.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 const ACL: &[u8] = b"SCHILY.acl.";
-/// The same by libarchive: the name percent-encoded, the value in base64 (libarchive, tar(5), "Pax Interchange
-/// Format").
+/// Prefix of pax keywords for extended attributes by libarchive: name percent-encoded, value in base64 (libarchive,
+/// tar(5), "Pax Interchange Format").
 const LIBARCHIVE_XATTR: &[u8] = b"LIBARCHIVE.xattr.";
-/// The label of SELinux by GNU tar and star, and the attribute in which the kernel keeps it.
+/// Pax keyword of GNU tar and star for the SELinux label, and the attribute in which the kernel keeps the label.
 const SELINUX: (&[u8], &[u8]) = (b"RHT.security.selinux", b"security.selinux");
-/// A sparse file by GNU tar.
+/// Prefix of pax keywords of GNU tar for a sparse file.
 const SPARSE_KEY: &[u8] = b"GNU.sparse.";
-/// File flags, such as "immutable", by star and libarchive.
+/// Pax keyword of star and libarchive for file flags, such as "immutable".
 const FLAGS: &[u8] = b"SCHILY.fflags";
 
 /// Type of an entry.
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) size: u64,
     /// Major and minor number.
     pub(super) device: (u32, u32),
-    /// Names and values.
+    /// Names and values of the extended attributes.
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether it has access control lists in text form, which are not read.
     pub(super) has_acl: bool,
@@ -83,7 +83,7 @@ fn unread(reason: &'static str) -> Fault {
     Fault::Unread { entry: None, reason }
 }
 
-/// An archive. Its [`Read`] implementation gives the content of the last entry.
+/// An archive. Its [`Read`] implementation gives the content of the entry that [`Self::next`] returned last.
 pub(super) struct Archive<R> {
     input: R,
     /// Bytes left of the entry's content, and of the padding after it.
@@ -275,7 +275,7 @@ const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
 const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse \
                       (bsdtar: with --no-read-sparse)";
 
-/// Checks a header for all following entries. Those with only comments, such as git's, are accepted.
+/// Refuses a header that sets something for all following entries. Accepts one with only comments, such as git's.
 fn global(content: &[u8]) -> Result<(), Fault> {
     let mut records = records(content).ok_or_else(|| damaged("an extended header is damaged"))?.into_iter();
     match records.any(|(key, _)| {

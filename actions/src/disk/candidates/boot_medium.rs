@@ -1,4 +1,4 @@
-//! Finds the disk slipway was started from, and disks another machine could start it from.
+//! Finds the disk that slipway was started from, and disks from which another machine could start slipway.
 //!
 //! The EFI stub records the GPT partition from which the firmware loaded slipway. A loader that knows better can name
 //! the medium on the kernel's command line. If neither is given, as with BIOS, an MBR or a kernel loaded by GRUB, a
@@ -18,12 +18,12 @@ const LABEL: &str = "slipway";
 /// Label of the second partition of Ventoy's sticks, which may have an image of slipway among others.
 const VENTOY_LABEL: &str = "VTOYEFI";
 /// What Ventoy tells the system that it starts (Ventoy documentation, "Ventoy Information Format"): the variable, the
-/// signature at its beginning, its size in bytes, and where it has the identity of the stick.
+/// signature at its beginning, its size in bytes, and the offset of the stick's identity in it.
 const VENTOY: &str = "VentoyOsParam-77772020-2e77-6576-6e74-6f792e6e6574";
 const VENTOY_SIGNATURE: &[u8] = b"  www.ventoy.net";
 const VENTOY_SIZE: usize = 512;
 const VENTOY_DISK: usize = 17;
-/// Where the stick has it in its first block, with an MBR as with a GPT (the same).
+/// Offset of the identity in the stick's first block, with an MBR as with a GPT (the same document).
 const VENTOY_ON_DISK: usize = 384;
 /// Maximum number of partitions per disk whose file systems are checked.
 const MOST_PLACES: usize = 16;
@@ -53,13 +53,13 @@ pub(super) enum Found {
     BootedFrom,
     /// It is a boot medium for slipway, with how that was recognised.
     Made(String),
-    /// None.
+    /// It has no role.
     Other,
 }
 
 impl BootMedium {
-    /// What firmware and command line say. Fails if the value on the command line is not understood. `sys` and `proc`
-    /// are the mount points of sysfs and procfs.
+    /// Reads what firmware and kernel command line say. Fails if the value on the command line is not understood. `sys`
+    /// and `proc` are the mount points of sysfs and procfs.
     pub(super) fn of(sys: &Path, proc: &Path) -> io::Result<Self> {
         let command_line = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
         let mut names = told(&command_line)?;
@@ -69,8 +69,8 @@ impl BootMedium {
         Ok(Self { names })
     }
 
-    /// The role of the disk at a path. A disk that cannot be read has none, unless it is named by its path. A device in
-    /// place of a disk may never respond, so it is only read if a medium was named.
+    /// Returns the role of the disk at a path. A disk that cannot be read has no role, unless its path is named. A
+    /// device in place of a disk may never respond, so it is only read if a medium was named.
     pub(super) fn look_at(&self, path: &str, is_layer: bool) -> Found {
         if is_layer && self.names.is_empty() {
             return Found::Other;
@@ -101,7 +101,7 @@ impl Name {
     }
 }
 
-/// How a place is recognised as a medium for slipway.
+/// Returns how a place is recognised as a medium for slipway; `None` if it is not.
 fn mark(place: &Place) -> Option<String> {
     let what = if place.number == 0 { "it".to_owned() } else { format!("its partition {}", place.number) };
     let is_marked = |text: &&String| text.eq_ignore_ascii_case(LABEL);
@@ -112,7 +112,7 @@ fn mark(place: &Place) -> Option<String> {
     label.or(ventoy).or_else(name)
 }
 
-/// The media named on the kernel's command line.
+/// Returns the media that are named on the kernel's command line.
 fn told(command_line: &str) -> io::Result<Vec<Name>> {
     command_line
         .split_whitespace()
@@ -133,15 +133,15 @@ fn told(command_line: &str) -> io::Result<Vec<Name>> {
         .collect()
 }
 
-/// Unique GUID of the partition from which the boot stub was loaded (The Boot Loader Interface, LoaderDevicePartUUID):
-/// four bytes of attributes, then UTF-16.
+/// Reads the unique GUID of the partition from which the boot stub was loaded (The Boot Loader Interface,
+/// LoaderDevicePartUUID): four bytes of attributes, then UTF-16.
 fn boot_partition(efivars: &Path) -> Option<String> {
     let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
     let units: Vec<u16> = value.get(4..)?.as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
     Some(String::from_utf16_lossy(&units).trim_end_matches('\0').to_ascii_lowercase())
 }
 
-/// The identity of the stick from which Ventoy started slipway.
+/// Reads the identity of the stick from which Ventoy started slipway.
 fn ventoy_stick(efivars: &Path) -> Option<[u8; 16]> {
     let value = fs::read(efivars.join(VENTOY)).ok()?;
     let told = value.get(4..).filter(|told| told.len() == VENTOY_SIZE && told.starts_with(VENTOY_SIGNATURE))?;
@@ -149,7 +149,7 @@ fn ventoy_stick(efivars: &Path) -> Option<[u8; 16]> {
     told.get(VENTOY_DISK..)?.first_chunk().copied().filter(|disk| sum == 0 && *disk != [0; 16])
 }
 
-/// The identity that Ventoy may have given to a disk.
+/// Reads the bytes of a disk in which Ventoy would have put an identity.
 fn ventoy_of(path: &str) -> Option<[u8; 16]> {
     let mut block = [0; VENTOY_ON_DISK + 16];
     File::open(path).and_then(|mut disk| disk.read_exact(&mut block)).ok()?;

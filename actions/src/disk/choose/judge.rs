@@ -4,7 +4,7 @@ use slipway_protocol::DiskHints;
 
 use crate::machine::Candidate;
 
-/// Why a disk must not be touched, whatever the hints say.
+/// Returns why a disk must not be touched, whatever the hints say.
 pub(super) fn obstacle(candidate: &Candidate) -> Option<String> {
     match &candidate.in_use {
         Some(reason) => Some(format!("is in use: {reason}")),
@@ -12,7 +12,7 @@ pub(super) fn obstacle(candidate: &Candidate) -> Option<String> {
     }
 }
 
-/// Why a disk is not selected or must not be touched.
+/// Returns why a disk is not selected or must not be touched.
 pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<String> {
     let disk = &candidate.disk;
     if let Some(device) = hints.device.as_ref().filter(|device| **device != disk.path) {

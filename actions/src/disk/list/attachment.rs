@@ -25,19 +25,19 @@ impl Device {
     }
 }
 
-/// The device at a path and all its parents.
+/// Returns the device at a path and all its parents.
 fn chain(path: &Path) -> Vec<Device> {
     let path = path.canonicalize().unwrap_or_default();
     path.ancestors().filter_map(Device::of).collect()
 }
 
-/// SCSI address, `host:channel:target:lun`.
+/// Returns the SCSI address, `host:channel:target:lun`.
 pub(super) fn hctl(dir: &Path) -> Option<String> {
     let mut entries = fs::read_dir(dir.join("device/scsi_device")).ok()?;
     entries.next()?.ok()?.file_name().into_string().ok()
 }
 
-/// The transport as lsblk(8) names it. SCSI over virtio is `virtio` too.
+/// Returns the transport as lsblk(8) names it. SCSI over virtio is `virtio` too.
 pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
     for (prefix, transport) in [("nvme", "nvme"), ("mmcblk", "mmc"), ("vd", "virtio")] {
         if name.starts_with(prefix) {
@@ -59,7 +59,8 @@ pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
     path.contains("/virtio").then_some("virtio")
 }
 
-/// Serial number of the USB device that is the disk, or that it is behind. Most of them give none by SCSI.
+/// Reads the serial number of the USB device that is the disk, or that the disk is behind. Most of these give none by
+/// SCSI.
 pub(super) fn usb_serial(dir: &Path) -> Option<String> {
     let chain = chain(dir);
     let interface = chain.iter().position(|device| device.is_of("usb") && device.name.contains(':'))?;
@@ -67,8 +68,8 @@ pub(super) fn usb_serial(dir: &Path) -> Option<String> {
     attribute(&chain.get(interface + 1)?.path.join("serial"))
 }
 
-/// The link udev would create for a disk in /dev/disk/by-path; none if udev would create none, and for iSCSI, IEEE 1394
-/// and Hyper-V. `sys` is the mount point of sysfs.
+/// Returns the link that udev would create for a disk in /dev/disk/by-path; none if udev would create none, and for
+/// iSCSI, IEEE 1394 and Hyper-V. `sys` is the mount point of sysfs.
 pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
     let mut chain = chain(dir);
     // From the disk towards the root.
@@ -111,7 +112,8 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
                 (has_transport, has_parent) = (true, true);
                 next = past(&chain, at);
                 if subsystem == "nvme-subsystem" {
-                    // With multipath the disk is not below a controller. Its name has the number of the first one.
+                    // With multipath the disk is not below a controller. The disk's name has the number of its first
+                    // controller.
                     let number = dir.file_name()?.to_str()?.strip_prefix("nvme")?.split('n').next()?;
                     let controller = sys.join(format!("class/nvme/nvme{number}"));
                     chain = self::chain(&controller);
@@ -126,7 +128,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
     (has_transport && has_parent).then(|| format!("{}{}", slipway_protocol::workflow::disk::BY_PATH, parts.join("-")))
 }
 
-/// The index behind the consecutive devices of the same subsystem from here.
+/// Returns the index after the consecutive devices, from `at`, that have the same subsystem.
 fn past(chain: &[Device], at: usize) -> usize {
     let here = chain.get(at).map(|device| &device.subsystem);
     at + chain.iter().skip(at).take_while(|device| Some(&device.subsystem) == here).count()
@@ -145,7 +147,7 @@ struct Place {
     devices: usize,
 }
 
-/// `chain` starts with the SCSI device.
+/// Returns the path part of the SCSI device with which `chain` starts.
 fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
     let device = chain.first()?;
     let path = device.path.to_str()?;
@@ -173,7 +175,7 @@ fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
     Some(Place { part, is_named_by_its_transport: false, devices: behind })
 }
 
-/// The SCSI host in a chain, and the index behind it.
+/// Finds the SCSI host in a chain, and the index after it.
 fn host(chain: &[Device]) -> Option<(&Device, usize)> {
     chain.iter().zip(1..).find(|(device, _)| device.is_of("scsi") && device.name.starts_with("host"))
 }
@@ -183,7 +185,7 @@ fn ata(sys: &Path, chain: &[Device]) -> Option<String> {
     let (channel, target) = (address.next()?, address.next()?);
     let (_, behind) = host(chain)?;
     let port = attribute(&sys.join("class/ata_port").join(&chain.get(behind)?.name).join("port_no"))?;
-    // Behind a port multiplier the channel distinguishes the disks. Otherwise master and slave are targets.
+    // Behind a port multiplier, disks differ in their channel. Otherwise, master and slave differ in their target.
     Some(match channel {
         "0" => format!("ata-{port}.{target}"),
         _ => format!("ata-{port}.{channel}.0"),
@@ -196,7 +198,7 @@ fn fibre_channel(sys: &Path, chain: &[Device]) -> Option<String> {
     Some(format!("fc-{port}-{}", lun(chain)?))
 }
 
-/// The chain is device, target, end device, port, then host or expander.
+/// Returns the path part of a SAS disk. The chain is device, target, end device, port, then host or expander.
 fn sas(sys: &Path, chain: &[Device]) -> Option<String> {
     let (end, port, above) = (chain.get(2)?, chain.get(3)?, chain.get(4)?);
     let of = |device: &Device, file| attribute(&sys.join("class/sas_device").join(&device.name).join(file));
@@ -212,7 +214,8 @@ fn sas(sys: &Path, chain: &[Device]) -> Option<String> {
     })
 }
 
-/// Logical unit number as in links: flat below 256, else in the format of SAM with the 32 bits that Linux keeps.
+/// Formats the logical unit number as in links: flat below 256, else in the format of SAM with the 32 bits that Linux
+/// keeps.
 fn lun(chain: &[Device]) -> Option<String> {
     let lun: u64 = chain.first()?.name.rsplit(':').next()?.parse().ok()?;
     Some(match lun {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{attribute, kernel_folder};
 
 /// Block devices that are built on something else and can be used in place of a disk. Some are disks of another machine
-/// or of a pool: whoever connected them can name them.
+/// or of a pool, so they are only chosen if a hint names them.
 const LAYERS: &[&str] =
     &["loop", "dm-", "md", "bcache", "nullb", "ublkb", "nbd", "rbd", "rnbd", "drbd", "zd", "etherd!"];
 /// Block devices that are never written to, and what they are.
@@ -23,7 +23,7 @@ pub(super) fn is_layer(name: &str) -> bool {
     LAYERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What a device is that is never listed, whatever it contains.
+/// Returns what a device is, if it is never listed, whatever it contains.
 pub(super) fn never(name: &str) -> Option<&'static str> {
     if name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb")) {
         return Some("an eMMC boot partition, which may contain the board's firmware");
@@ -31,7 +31,8 @@ pub(super) fn never(name: &str) -> Option<&'static str> {
     NEVER.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
 }
 
-/// Why there is a block device at a path but no disk. None if the kernel has no such device, or lists it as a disk.
+/// Returns why there is a block device at a path but no disk; `None` if the kernel has no such device, or lists it as a
+/// disk.
 pub(crate) fn why_no_disk(sys: &Path, path: &str) -> Option<String> {
     let folder = kernel_folder(sys, path);
     let name = folder.file_name()?.to_str()?;

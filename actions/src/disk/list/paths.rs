@@ -35,7 +35,7 @@ pub(super) fn join(sys: &Path, disks: &mut [Disk]) {
     }
 }
 
-/// What is equal on all paths to a disk, and on no other disk; none if nothing is that certain.
+/// Returns what is equal on all paths to a disk, and on no other disk; `None` if nothing is that certain.
 fn identity(disk: &Disk) -> Option<String> {
     let name = disk.wwn.as_deref().filter(|name| is_of_one_disk(name))?;
     let has_one_port = disk.transport.as_deref().is_some_and(|transport| ONE_PORT.contains(&transport));
@@ -47,8 +47,8 @@ fn identity(disk: &Disk) -> Option<String> {
 /// Rank of a path: the lowest is the best.
 type Rank = (bool, u8, bool);
 
-/// State of the path, access to the volume by it (`access_state`, drivers/scsi/scsi_sysfs.c, of arrays with ALUA), and
-/// whether it is write-protected.
+/// Ranks a path by its state, its access to the volume (`access_state`, drivers/scsi/scsi_sysfs.c, of arrays with
+/// ALUA), and whether it is write-protected.
 fn rank(sys: &Path, disk: &Disk) -> Rank {
     let device = kernel_folder(sys, &disk.path).join("device");
     let state = attribute(&device.join("state"));

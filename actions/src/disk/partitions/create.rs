@@ -1,4 +1,4 @@
-//! Makes a new GPT. It is made in memory, and only written when all of it is right.
+//! Makes a new GPT in memory. The GPT is only written when all of it is right.
 
 use std::io::Cursor;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The table of an image as [`slipway_formats::partition_table`] judges it, with the disk that the image is for.
+//! Judges the table of an image with [`slipway_formats::partition_table`], for the disk that the image is for.
 
 use std::ops::Range;
 
@@ -16,21 +16,21 @@ use crate::text;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content<'a> {
     pub(crate) head: &'a [u8],
-    /// The tail, and its byte offset.
+    /// The tail of the image, and its byte offset.
     pub(crate) tail: (&'a [u8], u64),
-    /// Which blocks hold data. The others are zeros in the image, and anything on the disk.
+    /// Which blocks hold data. The others are zeros in the image, and anything on the disk. `None` if all were written.
     pub(crate) map: Option<&'a Bmap>,
     /// Size of the image in bytes.
     pub(crate) size: u64,
 }
 
 impl Content<'_> {
-    /// The parts of a range that were not written.
+    /// Returns the parts of a range that were not written.
     fn holes(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         self.map.into_iter().flat_map(move |map| map.unmapped(range.clone()))
     }
 
-    /// Bytes of the image; none beyond the disk.
+    /// Reads bytes of the image; `None` beyond the end of the disk.
     fn read(&self, disk: &OpenDisk, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Error> {
         let end = offset.saturating_add(len as u64);
         if end > disk.size() {
@@ -91,7 +91,7 @@ pub(crate) fn of_disk(head: &[u8], disk: &OpenDisk) -> Result<Table, Error> {
     })
 }
 
-/// What is damaged in the table of a disk.
+/// Returns what is damaged in the table of a disk; `None` if nothing is.
 pub(crate) fn fault(disk: &OpenDisk) -> Result<Option<String>, Error> {
     let content = Content { head: &[], tail: (&[], 0), map: None, size: disk.size() };
     Ok(match of_content(&content, disk)? {

@@ -9,7 +9,8 @@ use crate::error::Error;
 /// Maximum size of a read in bytes. No superblock is larger; the root directory of a FAT file system is the largest
 /// piece.
 const MAX_READ: u64 = 2 << 20;
-/// libblkid searches for magic strings in whole pieces of this size, so a match in a shorter last piece does not count.
+/// libblkid searches for magic strings in whole pieces of this many bytes, so a match in a shorter last piece does not
+/// count.
 const MAGIC_PIECE: u64 = 1024;
 /// Size of a floppy disk in bytes. It has no RAID and not more than one file system.
 const TINY: u64 = 1440 * 1024;
@@ -30,12 +31,12 @@ pub(super) struct Area<'a> {
 }
 
 impl<'a> Area<'a> {
-    /// An area of this size in bytes.
+    /// Makes an area of `size` bytes.
     pub(super) fn new(size: u64, block: u32, partitions: Option<&'a [Range<u64>]>, read: ReadAt<'a>) -> Self {
         Self { size, block, partitions, read, failure: RefCell::new(None) }
     }
 
-    /// The error of the read that failed, if one did.
+    /// Returns the error of the read that failed, if one did.
     pub(super) fn into_failure(self) -> Option<Error> {
         self.failure.into_inner()
     }
@@ -67,7 +68,7 @@ impl<'a> Area<'a> {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
-    /// The bytes at an offset, all or none.
+    /// Reads the bytes at an offset, all or none.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
         if !self.holds(offset, len) || len > MAX_READ || self.failure.borrow().is_some() {
             return None;

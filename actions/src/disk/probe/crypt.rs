@@ -4,7 +4,7 @@ use super::area::Area;
 use super::fields::{array, be16, is_at, le32, le64, text, uuid};
 use super::{FileSystem, VERITY_HASHES};
 
-/// LUKS 1 and 2 (LUKS On-Disk Format, versions 1.2.3 and 2, "Header").
+/// Detects LUKS 1 and 2 (LUKS On-Disk Format, versions 1.2.3 and 2, "Header").
 pub(super) fn luks(area: &Area) -> Option<FileSystem> {
     const HEADER: u64 = 512;
     // Version 2 has a second header in one of these places, for when the first is lost.
@@ -24,7 +24,7 @@ fn named_luks(header: &[u8]) -> Option<FileSystem> {
     Some(FileSystem { kind: "crypto_LUKS", uuid, label })
 }
 
-/// A partition of dm-verity hashes (cryptsetup, lib/verity/verity.c, struct `verity_sb`).
+/// Detects a partition of dm-verity hashes (cryptsetup, lib/verity/verity.c, struct `verity_sb`).
 pub(super) fn verity(area: &Area) -> Option<FileSystem> {
     if !area.has(0, b"verity\0\0") {
         return None;
@@ -34,14 +34,14 @@ pub(super) fn verity(area: &Area) -> Option<FileSystem> {
     (le32(&superblock, 8)? == 1).then_some(found)
 }
 
-/// dm-integrity (Linux, drivers/md/dm-integrity.c, struct `superblock`).
+/// Detects dm-integrity (Linux, drivers/md/dm-integrity.c, struct `superblock`).
 pub(super) fn integrity(area: &Area) -> Option<FileSystem> {
     let has_version = |superblock: &Vec<u8>| superblock.get(8).is_some_and(|version| *version != 0);
     let is_one = area.has(0, b"integrt\0") && area.bytes(0, 32).as_ref().is_some_and(has_version);
     is_one.then(|| FileSystem::of_kind("DM_integrity"))
 }
 
-/// `BitLocker` of Windows (libbde, "BitLocker Drive Encryption (BDE) format", "Volume header").
+/// Detects `BitLocker` of Windows (libbde, "BitLocker Drive Encryption (BDE) format", "Volume header").
 pub(super) fn bitlocker(area: &Area) -> Option<FileSystem> {
     let header = area.bytes(0, 1024)?;
     // The header gives the offset of the metadata, except on Windows Vista.

@@ -6,7 +6,7 @@ use super::fields::{le32, serial, utf16_le};
 
 const ENTRY: u64 = 32;
 
-/// An exFAT file system.
+/// Detects an exFAT file system.
 pub(super) fn exfat(area: &Area) -> Option<FileSystem> {
     if !area.has(3, b"EXFAT   ") {
         return None;
@@ -16,7 +16,7 @@ pub(super) fn exfat(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "exfat", uuid: serial(&boot_sector, 0x64), label: label(area, &volume) })
 }
 
-/// Where the parts of the file system are. Invalid numbers lead to places where nothing is found.
+/// Places of the parts of the file system. Invalid numbers lead to places where nothing is found.
 struct Volume {
     table: u64,
     heap: u64,
@@ -30,7 +30,7 @@ const LAST_CLUSTER: u32 = 0x0FFF_FFF6;
 impl Volume {
     fn of(boot_sector: &[u8]) -> Option<Self> {
         let (sector_log, cluster_log) = (u32::from(*boot_sector.get(0x6C)?), u32::from(*boot_sector.get(0x6D)?));
-        // The same result as libblkid's shifts when they overflow.
+        // Gives the same result as libblkid's shifts when they overflow.
         let cluster = 1_u32.wrapping_shl(sector_log).wrapping_shl(cluster_log);
         let in_bytes = |sectors: u32| u64::from(sectors).wrapping_shl(sector_log);
         (cluster > 0).then_some(Self {
@@ -47,7 +47,7 @@ impl Volume {
     }
 }
 
-/// The label is an entry of the root directory, a chain of clusters.
+/// Reads the label, an entry of the root directory, which is a chain of clusters.
 fn label(area: &Area, volume: &Volume) -> Option<String> {
     const MAX_ENTRIES: usize = 10_000;
     const END: u8 = 0;

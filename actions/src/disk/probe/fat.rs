@@ -17,7 +17,7 @@ struct Layout {
 const ENTRY: u64 = 32;
 const ENTRY_LEN: usize = ENTRY as usize;
 
-/// A FAT file system.
+/// Detects a FAT file system.
 pub(super) fn vfat(area: &Area) -> Option<FileSystem> {
     let layout = layout(area)?;
     let (extended, id) = if layout.is_fat32 { (0x42, 0x43) } else { (0x26, 0x27) };
@@ -61,7 +61,7 @@ fn layout(area: &Area) -> Option<Layout> {
     let (fat16_len, fat32_len) = (u32::from(le16(&sb, 0x16)?), le32(&sb, 0x24)?);
     let fat_len = if fat16_len == 0 { fat32_len } else { fat16_len };
     let is_fat32 = fat16_len == 0 && fat32_len > 0;
-    // As wide as in libblkid, which does not check for overflow either.
+    // The product has 32 bits as in libblkid, which does not check for overflow either.
     let fats = fat_len.wrapping_mul(copies);
     let root_dir = (u32::from(le16(&sb, 0x11)?) * 32).div_ceil(sector);
     let overhead = fats.wrapping_add(reserved).wrapping_add(root_dir);
@@ -96,7 +96,7 @@ fn has_plausible_info(area: &Area, layout: &Layout) -> Option<bool> {
     Some(one_of(0, &[b"RRaA", b"RRdA", &[0; 4]]) && one_of(484, &[b"rrAa", &[0; 4]]))
 }
 
-/// The label is an entry of the root directory, which follows the tables.
+/// Reads the label, an entry of the root directory, which follows the tables.
 fn label_of_fat16(area: &Area, layout: &Layout) -> Option<String> {
     if layout.has_no_fat() {
         return None;
@@ -106,7 +106,7 @@ fn label_of_fat16(area: &Area, layout: &Layout) -> Option<String> {
     label_among(area, u64::from(start), entries)
 }
 
-/// The root directory of FAT32 is a chain of clusters.
+/// Reads the label, an entry of the root directory, which is a chain of clusters in FAT32.
 fn label_of_fat32(area: &Area, layout: &Layout) -> Option<String> {
     const MAX_CLUSTERS: usize = 99;
     const CLUSTER_MASK: u32 = 0x0FFF_FFFF;
@@ -133,7 +133,7 @@ fn label_of_fat32(area: &Area, layout: &Layout) -> Option<String> {
 
 fn label_among(area: &Area, offset: u64, entries: u64) -> Option<String> {
     const FREE: u8 = 0xE5;
-    /// Replaces a first character that would look like a free entry.
+    /// Replaces a first character 0xE5, which would mark the entry as free.
     const ESCAPED_FREE: u8 = 0x05;
     const LONG_NAME: u8 = 0x0F;
     const VOLUME_ID: u8 = 0x08;

@@ -35,31 +35,31 @@ pub(crate) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
     array(bytes, offset).map(u64::from_be_bytes)
 }
 
-/// A UUID of 16 bytes in printed order (RFC 9562, 4); none if all are zero.
+/// Reads a UUID of 16 bytes in printed order (RFC 9562, 4); none if all are zero.
 pub(super) fn uuid(bytes: &[u8], offset: usize) -> Option<String> {
     let bytes: [u8; 16] = array(bytes, offset)?;
     (bytes != [0; 16]).then(|| uuid_text(&bytes))
 }
 
-/// The serial number of FAT and exFAT, as Windows prints it; none if it is zero.
+/// Formats the serial number of FAT and exFAT as Windows prints it; none if it is zero.
 pub(super) fn serial(bytes: &[u8], offset: usize) -> Option<String> {
     let serial = le32(bytes, offset)?;
     (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF))
 }
 
-/// Text up to the first zero byte, without trailing white space; none if it is empty.
+/// Reads text up to the first zero byte, without trailing white space; none if it is empty.
 pub(super) fn text(bytes: &[u8], offset: usize, len: usize) -> Option<String> {
     let bytes = bytes.get(offset..)?.get(..len)?;
     let bytes = bytes.split(|byte| *byte == 0).next()?;
     trimmed(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// As [`text`], in UTF-16, little-endian.
+/// Like [`text`], for UTF-16, little-endian.
 pub(super) fn utf16_le(bytes: &[u8]) -> Option<String> {
     utf16(bytes, u16::from_le_bytes)
 }
 
-/// As [`text`], in UTF-16, big-endian.
+/// Like [`text`], for UTF-16, big-endian.
 pub(super) fn utf16_be(bytes: &[u8]) -> Option<String> {
     utf16(bytes, u16::from_be_bytes)
 }
@@ -70,7 +70,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
 }
 
 fn trimmed(mut text: String) -> Option<String> {
-    // Only the white space of C's isspace(3).
+    // Trims only the white space of C's isspace(3).
     let len = text.trim_end_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']).len();
     text.truncate(len);
     (!text.is_empty()).then_some(text)

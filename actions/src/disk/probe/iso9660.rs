@@ -7,10 +7,10 @@ use super::fields::{array, is_at, text, utf16_be};
 const DESCRIPTORS: u64 = 0x8000;
 const SECTOR: u64 = 2048;
 const MAX_DESCRIPTORS: u64 = 16;
-/// Length of the descriptor up to and including the dates used.
+/// Length in bytes of the descriptor up to and including the dates used.
 const DESCRIPTOR_LEN: u64 = 847;
 
-/// The file system of an optical disc.
+/// Detects the file system of an optical disc.
 pub(super) fn iso9660(area: &Area) -> Option<FileSystem> {
     if area.has(DESCRIPTORS + 1, b"CD001") {
         return iso(area);
@@ -36,12 +36,12 @@ fn iso(area: &Area) -> Option<FileSystem> {
         Some(joliet) => label_of_both(joliet.get(40..72)?, primary.get(40..72)?),
         None => text(primary, 40, 32),
     };
-    // The date of the last change, else of creation.
+    // The UUID comes from the date of the last change, else of creation.
     let uuid = [830, 813].into_iter().find_map(|offset| date(primary, offset)).flatten();
     Some(FileSystem { kind: "iso9660", uuid, label })
 }
 
-/// The digits of a date (ECMA-119, 8.4.26.1), from which blkid makes a UUID; none if the date is not set.
+/// Returns the digits of a date (ECMA-119, 8.4.26.1), from which blkid makes a UUID; none if the date is not set.
 fn date(descriptor: &[u8], offset: usize) -> Option<Option<String>> {
     const NOT_SET: [u8; 17] = *b"0000000000000000\0";
     let date: [u8; 17] = array(descriptor, offset)?;
@@ -53,8 +53,8 @@ fn date(descriptor: &[u8], offset: usize) -> Option<Option<String>> {
     Some((date[..16] != [0; 16]).then(|| text(&uuid, 0, uuid.len())).flatten())
 }
 
-/// Joliet has the label in Unicode, but only half as long. The primary descriptor has all of it in ASCII, with `_` for
-/// other characters. If one is the beginning of the other, they are combined.
+/// Chooses or combines both labels. Joliet has the label in Unicode, but only half as long. The primary descriptor has
+/// all of it in ASCII, with `_` for other characters. If one is the beginning of the other, they are combined.
 fn label_of_both(joliet: &[u8], primary: &[u8]) -> Option<String> {
     match merged(joliet, primary) {
         Some(label) => utf16_be(&label),

@@ -8,7 +8,8 @@ use super::fields::{be16, is_at, le16, le32, text, utf16_le, uuid};
 const SUPERBLOCK: u64 = 1024;
 const BTRFS_SUPERBLOCK: u64 = 0x1_0000;
 
-/// ext2, ext3, ext4, or the journal of one on a device of its own (Linux, fs/ext4/ext4.h, struct `ext4_super_block`).
+/// Detects ext2, ext3, ext4, or the journal of one on a device of its own (Linux, fs/ext4/ext4.h, struct
+/// `ext4_super_block`).
 pub(super) fn ext(area: &Area) -> Option<FileSystem> {
     const COMPAT_HAS_JOURNAL: u32 = 0x4;
     const INCOMPAT_RECOVER: u32 = 0x4;
@@ -23,7 +24,7 @@ pub(super) fn ext(area: &Area) -> Option<FileSystem> {
     let kind = if incompat & INCOMPAT_JOURNAL_DEV != 0 {
         "jbd"
     } else if unknown_to(INCOMPAT_EXT2 | INCOMPAT_RECOVER) {
-        // If marked for test code, it is ext4dev.
+        // A file system that is marked for test code is ext4dev.
         (!is_for_test_code(&superblock)?).then_some("ext4")?
     } else if has_journal {
         "ext3"
@@ -34,7 +35,7 @@ pub(super) fn ext(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind, uuid: uuid(&superblock, 0x68), label: text(&superblock, 0x78, 16) })
 }
 
-/// ext4dev, the name of ext4 during its development.
+/// Detects ext4dev, the name of ext4 during its development.
 pub(super) fn ext4dev(area: &Area) -> Option<FileSystem> {
     const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
     let superblock = ext_superblock(area)?;
@@ -53,7 +54,7 @@ fn is_for_test_code(superblock: &[u8]) -> Option<bool> {
     Some(le32(superblock, 0x160)? & FLAGS_TEST_FILESYS != 0)
 }
 
-/// btrfs (Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`).
+/// Detects btrfs (Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`).
 pub(super) fn btrfs(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 1 << 20;
     if area.size() < MIN_SIZE || !area.has(BTRFS_SUPERBLOCK + 0x40, b"_BHRfS_M") {
@@ -63,7 +64,7 @@ pub(super) fn btrfs(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "btrfs", uuid: uuid(&superblock, 0x20), label: text(&superblock, 0x12B, 256) })
 }
 
-/// f2fs (Linux, include/linux/f2fs_fs.h, struct `f2fs_super_block`).
+/// Detects f2fs (Linux, include/linux/f2fs_fs.h, struct `f2fs_super_block`).
 pub(super) fn f2fs(area: &Area) -> Option<FileSystem> {
     if !area.has(SUPERBLOCK, &0xF2F5_2010_u32.to_le_bytes()) {
         return None;
@@ -76,7 +77,7 @@ pub(super) fn f2fs(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "f2fs", uuid: uuid(&superblock, 0x6C), label: utf16_le(superblock.get(0x7C..)?) })
 }
 
-/// erofs (Linux, fs/erofs/erofs_fs.h, struct `erofs_super_block`).
+/// Detects erofs (Linux, fs/erofs/erofs_fs.h, struct `erofs_super_block`).
 pub(super) fn erofs(area: &Area) -> Option<FileSystem> {
     if !area.has(SUPERBLOCK, &0xE0F5_E1E2_u32.to_le_bytes()) {
         return None;
@@ -85,8 +86,8 @@ pub(super) fn erofs(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "erofs", uuid: uuid(&superblock, 0x30), label: text(&superblock, 0x40, 16) })
 }
 
-/// squashfs, which has neither UUID nor label (Linux, fs/squashfs/squashfs_fs.h, struct `squashfs_super_block`). Before
-/// version 4 it has either byte order.
+/// Detects squashfs, which has neither UUID nor label (Linux, fs/squashfs/squashfs_fs.h, struct
+/// `squashfs_super_block`). Before version 4 it has either byte order.
 pub(super) fn squashfs(area: &Area) -> Option<FileSystem> {
     const OLD: std::ops::Range<u16> = 0..4;
     let superblock = area.bytes(0, 1024)?;

@@ -7,7 +7,7 @@ use super::fields::{is_at, le16, le32, le64, utf16_le};
 /// Maximum size of a record to read in bytes. Usual records have 1 or 4 KiB.
 const MAX_RECORD: u64 = 64 << 10;
 
-/// An NTFS file system.
+/// Detects an NTFS file system.
 pub(super) fn ntfs(area: &Area) -> Option<FileSystem> {
     let boot_sector = area.bytes(0, 1024)?;
     let volume = volume_record(area, &boot_sector)?;
@@ -16,7 +16,7 @@ pub(super) fn ntfs(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "ntfs", uuid, label: label(&volume) })
 }
 
-/// The record of the master file table that describes the volume.
+/// Reads the record of the master file table that describes the volume.
 fn volume_record(area: &Area, sb: &[u8]) -> Option<Vec<u8>> {
     const VOLUME: u32 = 3;
     const RECORD_MAGIC: &[u8] = b"FILE";
@@ -48,13 +48,13 @@ fn volume_record(area: &Area, sb: &[u8]) -> Option<Vec<u8>> {
 fn sectors_per_cluster(field: u8) -> Option<u64> {
     match field {
         1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 => Some(u64::from(field)),
-        // Large values are given as negative binary logarithm.
+        // Larger values are stored as their negative binary logarithm.
         240..=249 => Some(1 << (256 - u64::from(field))),
         _ => None,
     }
 }
 
-/// Size of a record in bytes. The field counts clusters, or is the negative binary logarithm of bytes.
+/// Returns the size of a record in bytes. The field counts clusters, or is the negative binary logarithm of bytes.
 fn record_size(field: u8, cluster: u64) -> Option<u32> {
     match field {
         1 | 2 | 4 | 8 | 16 | 32 | 64 => u32::try_from(u64::from(field) * cluster).ok(),
@@ -63,7 +63,7 @@ fn record_size(field: u8, cluster: u64) -> Option<u32> {
     }
 }
 
-/// The label, an attribute of the volume's record.
+/// Reads the label, an attribute of the volume's record.
 fn label(record: &[u8]) -> Option<String> {
     const VOLUME_NAME: u32 = 0x60;
     const END: u32 = 0xFFFF_FFFF;

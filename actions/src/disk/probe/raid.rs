@@ -10,7 +10,7 @@ const MD_MAGIC: u32 = 0xA92B_4EFC;
 /// Bytes reserved at the end for the superblock of version 0.90 (md_p.h, `MD_RESERVED_BYTES`).
 const MD_RESERVED: u64 = 64 << 10;
 
-/// A member of a Linux software RAID: version 0.90 or 1.0 at the end, 1.1 at the start, or 1.2 near the start.
+/// Detects a member of a Linux software RAID: version 0.90 or 1.0 at the end, 1.1 at the start, or 1.2 near the start.
 pub(super) fn md_member(area: &Area) -> Option<FileSystem> {
     let size = area.size();
     let has_tail = size > MD_RESERVED;
@@ -19,7 +19,7 @@ pub(super) fn md_member(area: &Area) -> Option<FileSystem> {
     version_0().or_else(at_end).or_else(|| version_1(area, 0)).or_else(|| version_1(area, 4096))
 }
 
-/// Version 0.90 (md_p.h, struct `mdp_superblock_s`): words in the byte order of the machine that made it.
+/// Detects version 0.90 (md_p.h, struct `mdp_superblock_s`): words in the byte order of the machine that made it.
 fn version_0(area: &Area, offset: u64) -> Option<FileSystem> {
     let superblock = area.bytes(offset, 64)?;
     let word: fn(&[u8], usize) -> Option<u32> = match (le32(&superblock, 0)?, be32(&superblock, 0)?) {
@@ -42,7 +42,7 @@ fn version_0(area: &Area, offset: u64) -> Option<FileSystem> {
     Some(FileSystem { kind: "linux_raid_member", uuid: uuid(&set_uuid, 0), label: None })
 }
 
-/// Version 1 (md_p.h, struct `mdp_superblock_1`).
+/// Detects version 1 (md_p.h, struct `mdp_superblock_1`).
 fn version_1(area: &Area, offset: u64) -> Option<FileSystem> {
     let superblock = area.bytes(offset, 256)?;
     let is_here =
@@ -54,12 +54,12 @@ fn version_1(area: &Area, offset: u64) -> Option<FileSystem> {
     })
 }
 
-/// A disk that DRBD copies to other machines, with its metadata at the end (drbd-utils, user/shared/drbdmeta.c, structs
-/// `md_on_disk_08` and `meta_data_on_disk_9`).
+/// Detects a disk that DRBD copies to other machines, with its metadata at the end (drbd-utils, user/shared/drbdmeta.c,
+/// structs `md_on_disk_08` and `meta_data_on_disk_9`).
 pub(super) fn drbd(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 0x1_0000;
     const METADATA: u64 = 4096;
-    /// The versions, each with the offset of the device's identity: 8, 8.4 in use, and 9.
+    /// Magic numbers of the versions 8, 8.4 in use, and 9, each with the byte offset of the device's identity.
     const VERSIONS: [(u32, usize); 3] = [(0x8374_026B, 40), (0x8374_026C, 40), (0x8374_026D, 48)];
     let start = area.size().checked_sub(METADATA).filter(|_| area.size() >= MIN_SIZE)?;
     let metadata = area.bytes(start, 64)?;
@@ -70,8 +70,8 @@ pub(super) fn drbd(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "drbd", uuid, label: None })
 }
 
-/// A member of a firmware RAID in the common format (SNIA, Common RAID Disk Data Format, 5.5, "DDF Header"). The anchor
-/// is the last block, or with some firmware 256 blocks before it.
+/// Detects a member of a firmware RAID in the common format (SNIA, Common RAID Disk Data Format, 5.5, "DDF Header").
+/// The anchor is the last block, or with some firmware 256 blocks before it.
 pub(super) fn ddf(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 0x3_0000;
     const MAGIC: u32 = 0xDE11_DE11;
@@ -89,7 +89,7 @@ pub(super) fn ddf(area: &Area) -> Option<FileSystem> {
     (primary == 0 || has_primary()).then_some(found)
 }
 
-/// A member of an Intel firmware RAID, which always consists of whole disks (mdadm, super-intel.c, struct
+/// Detects a member of an Intel firmware RAID, which always consists of whole disks (mdadm, super-intel.c, struct
 /// `imsm_super`).
 pub(super) fn isw(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 0x1_0000;

@@ -4,17 +4,17 @@ use super::FileSystem;
 use super::area::Area;
 use super::fields::{be32, le32, text, uuid};
 
-/// Ten pages of the smallest size.
+/// Minimum size in bytes: ten pages of the smallest size.
 const MIN_SIZE: u64 = 10 * 4096;
 /// The signature is at the end of the first page. The page size depends on the machine.
 const PAGES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 const SIGNATURE_LEN: u64 = 10;
-/// `TuxOnIce` marks an image with this and leaves the signature of the swap space.
+/// `TuxOnIce` marks an image with these bytes, and keeps the signature of the swap space.
 const TUX_ON_ICE: &[u8] = b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C";
 const SUSPENDED: [&[u8]; 4] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001"];
 const HEADER: u64 = 1024;
 
-/// Swap space.
+/// Detects swap space.
 pub(super) fn swap(area: &Area) -> Option<FileSystem> {
     if area.size() < MIN_SIZE || area.has(0, TUX_ON_ICE) {
         return None;
@@ -26,13 +26,13 @@ pub(super) fn swap(area: &Area) -> Option<FileSystem> {
         return Some(FileSystem::of_kind("swap"));
     }
     let header = area.bytes(HEADER, 516)?;
-    // In the byte order of the machine that made it.
+    // The header is in the byte order of the machine that made it.
     let is_version_1 = le32(&header, 0)? == 1 || be32(&header, 0)? == 1;
     let has_pages = le32(&header, 4)? != 0;
     (is_version_1 && has_pages).then(|| named("swap", &header))
 }
 
-/// A swap space that holds the image of a suspended machine.
+/// Detects a swap space that holds the image of a suspended machine.
 pub(super) fn hibernation_image(area: &Area) -> Option<FileSystem> {
     if area.size() < MIN_SIZE || !(area.has(0, TUX_ON_ICE) || signature(area, &SUSPENDED).is_some()) {
         return None;

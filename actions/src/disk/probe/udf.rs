@@ -17,7 +17,7 @@ const TERMINATING: u16 = 8;
 /// Maximum number of descriptors to read from a volume's sequence, which has a handful.
 const MAX_DESCRIPTORS: u32 = 256;
 
-/// The file system of a DVD or a Blu-ray disc.
+/// Detects the file system of a DVD or a Blu-ray disc.
 pub(super) fn udf(area: &Area) -> Option<FileSystem> {
     let starts: [&[u8]; 7] = [b"BEA01", b"BOOT2", b"CD001", b"CDW02", b"NSR02", b"NSR03", b"TEA01"];
     if !starts.iter().any(|name| area.has(RECOGNITION + 1, name)) {
@@ -39,7 +39,7 @@ pub(super) fn udf(area: &Area) -> Option<FileSystem> {
     None
 }
 
-/// Whether the volume recognition sequence says UDF. None if the area ends before that.
+/// Whether the volume recognition sequence says UDF; `None` if the area ends before the sequence does.
 fn is_recognised(area: &Area, structure: u64) -> Option<bool> {
     for index in 0..MAX_STRUCTURES {
         let found = area.bytes(RECOGNITION + index * structure, 7)?;
@@ -54,7 +54,7 @@ fn is_recognised(area: &Area, structure: u64) -> Option<bool> {
     Some(false)
 }
 
-/// UUID and label from the volume descriptor sequence that the anchor points to.
+/// Reads UUID and label from the volume descriptor sequence that the anchor points to.
 fn described(area: &Area, anchor: &[u8], block: u64) -> Option<FileSystem> {
     let count = (u64::from(le32(anchor, 16)?) / block) as u32;
     let start = le32(anchor, 20)?;
@@ -85,7 +85,7 @@ fn is_unicode(descriptor: &[u8], offset: usize) -> bool {
     is_at(descriptor, offset, b"\0OSTA Compressed Unicode\0")
 }
 
-/// A string of 128 bytes (OSTA, 2.1.3): compression, characters, length.
+/// Reads a string of 128 bytes (OSTA, 2.1.3): compression, characters, length.
 fn string(descriptor: &[u8], offset: usize) -> Option<String> {
     let field = descriptor.get(offset..offset + 128)?;
     let len = usize::from(*field.get(127)?).saturating_sub(1).min(126);
@@ -97,7 +97,7 @@ fn string(descriptor: &[u8], offset: usize) -> Option<String> {
     }
 }
 
-/// 16 hexadecimal digits from the volume set identifier, as blkid makes them: its first 16 characters if they are
+/// Makes 16 hexadecimal digits from the volume set identifier, as blkid does: its first 16 characters if they are
 /// hexadecimal, else the codes of some of them.
 fn uuid(volume_set: &str) -> Option<String> {
     let bytes = volume_set.as_bytes();

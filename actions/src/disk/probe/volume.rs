@@ -6,7 +6,7 @@ use super::fields::{array, is_at, le32, le64, uuid};
 
 const SECTOR: u64 = 512;
 
-/// A physical volume of LVM2 (lvm2, lib/format_text/layout.h and lib/label/label.h).
+/// Detects a physical volume of LVM2 (lvm2, lib/format_text/layout.h and lib/label/label.h).
 pub(super) fn lvm2(area: &Area) -> Option<FileSystem> {
     const LABEL: &[u8] = b"LABELONE";
     const LABEL_LEN: usize = 512;
@@ -20,14 +20,14 @@ pub(super) fn lvm2(area: &Area) -> Option<FileSystem> {
     is_valid.then_some(FileSystem { kind: "LVM2_member", uuid: lvm_uuid(array(&label, 32)?), label: None })
 }
 
-/// The UUID of LVM2: letters and digits in groups.
+/// Formats a UUID of LVM2: letters and digits in groups.
 fn lvm_uuid(id: [u8; 32]) -> Option<String> {
     let groups = [&id[..6], &id[6..10], &id[10..14], &id[14..18], &id[18..22], &id[22..26], &id[26..]];
     let groups: Vec<_> = groups.iter().map(|group| String::from_utf8_lossy(group)).collect();
     (id != [0; 32]).then(|| groups.join("-"))
 }
 
-/// CRC-32 with the initial value of LVM2 (lvm2, lib/misc/crc.h).
+/// Computes the CRC-32 with the initial value of LVM2 (lvm2, lib/misc/crc.h).
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
     const INITIAL: u32 = 0xF597_A6CF;
     const POLYNOMIAL: u32 = 0xEDB8_8320;
@@ -35,7 +35,7 @@ pub(crate) fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(INITIAL, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| shift(crc)))
 }
 
-/// Backing or caching device of bcache (Linux, drivers/md/bcache/bcache_ondisk.h, struct `cache_sb_disk`).
+/// Detects a backing or caching device of bcache (Linux, drivers/md/bcache/bcache_ondisk.h, struct `cache_sb_disk`).
 pub(super) fn bcache(area: &Area) -> Option<FileSystem> {
     const SUPERBLOCK: u64 = 4096;
     const MAGIC: &[u8] = b"\xC6\x85\x73\xF6\x4E\x1A\x45\xCA\x82\x65\xF5\x7F\x48\xBA\x6D\x81";
@@ -47,12 +47,12 @@ pub(super) fn bcache(area: &Area) -> Option<FileSystem> {
     is_here.then_some(FileSystem { kind: "bcache", uuid: uuid(&superblock, 40), label: None })
 }
 
-/// Ceph's `BlueStore` (Ceph, src/os/bluestore/BlueStore.cc, `_write_bdev_label`).
+/// Detects Ceph's `BlueStore` (Ceph, src/os/bluestore/BlueStore.cc, `_write_bdev_label`).
 pub(super) fn bluestore(area: &Area) -> Option<FileSystem> {
     area.has(0, b"bluestore block device").then(|| FileSystem::of_kind("ceph_bluestore"))
 }
 
-/// VDO, a deduplicating volume (Linux, drivers/md/dm-vdo/encodings.h, struct `volume_geometry`).
+/// Detects VDO, a deduplicating volume (Linux, drivers/md/dm-vdo/encodings.h, struct `volume_geometry`).
 pub(super) fn vdo(area: &Area) -> Option<FileSystem> {
     let is_one = area.has(0, b"dmvdo001");
     is_one.then(|| FileSystem { kind: "vdo", uuid: area.bytes(0, 56).and_then(|head| uuid(&head, 40)), label: None })

@@ -18,7 +18,7 @@ pub(super) fn xfs(area: &Area) -> Option<FileSystem> {
     })
 }
 
-/// The checks of the kernel's `xfs_sb_validate_common` that only need the fields.
+/// Makes the checks of the kernel's `xfs_sb_validate_common` that only need the fields.
 fn is_plausible(sb: &[u8]) -> Option<bool> {
     const MIN_AG_BLOCKS: u64 = 64;
     const MAX_PERCENT: u8 = 100;
@@ -42,7 +42,7 @@ fn is_plausible(sb: &[u8]) -> Option<bool> {
     )
 }
 
-/// A log on a separate device: the header of a record in one of the first sectors.
+/// Detects a log on a separate device: the header of a record in one of the first sectors.
 pub(super) fn external_log(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 10 << 20;
     const SEARCHED: u64 = 256 << 10;

@@ -7,12 +7,13 @@ use super::fields::{be32, be64, text};
 const LABEL: u64 = 256 << 10;
 const UBERBLOCKS: usize = 128 << 10;
 const UBERBLOCK: usize = 1024;
-/// Number of uberblocks that must be found, counted over all labels, because single ones are easily left over.
+/// Number of uberblocks that must be found, counted over all labels, because single ones are easily left behind by a
+/// wipe.
 const WANTED: usize = 4;
 const PAIRS: u64 = 16 << 10;
 const PAIRS_LEN: u64 = 4096;
 
-/// A device of a ZFS pool: four labels, two at each end.
+/// Detects a device of a ZFS pool: four labels, two at each end.
 pub(super) fn zfs(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 64 << 20;
     if area.size() < MIN_SIZE {
@@ -38,14 +39,14 @@ fn uberblocks(label: &[u8]) -> usize {
     label.get(UBERBLOCKS..).unwrap_or_default().chunks(UBERBLOCK).filter(is_one).count()
 }
 
-/// The pool's GUID and name, from the pairs at the top of the list.
+/// Reads the pool's GUID and name from the pairs at the top of the list.
 fn named(area: &Area, label: u64) -> Option<FileSystem> {
     const HEADER: usize = 12;
     const NAME: usize = 12;
     const STRING: u32 = 9;
     const UINT64: u32 = 8;
     const LIST: u32 = 19;
-    /// Size of the header of a nested list, which its own pairs follow.
+    /// Size in bytes of the header of a nested list, before the pairs of that list.
     const LIST_HEADER: usize = 16;
     const LIST_END: usize = 8;
     let list = area.bytes(label + PAIRS, PAIRS_LEN)?;

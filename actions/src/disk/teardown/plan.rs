@@ -42,8 +42,8 @@ impl Step {
     }
 }
 
-/// What has to be taken down, in a possible order, or what holds the disk and cannot be taken down. `place` is the path
-/// of a disk or a partition below /sys/block.
+/// Returns what has to be taken down, in a possible order. The error names what cannot be taken down. `place` is the
+/// path of a disk or a partition below /sys/block.
 pub(super) fn plan(sys: &Path, proc: &Path, place: &str) -> Result<Vec<Step>, String> {
     let mut stack = Stack::read(sys, proc);
     stack.clear(&sys.join("block").join(place));
@@ -62,12 +62,12 @@ struct Mount {
     number: String,
     place: String,
     source: String,
-    /// A process that sees the mount, if this process does not.
+    /// ID of a process that sees the mount, if this process does not.
     seen_by: Option<String>,
 }
 
 impl Mount {
-    /// How it uses its device, in words.
+    /// Describes how the mount uses its device.
     fn using(&self) -> String {
         let seen = self.seen_by.as_ref().map(|id| format!(" for process {id}")).unwrap_or_default();
         format!("{} is mounted at {}{seen}", self.source, self.place)
@@ -78,7 +78,7 @@ impl Mount {
 #[derive(Clone, Debug)]
 struct Loop {
     name: String,
-    /// Its backing file or device.
+    /// Path of the backing file or device.
     backing: String,
     /// Whether the kernel frees it once nothing has it open.
     is_automatic: bool,
@@ -91,10 +91,10 @@ pub(super) struct Stack {
     mounts: Vec<Mount>,
     swaps: Vec<String>,
     loops: Vec<Loop>,
-    /// Whether loop devices count that are about to be freed.
+    /// Whether loop devices that are about to be freed count as users.
     with_leaving: bool,
     seen: HashSet<String>,
-    /// Each with how it uses what is below it, in words.
+    /// Steps so far, each with a description of how its object uses the layer below.
     steps: Vec<(Step, String)>,
 }
 
@@ -118,8 +118,8 @@ impl Stack {
         }
     }
 
-    /// As everybody sees it: with the mounts of other namespaces, as containers have them. Without loop devices that
-    /// only wait for their last user, which may be a process that is ending.
+    /// Reads what any process uses: with the mounts of other namespaces, as containers have them. Leaves out loop
+    /// devices that only wait for their last user, which may be a process that is ending.
     pub(super) fn of_everybody(sys: &Path, proc: &Path) -> Self {
         let mut stack = Self { with_leaving: false, ..Self::read(sys, proc) };
         let namespace = |id: &str| fs::read_link(proc.join(id).join("ns/mnt")).ok();
@@ -133,14 +133,14 @@ impl Stack {
         stack
     }
 
-    /// The users of a disk in words, from the lowest layer up. `name` is the disk's name below /sys/block.
+    /// Describes the uses of a disk, from the lowest layer up. `name` is the disk's name below /sys/block.
     pub(super) fn uses_of(&self, name: &str) -> Vec<String> {
         let mut stack = self.clone();
         stack.clear(&self.sys.join("block").join(name));
         stack.in_words()
     }
 
-    /// What uses a regular file, in words: swap, and loop devices that are in use themselves.
+    /// Describes what uses a regular file: swap, and loop devices that are in use themselves.
     pub(super) fn uses_of_file(&self, is_it: impl Fn(&str) -> bool) -> Vec<String> {
         let mut stack = self.clone();
         for bound in self.loops.iter().filter(|bound| is_it(&bound.backing)) {
@@ -203,9 +203,9 @@ impl Stack {
         }
     }
 
-    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). For a caching device, `set`
-    /// in this folder is its cache set, with the devices it caches. For a backing device, `dev` is the device built on
-    /// it.
+    /// Plans to stop bcache. A device that bcache uses has a folder `bcache` (kernel documentation, bcache). For a
+    /// caching device, `set` in this folder is its cache set, with the devices it caches. For a backing device, `dev`
+    /// is the device built on it.
     fn stop_cache(&mut self, node: &Path, name: &str, path: &str) {
         let (own, set) = (node.join("bcache"), node.join("bcache/set"));
         if !own.exists() {
@@ -222,8 +222,8 @@ impl Stack {
         self.push(Step::Cache { node: name.to_owned(), stop }, format!("{path} is used by bcache"));
     }
 
-    /// The mounts of the file system on a node. btrfs mounts have their own device number, and name only one of several
-    /// devices.
+    /// Returns the mounts of the file system on a node. btrfs mounts have their own device number, and name only one of
+    /// several devices.
     fn mounted_from(&self, node: &Path, name: &str, path: &str) -> Vec<Mount> {
         let number = read_attribute(&node.join("dev"));
         let volumes = self.sys.join("fs/btrfs");
@@ -270,7 +270,7 @@ impl Stack {
         }
     }
 
-    /// A mapping over several partitions is found once for each of them.
+    /// Adds a step unless it is already there: a mapping over several partitions is found once for each of them.
     fn push(&mut self, step: Step, using: String) {
         if !self.steps.iter().any(|(other, _)| *other == step) {
             self.steps.push((step, using));
@@ -279,26 +279,26 @@ impl Stack {
 }
 
 impl Loop {
-    /// How it uses its backing file or device, in words.
+    /// Describes how the loop device uses its backing file or device.
     fn using(&self) -> String {
         format!("{} is held by {}", self.backing, self.name)
     }
 }
 
-/// The number of the block device at a path, as in sysfs. None if it is not a block device.
+/// Returns the number of the block device at a path, as in sysfs; `None` if there is no block device.
 fn device_number(path: &str) -> Option<String> {
     let metadata = fs::metadata(path).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     Some(format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev())))
 }
 
-/// Whether an array is a container of firmware RAID, which only groups other arrays. These have to be stopped before it
-/// (kernel documentation, md, metadata_version).
+/// Whether an array is a container of firmware RAID, which only groups other arrays. The other arrays have to be
+/// stopped first (kernel documentation, md, metadata_version).
 fn is_container(dir: &Path) -> bool {
     read_attribute(&dir.join("md/metadata_version"))
         .is_some_and(|version| version.starts_with("external:") && !version.starts_with("external:/"))
 }
 
-/// The mounts of a mountinfo, which another process may see.
+/// Parses the mounts of a mountinfo. `seen_by` is the ID of the process that it belongs to; `None` for this process.
 fn mounts(mountinfo: &str, seen_by: Option<&str>) -> Vec<Mount> {
     let mounts = mountinfo.lines().filter_map(mount);
     mounts.map(|mount| Mount { seen_by: seen_by.map(str::to_owned), ..mount }).collect()
@@ -317,7 +317,7 @@ fn unescaped(path: &str) -> String {
     decoded_text(path, "\\", 3, 8)
 }
 
-/// The entries of a folder, sorted; none if there is no such folder.
+/// Lists the names in a folder, sorted; none if there is no such folder.
 pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -329,7 +329,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Reads a file of sysfs. None if it is missing or empty.
+/// Reads a file of sysfs; `None` if it is missing or empty.
 fn read_attribute(path: &Path) -> Option<String> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();

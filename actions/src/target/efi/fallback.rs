@@ -10,8 +10,8 @@ use crate::target::root::{TargetRoot, target_file};
 /// Mode of folders that are created, if the file system has modes.
 const DIR_MODE: u32 = 0o755;
 
-/// Copies a loader and the files it needs beside it to the removable path, unless that exists already. Returns what was
-/// written, or none.
+/// Copies a loader and the files it needs beside it to the removable path, unless that exists already. Returns the path
+/// of the copied loader; none if nothing was copied.
 ///
 /// shim starts `grubx64.efi` from its own folder, and `mmx64.efi` to enrol keys (shim, README.fallback). Fedora's GRUB
 /// reads `grub.cfg` there. `fbx64.efi` is not copied: it would recreate the boot entries that the firmware lost, and on

@@ -7,8 +7,8 @@ use crate::target::os_release::OsRelease;
 /// Folders below EFI that do not belong to a vendor.
 const NO_VENDORS: &[&str] = &["boot", "linux", "systemd", "tools", "microsoft"];
 
-/// The architecture in file names of the firmware (UEFI specification 2.10, table 3-2), by the word size that Linux
-/// reports for it (`fw_platform_size`). On some machines it differs from that of the processor.
+/// Returns the architecture in file names of the firmware (UEFI specification 2.10, table 3-2), by the word size that
+/// Linux reports for the firmware (`fw_platform_size`). On some machines it differs from that of the processor.
 pub(crate) fn architecture(width: &str) -> &'static str {
     match (std::env::consts::ARCH, width.trim()) {
         ("aarch64", _) => "aa64",
@@ -17,7 +17,7 @@ pub(crate) fn architecture(width: &str) -> &'static str {
     }
 }
 
-/// The program that firmware starts from a disk without a boot entry (UEFI specification 2.10, 3.5.1.1).
+/// Path of the program that firmware starts from a disk without a boot entry (UEFI specification 2.10, 3.5.1.1).
 pub(crate) fn removable_path(architecture: &str) -> String {
     format!("EFI/BOOT/BOOT{}.EFI", architecture.to_ascii_uppercase())
 }
@@ -48,20 +48,20 @@ pub(crate) fn choose<'a>(
     Ok(at(&format!("EFI/systemd/systemd-boot{architecture}.efi")).or(newest).or(at(&removable_path(architecture))))
 }
 
-/// The program in the vendor folder of this system, or of a system it is similar to.
+/// Returns the program in the vendor folder of this system, or of a system it is similar to.
 fn own<'a>(programs: &[&'a str], system: &OsRelease) -> Option<&'a str> {
     let of = |id: &String| programs.iter().copied().find(|path| folder(path).is_some_and(|name| is_vendor(id, name)));
     system.ids.iter().find_map(of)
 }
 
-/// Whether a folder belongs to a system: for example `opensuse` for `opensuse-leap`, and the name that Red Hat has
-/// kept.
+/// Whether a folder belongs to the system with this ID: for example `opensuse` to `opensuse-leap`, and `redhat` to
+/// `rhel`.
 fn is_vendor(id: &str, folder: &str) -> bool {
     let name = if id == "rhel" { Some("redhat") } else { id.split('-').next() };
     name.is_some_and(|name| folder.eq_ignore_ascii_case(name))
 }
 
-/// Programs of this name in vendor folders.
+/// Returns the programs of this name in vendor folders.
 fn vendors_with<'a>(files: &'a [String], name: &str) -> Vec<&'a str> {
     let is_vendors = |path: &&str| {
         let is_vendor = folder(path).is_some_and(|folder| !NO_VENDORS.contains(&folder.to_ascii_lowercase().as_str()));

@@ -13,11 +13,11 @@ use crate::error::{BootError, Error};
 
 /// Vendor GUID of the variables defined in the specification (UEFI specification 2.10, 3.3).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
-/// Vendor GUID of the lists of what may start (32.6.1).
+/// Vendor GUID of the signature databases `db` and `dbx` (32.6.1).
 const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
-/// Attributes: non-volatile, visible to the boot manager and to Linux (8.2.1). In a file they precede the content.
+/// Attributes: non-volatile, boot service access, runtime access (8.2.1). In a file they precede the content.
 const ATTRIBUTES: [u8; 4] = 7_u32.to_le_bytes();
-/// Maximum size of a variable in bytes. Firmware has less room for all of them together.
+/// Maximum size of a variable in bytes. Firmware has less room for all variables together.
 const MAX_VARIABLE: u64 = 1 << 20;
 
 /// The folder with the variables.
@@ -25,7 +25,7 @@ const MAX_VARIABLE: u64 = 1 << 20;
 pub(crate) struct Variables(PathBuf);
 
 impl Variables {
-    /// The variables in a folder. Fails if it is empty, as it is if efivarfs is not mounted.
+    /// Opens the folder with the variables. Fails if the folder is empty, as it is if efivarfs is not mounted.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let first = fs::read_dir(folder).and_then(|mut files| files.next().transpose());
         let none = || {
@@ -40,7 +40,7 @@ impl Variables {
         }
     }
 
-    /// All boot entries, and the boot order.
+    /// Reads all boot entries, and the boot order.
     pub(crate) fn entries(&self) -> Result<Entries, Error> {
         let failed = |source| {
             Error::Boot(BootError::EfiVariable { operation: "listing", variable: self.0.display().to_string(), source })
@@ -57,7 +57,7 @@ impl Variables {
         Ok(entries)
     }
 
-    /// The content of a variable; none if there is no such variable.
+    /// Reads the content of a variable; none if there is no such variable.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let mut bytes = Vec::new();
         let read = File::open(self.0.join(name)).and_then(|file| file.take(MAX_VARIABLE).read_to_end(&mut bytes));
@@ -72,7 +72,7 @@ impl Variables {
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let bytes = [&ATTRIBUTES, content].concat();
         let written = self.store(name, &bytes, |file| {
-            // efivarfs does this itself. If plain files replace it, the rest of a longer file would remain.
+            // efivarfs sets the size itself. In a plain file, as in tests, the rest of longer content would remain.
             _ = file.set_len(bytes.len() as u64);
         });
         written.map_err(|source| failed("writing", name, source))?;
@@ -96,7 +96,7 @@ impl Variables {
         let is_new = !path.exists();
         let written = thawed(&path, || write_at_once(&path, bytes));
         if written.is_err() && is_new {
-            // Some kernels leave the file of a variable that does not exist.
+            // After a failed write, some kernels leave a file although the variable does not exist.
             _ = fs::remove_file(&path);
         }
         written.map(|file| then(&file))
@@ -122,12 +122,12 @@ pub(crate) fn global(name: &str) -> String {
     format!("{name}-{GLOBAL}")
 }
 
-/// File name of a list of what may start, or may not.
+/// File name of the signature database `db` or `dbx`.
 pub(crate) fn image_security(name: &str) -> String {
     format!("{name}-{IMAGE_SECURITY}")
 }
 
-/// The number of a boot entry, from its file name.
+/// Parses the number of a boot entry from its file name.
 fn entry_number(file: &str) -> Option<u16> {
     let digits = file.strip_prefix("Boot")?.strip_suffix(GLOBAL)?.strip_suffix('-')?;
     let number = u16::from_str_radix(digits, 16).ok()?;
@@ -144,8 +144,7 @@ fn write_at_once(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Changes a file that may be marked as immutable. efivarfs marks variables so if some machines do not start without
-/// them.
+/// Changes a file that may be marked as immutable. efivarfs marks the variables that some machines need to start.
 fn thawed<T>(path: &Path, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let Ok(file) = File::open(path) else { return change() };
     let flags = ioctl_getflags(&file).unwrap_or(IFlags::empty());

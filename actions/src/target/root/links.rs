@@ -1,4 +1,4 @@
-//! Names in the root that take each other's place, and links that lead to one of them.
+//! Exchanges and replaces names in the root, and finds the symbolic links to a name.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use super::{MAX_LINKS, TargetRoot, is_missing, kind_of, split, target_file};
 use crate::error::Error;
 
-/// How many folders deep links are looked for.
+/// How many folders deep symbolic links are searched for.
 const DEPTH: usize = 16;
 
 impl TargetRoot {
-    /// The path that a path leads to, without links and from the root on, even if nothing is there.
+    /// Resolves all links of a path. The result is relative to the root, and nothing need exist there.
     pub(crate) fn resolved(&self, path: &str) -> Result<String, Error> {
         let resolve = || -> io::Result<String> {
             let (mut done, mut links) = (Vec::new(), 0);
@@ -48,7 +48,7 @@ impl TargetRoot {
         resolve().map_err(|source| target_file("following", path, source))
     }
 
-    /// Exchanges two names in one step. Both must be there.
+    /// Exchanges two names in one step. Both must exist.
     pub(crate) fn exchange(&self, one: &str, other: &str) -> Result<(), Error> {
         let exchange = || -> io::Result<()> {
             let [(one_parent, one), (other_parent, other)] = [split(one), split(other)];
@@ -62,7 +62,7 @@ impl TargetRoot {
         exchange().map_err(|source| target_file("replacing", one, source))
     }
 
-    /// Gives a file or link one more name, in place of whatever has that name.
+    /// Makes a hard link to a file or symbolic link, in place of whatever has the new name.
     pub(crate) fn name_again(&self, path: &str, name: &str) -> Result<(), Error> {
         let name_again = || -> io::Result<()> {
             let [(from, old), (to, new)] = [split(path), split(name)];
@@ -76,7 +76,7 @@ impl TargetRoot {
         name_again().map_err(|source| target_file("replacing", name, source))
     }
 
-    /// The symbolic links with exactly this text in a folder and the folders below it, on its own file system.
+    /// Finds the symbolic links with exactly this target, in a folder and the folders below it. Returns their paths.
     pub(crate) fn links_to(&self, folder: &str, text: &str) -> Result<Vec<String>, Error> {
         let mut found = Vec::new();
         let walk = self

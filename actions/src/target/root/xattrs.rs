@@ -20,12 +20,12 @@ const MAX_VALUE: usize = 64 << 10;
 /// Maximum size of all values in bytes. File systems that store them in one block have room for some KiB only.
 const MAX_TOTAL: usize = 256 << 10;
 
-/// Names and values.
+/// Extended attributes: names and values.
 #[derive(Debug)]
 pub(super) struct Xattrs(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Xattrs {
-    /// The attributes of a file that its new version should have.
+    /// Reads the attributes of a file that its new version should have.
     pub(super) fn of(file: impl AsFd) -> io::Result<Self> {
         let mut names = Vec::with_capacity(MAX_NAMES);
         match flistxattr(&file, spare_capacity(&mut names)) {
@@ -99,7 +99,7 @@ fn label(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// lsetxattrat(2) needs Linux 6.13, so the directory is given by its descriptor.
+/// Returns a path that names the directory by its descriptor, because setxattrat(2) needs Linux 6.13.
 fn path(parent: BorrowedFd<'_>, name: &str) -> String {
     format!("/proc/self/fd/{}/{name}", parent.as_raw_fd())
 }

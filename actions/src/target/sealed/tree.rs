@@ -21,9 +21,9 @@ pub(super) enum Part {
 /// Why a tree cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is of an unknown kind.
+    /// The tree is of an unknown kind.
     Unknown(String),
-    /// It is invalid.
+    /// The tree is invalid.
     Damaged(String),
 }
 
@@ -82,8 +82,8 @@ impl Superblock {
     }
 }
 
-/// Start of each level, and the end of the last, in hash blocks. The highest level has one block and comes first, after
-/// the block of the superblock.
+/// Returns the start of each level, and the end of the last, in hash blocks. The highest level has one block and comes
+/// first on the disk, after the block of the superblock.
 fn levels(data_blocks: u64, hash_block: u32) -> (Vec<u64>, u64) {
     let per_block = u64::from(hash_block) / DIGEST as u64;
     let mut sizes = Vec::new();
@@ -104,7 +104,7 @@ fn levels(data_blocks: u64, hash_block: u32) -> (Vec<u64>, u64) {
 /// Fills a buffer from an offset in bytes in the data or the hashes.
 type ReadAt<'a, E> = &'a mut dyn FnMut(Part, u64, &mut [u8]) -> Result<(), E>;
 
-/// The root hash of a tree if every hash in it is correct, else the part that differs.
+/// Computes the root hash of a tree. If a hash in the tree is wrong, returns instead which part differs.
 pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Result<String, String>, E> {
     let mut below = (Part::Data, 0, tree.data_blocks, tree.data_block);
     for level in &tree.levels {
@@ -122,7 +122,7 @@ pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Res
     Ok(Ok(base16ct::lower::encode_string(tree.hash(&top).as_ref())))
 }
 
-/// The first of these blocks (part, first, number, size) whose hash is not in the level above.
+/// Finds the first of these blocks (part, first block, number of blocks, block size) whose hash the level above lacks.
 fn first_other<E>(
     tree: &Superblock,
     (part, start, count, size): (Part, u64, u64, usize),

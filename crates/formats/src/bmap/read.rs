@@ -199,7 +199,7 @@ impl Raw {
     }
 }
 
-/// Verifies the map's own digest. It is computed with the digits of the digest itself replaced by zeros.
+/// Verifies the map's own digest. The digest is computed with its own digits replaced by zeros.
 fn verify(text: &[u8], checksum: Checksum, own: &str, place: &Range<usize>) -> Result<(), Error> {
     let mut context = checksum.context();
     context.update(text.get(..place.start).unwrap_or_default());

@@ -5,11 +5,11 @@ use slipway_protocol::KernelArgs;
 use super::command_line::{Language, changed, without_appended};
 use super::{Edit, edit_lines, is_linux_program, with_line};
 
-/// Variables of GRUB's environment for the arguments of entries, in some versions of Fedora.
+/// References to the variable of GRUB's environment that has the arguments of entries in some versions of Fedora.
 const KERNELOPTS: [&str; 2] = ["$kernelopts", "${kernelopts}"];
 
-/// An entry: all its `options` lines together are the command line. If GRUB's environment `has_kernelopts` and the
-/// entry uses them, arguments are appended there and not here.
+/// Changes the command line of an entry: all its `options` lines together. If GRUB's environment `has_kernelopts` and
+/// the entry uses that variable, arguments are appended there and not here.
 pub fn bls_entry(text: &str, wanted: &KernelArgs, has_kernelopts: bool) -> Edit {
     let values: Vec<&str> = text.lines().filter_map(|line| value(line, "options")).collect();
     if !boots_linux(text, &values) {
@@ -51,8 +51,8 @@ pub fn bls_options(text: &str) -> String {
     values.join(" ")
 }
 
-/// Whether an entry starts Linux. Not if it is a unified kernel image without options: that has its own command line,
-/// which options would replace.
+/// Whether an entry starts Linux with options that can be changed. Not so for a unified kernel image without options:
+/// it has its own command line, which options would replace.
 fn boots_linux(text: &str, options: &[&str]) -> bool {
     let has = |key: &str| text.lines().any(|line| value(line, key).is_some());
     let has_initrd = || text.lines().any(|line| value(line, "initrd").is_some_and(|paths| !paths.is_empty()));

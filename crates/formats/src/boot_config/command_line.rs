@@ -2,10 +2,10 @@
 
 use slipway_protocol::{KernelArgs, workflow};
 
-/// How the language of a file treats the text of a command line.
+/// The language of the file that has a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
-    /// Not at all: the kernel gets the text as it is.
+    /// None: the kernel gets the text as it is.
     Kernel,
     /// GRUB's script language. GRUB removes its quotes.
     Grub,
@@ -14,18 +14,18 @@ pub(super) enum Language {
 /// One argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// As written in the file.
+    /// The argument as written in the file.
     pub(super) raw: String,
-    /// Its meaning, without any quotes.
+    /// The argument without any quotes.
     pub(super) value: String,
 }
 
-/// Stands for text that another program will insert, so it is equal to nothing. No text contains it (Unicode,
-/// noncharacters).
+/// Takes the place of text that another program will insert, so that it equals no argument. No file contains this
+/// character (Unicode, "Noncharacters").
 pub(super) const EXPANSION: char = '\u{FDD0}';
 
 impl Language {
-    /// The words of a command line. The error says what is not understood.
+    /// Splits a command line into words. The error says what is not understood.
     pub(super) fn split(self, line: &str) -> Result<Vec<Word>, String> {
         match self {
             Language::Kernel => kernel_words(line),
@@ -33,7 +33,7 @@ impl Language {
         }
     }
 
-    /// An argument as it has to be written. The error says why that is impossible.
+    /// Writes an argument in this language. The error says why that is impossible.
     pub(super) fn write(self, argument: &str) -> Result<Word, String> {
         let value = argument.replace('"', "");
         match self {
@@ -43,8 +43,8 @@ impl Language {
     }
 }
 
-/// Splits words as the kernel does (lib/cmdline.c, next_arg): at white space outside double quotes. An unclosed quote
-/// would include appended arguments.
+/// Splits words as the kernel does (lib/cmdline.c, next_arg): at white space outside double quotes. Fails if a quote is
+/// not closed, because it would include appended arguments.
 fn kernel_words(line: &str) -> Result<Vec<Word>, String> {
     let mut words: Vec<Word> = Vec::new();
     let (mut within, mut quoted) = (false, false);
@@ -181,8 +181,8 @@ fn replace(parts: &mut [Vec<Word>], old: &str, new: Word) {
     }
 }
 
-/// Moves the words to the end, each once, at its last place among them. A command line that ends with them stays as it
-/// is.
+/// Appends the words, each once, and removes their earlier copies. Of equal words, the last one counts. A command line
+/// that already ends with the words stays as it is.
 fn append(parts: &mut Vec<Vec<Word>>, words: Vec<Word>) {
     let later = |index: usize, word: &Word| words.iter().skip(index + 1).any(|other| other.value == word.value);
     let wanted: Vec<&Word> =

@@ -18,14 +18,14 @@ struct Line<'a> {
     value: &'a str,
 }
 
-/// An entry of the menu, or the part before the first entry. That has the arguments for entries without their own.
+/// An entry of the menu, or the part before the first entry, which has the arguments for entries without their own.
 #[derive(Default)]
 struct Section<'a> {
     linux: Option<Line<'a>>,
     append: Option<Line<'a>>,
 }
 
-/// A menu: changes the arguments of every entry that starts Linux. Recovery entries get appended arguments only with
+/// Changes the arguments of every entry of a menu that starts Linux. Recovery entries get appended arguments only with
 /// [`EntryScope::All`].
 pub fn extlinux(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     let sections = sections(text);
@@ -50,7 +50,7 @@ pub fn extlinux(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     Edit::Edited(with_lines(text, lines))
 }
 
-/// The line of a section that has to change, if any, and its index.
+/// Changes the arguments of a section. Returns the index and the new text of the line, if it has to change.
 fn edited(section: &Section, wanted: &KernelArgs) -> Result<Option<(usize, String)>, String> {
     let Some(line) = section.append.or(section.linux) else { return Ok(None) };
     let old = arguments(section);

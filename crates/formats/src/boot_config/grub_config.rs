@@ -7,8 +7,8 @@ use super::{Edit, EntryScope, edit_lines, is_linux, is_recovery};
 
 const SET_KERNELOPTS: &str = "set kernelopts=";
 
-/// A grub.cfg: changes every command that starts Linux. Recovery entries get appended arguments only with
-/// [`EntryScope::All`], as they are made without GRUB_CMDLINE_LINUX_DEFAULT.
+/// Changes every command of a grub.cfg that starts Linux. Recovery entries get appended arguments only with
+/// [`EntryScope::All`], because grub-mkconfig makes them without GRUB_CMDLINE_LINUX_DEFAULT.
 pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit {
     let mut found = false;
     let reduced = without_appended(wanted);
@@ -27,10 +27,10 @@ pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit
 
 /// Commands that load a kernel. Below a hypervisor such as Xen, Linux is a module (GRUB, util/grub.d/20_linux_xen.in).
 const LINUX: &[&str] = &["linux", "linux16", "linuxefi", "module", "module2", "xen_module"];
-/// Options that may stand before the path of a module.
+/// Beginning of the options that may stand before the path of a module.
 const OPTION: &str = "--";
 
-/// A line that loads a kernel: the text up to the arguments, the kernel's path, and the arguments.
+/// Splits a line that loads a kernel into the text up to the arguments, the kernel's path, and the arguments.
 fn linux_command(line: &str) -> Option<(&str, &str, &str)> {
     let content = line.trim_start();
     let command = content.split_whitespace().next()?;
@@ -47,8 +47,7 @@ fn linux_command(line: &str) -> Option<(&str, &str, &str)> {
     Some((&line[..start], path, arguments))
 }
 
-/// The default in a Fedora-style grub.cfg for entries that use `$kernelopts`, for when GRUB's environment does not set
-/// it.
+/// Changes the arguments that a Fedora-style grub.cfg sets as `$kernelopts` if GRUB's environment does not set it.
 pub fn kernelopts_of_config(text: &str, wanted: &KernelArgs) -> Edit {
     let mut found = false;
     let edit = edit_lines(text, |_, line| {

@@ -10,7 +10,7 @@ use super::shell::{Assignment, assignments, with_assignment, with_lines};
 const EVERY: &str = "GRUB_CMDLINE_LINUX";
 /// Arguments of entries that are not for recovery, after those of every entry.
 const NORMAL: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
-/// What takes the place of the two for Linux below Xen, unless empty (GRUB, util/grub.d/20_linux_xen.in).
+/// Variables that replace the two above for Linux below Xen, unless empty (GRUB, util/grub.d/20_linux_xen.in).
 const XEN_EVERY: &str = "GRUB_CMDLINE_LINUX_XEN_REPLACE";
 const XEN_NORMAL: &str = "GRUB_CMDLINE_LINUX_XEN_REPLACE_DEFAULT";
 /// Whether entries are Boot Loader Specification files, as in Fedora. They get only the arguments of every entry.
@@ -22,9 +22,9 @@ struct Part {
     assignment: Assignment,
 }
 
-/// Changes /etc/default/grub and the files read after it. Arguments are appended where they come last in entries that
-/// are not for recovery, or in all entries. They are replaced and deleted wherever they are. The error is the index of
-/// a file and what in it is not understood.
+/// Changes /etc/default/grub and the files read after it. Arguments are appended to the variable that comes last in
+/// entries that are not for recovery, or in all entries. Arguments are replaced and deleted in every variable. The
+/// error is the index of a file and what in that file is not understood.
 pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: EntryScope) -> Result<Vec<String>, (usize, String)> {
     let edited = of_variables(files, EVERY, NORMAL, wanted, entries)?;
     let texts: Vec<&str> = edited.iter().map(String::as_str).collect();
@@ -49,7 +49,7 @@ fn of_variables(
 ) -> Result<Vec<String>, (usize, String)> {
     let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
     let (every, normal) = (in_effect(files, every_entry)?, in_effect(files, normal_entry)?);
-    // Arguments are appended to the second.
+    // Arguments are appended to `others`, the assignments of `variable`.
     let (mut parts, others, variable) = match is_bls || entries == EntryScope::All {
         true => (normal, every, every_entry),
         false => (every, normal, normal_entry),
@@ -78,8 +78,8 @@ fn of_variables(
     Ok(edited)
 }
 
-/// The parts after the changes, and one more if there was none to append to. An argument in one of the `first` parts
-/// stays there even if it is appended at the end too: recovery entries have it.
+/// Returns the parts after the changes, and one more if there was no part to append to. An argument in one of the first
+/// `first` parts stays there even if it is appended at the end too: recovery entries have only these parts.
 fn changed_parts(before: &[Vec<Word>], first: usize, wanted: &KernelArgs) -> Result<Vec<Vec<Word>>, String> {
     let mut all = before.to_vec();
     change(&mut all, wanted, Language::Grub)?;

@@ -9,7 +9,7 @@ use super::command_line::{Language, changed};
 const SIGNATURE: &str = "# GRUB Environment Block\n";
 const KERNELOPTS: &str = "kernelopts=";
 
-/// An environment block with the arguments of entries that use `$kernelopts`.
+/// Changes the arguments of entries that use `$kernelopts` in an environment block.
 pub fn grub_env(text: &str, wanted: &KernelArgs) -> Edit {
     let Some(lines) = text.strip_prefix(SIGNATURE) else { return Edit::NoCommandLine };
     let is_name = |at: &usize| *at == 0 || lines[..*at].ends_with('\n');

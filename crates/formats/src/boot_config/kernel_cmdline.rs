@@ -5,7 +5,7 @@ use slipway_protocol::KernelArgs;
 use super::command_line::{Language, changed};
 use super::{Edit, edit_lines, with_line};
 
-/// /etc/kernel/cmdline: all lines together are the command line, except comments.
+/// Changes /etc/kernel/cmdline, where all lines except comments together are the command line.
 pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
     let values: Vec<&str> = text.lines().map(str::trim).filter(|line| is_part(line)).collect();
     let mut edited = match changed(&values, wanted, Language::Kernel) {
@@ -30,8 +30,8 @@ pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
     })
 }
 
-/// A command line for future kernels, if a system has none yet. It is that of an installed kernel, without arguments
-/// that a boot loader adds or expands.
+/// Makes the command line for future kernels of a system that has none yet: that of an installed kernel, without
+/// arguments that a boot loader adds or expands.
 pub fn new_kernel_cmdline(options: &str) -> String {
     let is_kept =
         |word: &&str| !word.starts_with('$') && !word.starts_with("initrd=") && !word.starts_with("BOOT_IMAGE=");

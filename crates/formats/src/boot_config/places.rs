@@ -14,7 +14,7 @@ pub const REMOVABLE: &str = "EFI/BOOT";
 pub const ADDONS: &str = "loader/addons";
 /// The command line that kernel-install(8) puts into the entries of new kernels.
 pub const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
-/// Parent of the vendor folders on an ESP; some systems have GRUB's menu in theirs.
+/// Parent of the vendor folders on an ESP; some systems have GRUB's menu in their vendor folder.
 pub const VENDORS: &str = "EFI";
 /// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
 const ENTRIES: &str = "loader/entries";
@@ -27,7 +27,7 @@ const MENUS: &[&str] = &[
     "EFI/syslinux/syslinux.cfg",
     "EFI/BOOT/syslinux.cfg",
 ];
-/// Files of other loaders with arguments of the kernel, and the loaders.
+/// Files of other loaders with arguments of the kernel, each with the name of its loader.
 const OTHERS: &[(&str, &str)] = &[
     ("grub/menu.lst", "GRUB Legacy"),
     ("grub/grub.conf", "GRUB Legacy"),
@@ -49,7 +49,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("etc/yaboot.conf", "yaboot"),
     ("isolinux/isolinux.cfg", "ISOLINUX"),
 ];
-/// What shows that a file of these has arguments of the kernel.
+/// Words that show that one of [`OTHERS`] has arguments of the kernel.
 const ARGUMENTS: &[&str] = &["root=", "append", "options", "bootargs", "cmdline", "console="];
 const GRUB: &[&str] = &["grub", "grub2"];
 /// GRUB's menu, and the file that it includes (GRUB, util/grub.d/41_custom.in).
@@ -58,9 +58,9 @@ const GRUB_MENUS: &[&str] = &["grub.cfg", "custom.cfg"];
 const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
-/// Maximum size in bytes of an entry, which has a dozen lines, and of a menu, which has all entries.
+/// Maximum size of an entry in bytes. An entry has a dozen lines.
 pub const MAX_ENTRY: u64 = 64 << 10;
-/// As [`MAX_ENTRY`], of a menu.
+/// Maximum size of a menu in bytes. A menu has all entries.
 pub const MAX_MENU: u64 = 4 << 20;
 /// Maximum number of entries, images or folders of one kind. A file system with more is malicious.
 const MAX_FILES: usize = 256;
@@ -70,7 +70,7 @@ pub trait BootFiles {
     /// Why something is not known.
     type Error;
 
-    /// Names of all but the folders in a folder, sorted; none if there is no such folder.
+    /// Names of everything in a folder except folders, sorted; none if there is no such folder.
     fn names(&self, folder: &str) -> Result<Vec<String>, Self::Error>;
 
     /// Names of the folders in a folder, sorted; none if there is no such folder.
@@ -79,14 +79,14 @@ pub trait BootFiles {
     /// Whether a path leads to a regular file.
     fn is_file(&self, path: &str) -> Result<bool, Self::Error>;
 
-    /// The text of a file of at most `max` bytes; none if there is no such file. A larger one is an error.
+    /// The text of a file of at most `max` bytes; none if there is no such file. A larger file is an error.
     fn text(&self, path: &str, max: u64) -> Result<Option<String>, Self::Error>;
 
-    /// Up to `len` bytes of a file from an offset on; none if there is no such file.
+    /// Up to `len` bytes of a file from an offset on; empty if there is no such file.
     fn bytes(&self, folder: &str, name: &str, offset: u64, len: u64) -> Result<Vec<u8>, Self::Error>;
 
-    /// Whether its folder `boot` is its root: some systems have a link from /boot/boot to /boot, for loaders that look
-    /// in either place.
+    /// Whether the folder `boot` is the root itself: some systems have a link from /boot/boot to /boot, for loaders
+    /// that look in either place.
     fn is_boot_of_itself(&self) -> bool;
 
     /// The error for a folder with too much in it.
@@ -131,7 +131,7 @@ pub trait BootFiles {
         Ok(self.in_boot(GRUB).into_iter().chain(vendors.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
     }
 
-    /// Paths of the configurations of Xen's EFI program, which stand beside it.
+    /// Paths of the configurations of Xen's EFI program, which are in the folder of the program.
     fn xen_configs(&self) -> Result<Vec<String>, Self::Error> {
         let mut paths = Vec::new();
         for vendor in self.vendors()? {
@@ -147,7 +147,7 @@ pub trait BootFiles {
         self.bounded(VENDORS, self.folders(VENDORS)?)
     }
 
-    /// Whether GRUB is installed here: its modules, or its EFI program.
+    /// Whether GRUB is installed in this file system: its modules, or its EFI program.
     fn has_grub(&self) -> Result<bool, Self::Error> {
         let is_program = |name: &String| name.starts_with("grub") && name.ends_with(".efi");
         let has = |folder: &String| {
@@ -184,14 +184,14 @@ enum Reader {
     /// EXTLINUX and similar loaders.
     Menu,
     Xen,
-    /// Nothing that `kernel-args` edits as an entry.
+    /// A program whose files `kernel-args` does not edit as entries.
     Other,
 }
 
 /// A text with arguments of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootText {
-    /// Path of its file.
+    /// Path of the file with the text.
     pub path: String,
     /// The text. Of an environment block, its values; of an image, one command line.
     pub text: String,
@@ -199,7 +199,7 @@ pub struct BootText {
 }
 
 impl BootText {
-    /// Whether it starts Linux, so that `kernel-args` edits it, or refuses to and says why.
+    /// Whether the text starts Linux, so that `kernel-args` edits it, or refuses the edit and says why.
     fn is_entry(&self) -> bool {
         let (wanted, to) = (KernelArgs::default(), EntryScope::Default);
         let edit = match self.reader {
@@ -213,7 +213,7 @@ impl BootText {
     }
 }
 
-/// The texts of boot entries and menus, of Xen's configurations, of environment blocks, and the command lines in
+/// Reads the texts of boot entries and menus, of Xen's configurations, of environment blocks, and the command lines in
 /// unified kernel images and their addons.
 pub fn texts<F: BootFiles>(files: &F) -> Result<Vec<BootText>, F::Error> {
     let mut texts = Vec::new();
@@ -264,7 +264,8 @@ pub fn has_entry<F: BootFiles>(files: &F, texts: &[BootText]) -> Result<bool, F:
     Ok(found)
 }
 
-/// The program in one of these file systems that makes GRUB's menu, and the folder of the menu, if GRUB is in one.
+/// Finds the program in these file systems that makes GRUB's menu. Returns its name and the folder of the menu; none if
+/// GRUB or the program is not installed.
 pub fn menu_maker<F: BootFiles>(all: &[F]) -> Result<Option<(&'static str, &'static str)>, F::Error> {
     let mut has_grub = false;
     for files in all {

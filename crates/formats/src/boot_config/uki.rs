@@ -57,8 +57,8 @@ pub fn is_done(command_lines: &[String], wanted: &KernelArgs) -> bool {
     if command_lines.is_empty() { is_same("") } else { command_lines.iter().all(|line| is_same(line)) }
 }
 
-/// The command line of an addon after the changes, given its old one and those of the images that it is for. An
-/// argument that all images have built in is not missing.
+/// Changes the command line of an addon, given its old one and those of the images that it is for. An argument that all
+/// images have built in is not missing.
 pub fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs) -> Edit {
     let has = |line: &String, argument: &str| {
         let value = argument.replace('"', "");
@@ -75,8 +75,8 @@ pub fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs
     }
 }
 
-/// An addon with this command line, for images of a machine type. systemd-stub has the firmware load it like any
-/// program, but never starts it.
+/// Makes an addon with this command line, for images of a machine type. systemd-stub has the firmware load an addon
+/// like any program, but never starts it.
 pub fn addon(machine: u16, command_line: &str) -> Vec<u8> {
     let sections = [(b".sbat\0\0\0", SBAT), (b".cmdline", command_line.as_bytes())];
     let mut headers = headers(machine, sections.len() as u16);

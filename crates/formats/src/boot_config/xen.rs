@@ -6,8 +6,8 @@ use slipway_protocol::KernelArgs;
 use super::command_line::{Language, changed, without_appended};
 use super::{Edit, EntryScope, edit_lines, is_recovery};
 
-/// A configuration: changes the arguments of every kernel. Those of Xen itself, in `options`, stay. Recovery sections
-/// get appended arguments only with [`EntryScope::All`].
+/// Changes the arguments of every kernel in a configuration. The arguments of Xen itself, in `options`, stay. Recovery
+/// sections get appended arguments only with [`EntryScope::All`].
 pub fn xen_config(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     let mut found = false;
     let reduced = without_appended(wanted);
@@ -21,7 +21,7 @@ pub fn xen_config(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     if found || matches!(edit, Edit::Refused(_)) { edit } else { Edit::NoCommandLine }
 }
 
-/// A line with a kernel: the text up to the arguments, and the arguments.
+/// Splits a line with a kernel into the text up to the arguments, and the arguments.
 fn kernel(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let value = value.trim();

@@ -7,8 +7,8 @@ use super::{BootEntry, grub, plain_path, version};
 
 /// Key of `loader.conf` for the entry that systemd-boot starts when nobody chooses.
 const DEFAULT: &str = "default";
-/// Longest pattern in characters, as each is one level of recursion, and most steps of a match, as each `*` tries all
-/// places.
+/// Longest pattern in characters, because each is one level of recursion; and most steps of a match, because each `*`
+/// tries all places.
 const MAX_PATTERN: usize = 256;
 const MAX_STEPS: usize = 100_000;
 
@@ -20,22 +20,22 @@ const MAX_EXPANDED: usize = 64 << 10;
 pub struct MenuEntry {
     /// File name without the counters of boot assessment.
     pub id: String,
-    /// Groups the entries of one system.
+    /// Key that groups the entries of one system, if given.
     pub sort_key: Option<String>,
     /// Machine ID of the installation that the entry belongs to; empty if not given.
     pub machine_id: String,
     /// Version of the kernel; empty if not given.
     pub version: String,
-    /// No tries are left: started last.
+    /// Whether no boot tries are left. Such an entry is started last.
     pub is_bad: bool,
-    /// What it starts.
+    /// What the entry starts.
     pub start: Start,
-    /// Index of its file system; the caller defines the numbers.
+    /// Number of the file system with the entry; the caller defines the numbers.
     pub place: usize,
 }
 
 impl MenuEntry {
-    /// Bytes of memory it uses.
+    /// Bytes of memory that the entry uses.
     pub fn size(&self) -> usize {
         let texts = self.sort_key.as_ref().map_or(0, String::len) + self.machine_id.len() + self.version.len();
         let own = size_of::<Self>() + self.id.len() + texts;
@@ -56,7 +56,7 @@ pub enum Start {
     Kernel(BootEntry),
     /// A unified kernel image, by its path.
     Unified(String),
-    /// A program of the firmware: a kernel of either kind, or something else.
+    /// An EFI program: a kernel, a unified kernel image, or something else.
     Program(BootEntry),
 }
 
@@ -66,8 +66,8 @@ impl Default for Start {
     }
 }
 
-/// Parses an entry of type #1. `variables` are those of GRUB, which some distributions use in their options. None if
-/// the entry starts no kernel on this machine.
+/// Parses an entry of type #1. `variables` are those of GRUB, which some distributions use in options and initrds. None
+/// if the entry starts no kernel on this machine.
 pub fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Option<MenuEntry> {
     let (id, is_bad) = counted(file);
     let mut entry = MenuEntry { id, is_bad, ..MenuEntry::default() };

@@ -24,7 +24,7 @@ pub const KERNELOPTS: &str = "kernelopts";
 /// An entry or a submenu.
 #[derive(Debug, Default)]
 struct Item {
-    /// The submenu that contains it.
+    /// Index of the submenu that contains the item; none at the top level.
     parent: Option<usize>,
     id: Option<String>,
     entry: BootEntry,
@@ -137,8 +137,8 @@ fn kernel_word(word: &str) -> String {
     if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() }
 }
 
-/// The entry that `default` names: numbers, titles or ids, with those of submenus before a `>`. If that starts no
-/// kernel or there is no such entry, the first entry that starts one.
+/// Finds the entry that `default` names by number, title or id, after those of its submenus, each followed by `>`. If
+/// there is no such entry or it starts no kernel, returns the first entry that starts a kernel.
 fn chosen(items: &[Item], default: &str) -> Option<BootEntry> {
     let mut place = None;
     for wanted in default.split('>') {

@@ -35,7 +35,7 @@ fn skip(text: &[u8], what: impl Fn(u8) -> bool) -> &[u8] {
     text.get(end..).unwrap_or_default()
 }
 
-/// Skips a separator that both have. If only one has it, that one is older.
+/// Skips a separator that both versions have. If only one version has the separator, that version is older.
 fn separator(wanted: u8, a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     let (after_a, after_b) = (a.strip_prefix(&[wanted]), b.strip_prefix(&[wanted]));
     if let (Some(after_a), Some(after_b)) = (after_a, after_b) {

@@ -48,8 +48,8 @@ pub struct LoaderPath {
 }
 
 impl HardDrive {
-    /// Whether it is the same partition, even if it has moved or grown. An MBR signature is shared by all partitions of
-    /// the disk, so the number counts there too.
+    /// Whether both are the same partition, even if it has moved or grown. All partitions of a disk with an MBR have
+    /// the same signature, so the number counts there too.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_number = matches!(self.signature, Signature::Guid(_)) || self.number == other.number;
         self.signature == other.signature && same_number
@@ -57,7 +57,7 @@ impl HardDrive {
 }
 
 impl LoaderPath {
-    /// Whether it is the same file on the same partition. FAT ignores case.
+    /// Whether both are the same file on the same partition. FAT ignores case.
     pub fn is_same(&self, other: &Self) -> bool {
         self.drive.is_same(&other.drive) && self.file.eq_ignore_ascii_case(&other.file)
     }
@@ -84,7 +84,7 @@ pub fn loader(path: &[u8]) -> Option<LoaderPath> {
     None
 }
 
-/// The short-form path of a loader (UEFI specification 2.10, 3.1.2): partition, file, end.
+/// Encodes the short-form path of a loader (UEFI specification 2.10, 3.1.2): partition, file, end.
 pub fn encode(path: &LoaderPath) -> Vec<u8> {
     let drive = &path.drive;
     let (signature, table, kind) = match drive.signature {
@@ -117,7 +117,7 @@ fn push(path: &mut Vec<u8>, kind: Kind, content: &[u8]) {
     path.extend(content);
 }
 
-/// The first node of a path: type and subtype, content, and the rest of the path.
+/// Splits off the first node of a path. Returns type and subtype, content, and the rest of the path.
 fn node(path: &[u8]) -> Option<(Kind, &[u8], &[u8])> {
     let (header, _) = path.split_first_chunk::<HEADER>()?;
     let len = usize::from(u16::from_le_bytes([header[2], header[3]]));
@@ -142,7 +142,7 @@ fn text(content: &[u8]) -> Option<String> {
     String::from_utf16(&utf16_units(content).take_while(|unit| *unit != 0).collect::<Vec<u16>>()).ok()
 }
 
-/// Two-byte numbers, as used by firmware for text and for `BootOrder`.
+/// Little-endian two-byte numbers, as used by firmware for text and for `BootOrder`.
 pub(super) fn utf16_units(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit))
 }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_full_path_leads_to_the_same_loader() {
-        // With PciRoot(0x0)/Pci(0x3,0x0) before it, and the file in two nodes.
+        // The same path with PciRoot(0x0)/Pci(0x3,0x0) before it, and with the file in two nodes.
         let mut full = bytes("02010c00d041030a00000000 010106000003");
         let short = bytes(DEBIAN);
         full.extend(&short[..HARD_DRIVE_LEN]);

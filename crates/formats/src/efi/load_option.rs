@@ -8,7 +8,7 @@ pub use super::device_path::LoaderPath;
 const ACTIVE: u32 = 1;
 /// Menus do not show the entry.
 const HIDDEN: u32 = 8;
-/// The kind of entry. Only those of kind 0 are for booting; firmware does not try the others automatically.
+/// Mask of the category. Category 0 is for booting; firmware does not try entries of another category by itself.
 const CATEGORY: u32 = 0x1F00;
 /// Data that Windows appends to its entries.
 const WINDOWS: &[u8] = b"WINDOWS\0";
@@ -59,7 +59,7 @@ impl LoadOption {
         String::from_utf16_lossy(&self.description)
     }
 
-    /// The loader that it starts. None if it starts something else, such as a network card.
+    /// The loader that the entry starts. None if the entry starts something else, such as a network card.
     pub fn loader(&self) -> Option<LoaderPath> {
         device_path::loader(&self.path)
     }
@@ -152,7 +152,7 @@ mod tests {
         moved.drive.start = 4096;
         assert_eq!(old.renewed(Some("new"), &moved).loader(), Some(moved));
         assert_eq!(old.renewed(Some("new"), &loader()).description(), "new");
-        // With PciRoot(0x0) before it.
+        // A full path, with PciRoot(0x0) at its beginning.
         old.path = [&[2, 1, 12, 0, 0xD0, 0x41, 3, 10, 0, 0, 0, 0], old.path.as_slice()].concat();
         assert_eq!(old.renewed(None, &loader()).path, device_path::encode(&loader()));
     }

@@ -25,9 +25,9 @@ pub struct Plan {
     pub option: LoadOption,
     /// `BootOrder`.
     pub order: Vec<u16>,
-    /// Entries to remove.
+    /// Numbers of the entries to remove.
     pub removed: Vec<u16>,
-    /// Entries that start the same loader, but pass it arguments, such as those of an earlier system. They stay.
+    /// Numbers of entries that start the same loader with arguments, such as those of an earlier system. They stay.
     pub passed_over: Vec<u16>,
 }
 
@@ -50,9 +50,9 @@ pub fn encode(order: &[u16]) -> Vec<u8> {
     order.iter().copied().flat_map(u16::to_le_bytes).collect()
 }
 
-/// Plans an entry for a loader at its position. An entry that already leads there is reused if it starts just that: it
-/// passes no arguments, names no other program, and is for booting. The other entries and their order stay, except that
-/// entries on partitions known to be gone are removed. None if every number is in use.
+/// Plans an entry for a loader at a position of the boot order. An existing entry for the loader is reused if it is for
+/// booting and passes no arguments, such as the name of another program. The other entries and their order stay, except
+/// that entries on partitions known to be gone are removed. None if every number is in use.
 pub fn plan(
     has: &Entries,
     loader: &LoaderPath,
@@ -65,7 +65,7 @@ pub fn plan(
         let option = has.options.get(number)?.as_ref().filter(leads_there)?;
         (option.is_for_booting() && option.arguments().is_none()).then_some((*number, option))
     };
-    // The first of several in the boot order.
+    // Of several such entries, the first in the boot order is reused.
     let taken = has.order.iter().chain(has.options.keys()).find_map(starts_it);
     let (number, option) = match taken {
         Some((number, option)) => (number, option.renewed(name.given, loader)),
@@ -141,7 +141,7 @@ mod tests {
         check(&[(0, network()), (4, disk(7))], &[0, 4], First, (4, &[4, 0], &[]));
         // One number appears several times, and one has no entry: that may be the firmware's own.
         check(&[(0, network()), (1, disk(7))], &[0, 0x2001, 0, 1, 1], First, (1, &[1, 0, 0x2001], &[]));
-        // One entry that is not in the order; then two, of which only one is.
+        // One entry that is not in the order; then two entries, of which only one is in the order.
         check(&[(0, network()), (5, disk(7))], &[0], First, (5, &[5, 0], &[]));
         check(&[(2, disk(7)), (5, disk(7))], &[5], First, (5, &[5], &[]));
     }

@@ -20,7 +20,7 @@ pub const OWNER: usize = size_of::<Guid>();
 pub struct Signature<'a> {
     /// What the data is, such as [`X509`].
     pub kind: Guid,
-    /// Who added it, for whoever reads the list. Firmware ignores it.
+    /// Who added the entry, for information. Firmware ignores it.
     pub owner: Guid,
     /// The certificate or digest.
     pub data: &'a [u8],
@@ -31,16 +31,16 @@ pub struct Signature<'a> {
 #[non_exhaustive]
 #[error("reading a list of what firmware trusts: at byte {at}, {what}")]
 pub struct ListError {
-    /// Where it went wrong, in bytes from the beginning.
+    /// Offset in bytes at which the content is wrong.
     pub at: usize,
-    /// How.
+    /// What is wrong.
     pub what: &'static str,
 }
 
-/// The entries of all lists in a variable.
+/// Reads the entries of all lists in a variable.
 ///
 /// # Errors
-/// If a length in it is wrong.
+/// If a length is wrong.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Signature<'_>>, ListError> {
     let mut entries = Vec::new();
     let mut rest = bytes;

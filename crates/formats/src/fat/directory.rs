@@ -1,4 +1,4 @@
-//! Entries of directories (sections 6 and 7).
+//! Entries of directories (Microsoft, FAT: General Overview of On-Disk Format, sections 6 and 7).
 
 use std::iter;
 
@@ -17,15 +17,15 @@ const LAST_PIECE: u8 = 0x40;
 /// A file or folder of a directory.
 pub(super) struct Child<'a> {
     pub(super) name: &'a str,
-    /// Its first cluster, or 0.
+    /// First cluster of the content; 0 if there is none.
     pub(super) first: u64,
-    /// Bytes of a file; a folder has none.
+    /// Size of a file in bytes; none for a folder.
     pub(super) len: Option<u64>,
 }
 
 /// Bytes of the entries of a directory with these names.
 pub(super) fn len<'a>(names: impl IntoIterator<Item = &'a &'a str>, is_root: bool) -> usize {
-    // The label, or the folder itself and its parent.
+    // The entry of the label, or those of the folder itself and of its parent.
     let fixed = if is_root { 1 } else { 2 };
     let of_names = names.into_iter().map(|name| match short_name(name) {
         Some(_) => 1,
@@ -41,7 +41,7 @@ pub(super) fn root(label: &str, children: &[Child]) -> Vec<u8> {
     bytes
 }
 
-/// A folder, by its first cluster and its parent's; that of the root is 0.
+/// Makes the content of a folder, given its first cluster and that of its parent, which is 0 for the root.
 pub(super) fn folder(first: u64, parent: u64, children: &[Child]) -> Vec<u8> {
     let mut bytes = short_entry(padded("."), DIRECTORY, first, 0);
     bytes.extend(short_entry(padded(".."), DIRECTORY, parent, 0));
@@ -66,7 +66,7 @@ fn add(bytes: &mut Vec<u8>, children: &[Child]) {
     }
 }
 
-/// A name that needs no long one: at most eight capitals or digits, a dot and three more.
+/// The short form of a name that needs no long one: at most eight capitals or digits, a dot and three more. Else none.
 fn short_name(name: &str) -> Option<[u8; 11]> {
     let (base, extension) = name.split_once('.').unwrap_or((name, ""));
     let is_plain = |text: &str| text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());

@@ -7,11 +7,11 @@ pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
 /// Most bytes of a folder that is read. EFI system partitions have a few dozen files.
 const MAX_FOLDER: usize = 256 << 10;
-/// Attributes of an entry: a label, or a part of a long name.
+/// Attributes of an entry: a label, a folder, or a part of a long name.
 const LABEL: u8 = 0x08;
 const FOLDER: u8 = 0x10;
 const LONG_NAME: u8 = 0x0F;
-/// Cases of a short name (Linux, fs/fat/fat.h, CASE_LOWER_BASE).
+/// Flags for the parts of a short name in lower case (Linux, fs/fat/fat.h, CASE_LOWER_BASE).
 const LOWER_BASE: u8 = 0x08;
 const LOWER_EXTENSION: u8 = 0x10;
 /// First byte of the name of an entry that is not used any more.
@@ -24,7 +24,7 @@ const LETTERS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 /// A file or folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its long name, or else the short one.
+    /// Long name, or else the short one.
     pub name: String,
     /// Whether it is a folder.
     pub is_folder: bool,
@@ -39,14 +39,14 @@ pub struct Files<'a, 'b> {
     layout: Layout,
 }
 
-/// Sizes in bytes, except for the bits of a table entry.
+/// Offsets and sizes in bytes. `root_cluster`, `clusters` and `bits` (of a table entry) are numbers.
 struct Layout {
     cluster: u64,
     table: u64,
-    /// The root folder, which is not in clusters, of FAT12 and FAT16.
+    /// Offset and size of the root folder of FAT12 and FAT16, which is not in clusters. None for FAT32.
     root: Option<(u64, usize)>,
     root_cluster: u64,
-    /// Where cluster 2 begins.
+    /// Offset of cluster 2, which is the first one.
     data: u64,
     clusters: u64,
     bits: u64,
@@ -93,7 +93,7 @@ impl Layout {
 }
 
 impl<'a, 'b> Files<'a, 'b> {
-    /// None if there is no FAT file system.
+    /// Reads the boot sector. None if there is no FAT file system.
     pub fn open(read: &'a mut ReadAt<'b>) -> Option<Self> {
         let layout = Layout::parse(&read(0, 512)?)?;
         Some(Self { read, layout })
@@ -323,7 +323,7 @@ mod tests {
             let Some(mut files) = Files::open(&mut read) else { continue };
             let found = files.list("EFI/BOOT").unwrap_or_default();
             found.iter().for_each(|found| _ = files.head(found, 4096));
-            // Clusters of a file system of this size, from which each of three folders is read with its table entry.
+            // Each of three folders is read in clusters of at least 512 bytes, each with its table entry.
             assert!(found.len() <= MAX_FOLDER / ENTRY + 128 && reads <= 3 * 2 * MAX_FOLDER / 512 + 2 + found.len());
             assert!(found.iter().all(|found| found.name.chars().count() <= LONGEST_NAME));
             let mut read = |at, len| part(&volume, at, len);

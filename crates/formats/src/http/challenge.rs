@@ -116,7 +116,7 @@ fn borrowed<'a>((value, rest): (&'a str, &'a str)) -> (Cow<'a, str>, &'a str) {
     (Cow::Borrowed(value), rest)
 }
 
-/// The value of a quoted string after its first quote, and the rest. None if it does not end.
+/// The value of a quoted string after its first quote, and the rest. None if the closing quote is missing.
 fn unquoted(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
     let mut value = String::new();
     let mut chars = quoted.chars();

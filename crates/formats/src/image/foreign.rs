@@ -25,7 +25,7 @@ pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
 
 /// Offsets of the header of a GPT for the block sizes of disks (UEFI specification, 5.3.2).
 const GPT_HEADERS: [usize; 2] = [512, 4096];
-/// Offset, bytes and name.
+/// Signatures: offset, bytes, and name of the format.
 const MAGIC: [(usize, &[u8], &str); 78] = [
     (0, b"LZIP", "an lzip stream"),
     (0, b"\x89LZO\0\r\n\x1A\n", "an lzop stream"),
@@ -126,9 +126,9 @@ const MAGIC: [(usize, &[u8], &str); 78] = [
 const USUAL_PROPERTIES: u8 = 0x5D;
 const MAX_PROPERTIES: u8 = 224;
 
-/// Whether it is an .lzma file. There is no signature, so this checks the first bytes: properties, usual ones if it
-/// states its size, a dictionary of 2^n or 2^n + 2^(n-1) bytes, a plausible size, and the first byte of a range coder
-/// (xz, lzma-file-format.txt, 1.1; liblzma's check).
+/// Whether it is an .lzma file. There is no signature, so this checks the first bytes: properties (the usual ones if
+/// the file states its size), a dictionary of 2^n or 2^n + 2^(n-1) bytes, a plausible size, and the first byte of a
+/// range coder (xz, lzma-file-format.txt, 1.1; liblzma's check).
 fn is_lzma(head: &[u8]) -> bool {
     let [properties @ ..=MAX_PROPERTIES, d0, d1, d2, d3, size @ .., 0] = head.get(..14).unwrap_or_default() else {
         return false;
@@ -140,10 +140,9 @@ fn is_lzma(head: &[u8]) -> bool {
     is_usual && (is_streamed || is_known && *properties == USUAL_PROPERTIES)
 }
 
-/// Whether it is an OpenPGP message. There is no signature, so this checks the first packets: a session key encrypted
-/// to a public key (version 3) or by a password (version 4), in the old or the new format of packets (RFC 9580, 4.2,
-/// 5.1 and 5.3), or as GnuPG writes it: a signature that follows (version 3; 5.4), or compressed data, which has few
-/// fixed bytes (5.6).
+/// Whether it is an OpenPGP message. There is no signature, so this checks the first packet, in the old or the new
+/// format (RFC 9580, 4.2): a session key encrypted to a public key (version 3; 5.1) or by a password (version 4; 5.3).
+/// GnuPG also writes a one-pass signature (version 3; 5.4), or compressed data (5.6), which has few fixed bytes.
 fn is_openpgp(head: &[u8]) -> bool {
     let is_boot_sector = head.get(510..512) == Some(&[0x55, 0xAA]);
     match head {
@@ -159,14 +158,14 @@ fn is_openpgp(head: &[u8]) -> bool {
     match body {
         // The cipher, and how the key is derived from the password.
         [4, 1..=13, 0 | 1 | 3, ..] => is_password,
-        // The identifier of the key, and the algorithm of its kind.
+        // The identifier of the key, and its public-key algorithm.
         [3, _, _, _, _, _, _, _, _, 1..=3 | 16 | 18 | 25 | 26, ..] => !is_password,
         _ => false,
     }
 }
 
 /// Whether it is a tar archive from before there was a signature: its first header has the right checksum, in octal,
-/// with spaces in place of itself (POSIX.1-2017, pax, "ustar Interchange Format").
+/// computed with spaces in place of the checksum (POSIX.1-2017, pax, "ustar Interchange Format").
 fn is_old_tar(head: &[u8]) -> bool {
     const SUM: std::ops::Range<usize> = 148..156;
     let (Some(header), Some(digits)) = (head.get(..512), head.get(SUM)) else { return false };

@@ -17,16 +17,16 @@ const USUAL_BLOCK: u64 = 512;
 pub struct MadeFor {
     /// Size of the raw image in bytes, if it is known.
     pub size: Option<u64>,
-    /// Block size in bytes that its table counts in: a GPT says so, and an MBR shows it by its file systems.
+    /// Block size in bytes in which the table counts, if known: a GPT says so, an MBR shows it by its file systems.
     pub block: Option<u64>,
     /// The numbers of all its partitions, if they are known.
     #[serde(default)]
     pub numbers: Option<Vec<u32>>,
-    /// Where its partitions end in bytes, with blocks of 512 bytes if the size of blocks is not known.
+    /// Byte at which its partitions end, with blocks of 512 bytes if the block size is not known.
     pub end: u64,
-    /// What ends there, in words.
+    /// What ends at `end`, in words, such as "partition 1".
     pub what: String,
-    /// Whether machines can read it by ranges alone: the blocks of a qcow2 image are in another order.
+    /// Whether machines can read the image only with range requests: a qcow2 image that one pass cannot read.
     #[serde(default)]
     pub needs_ranges: bool,
     /// Which architectures it is for. Empty if nothing shows it.
@@ -72,7 +72,7 @@ impl MadeFor {
     }
 }
 
-/// The numbers of all partitions. How many logical ones there are is not known as long as their chain may be elsewhere.
+/// The numbers of all partitions. None without a table, or if logical ones may be in a part that is not known.
 fn numbers(table: &Table) -> Option<Vec<u32>> {
     let is_whole = match table.kind {
         Kind::None => false,
@@ -81,7 +81,7 @@ fn numbers(table: &Table) -> Option<Vec<u32>> {
     is_whole.then(|| table.partitions.iter().map(|partition| partition.number).collect())
 }
 
-/// A place in an MBR that counts in 512 bytes, in other blocks.
+/// Converts a byte offset of an MBR from blocks of 512 bytes to blocks of `block` bytes.
 fn in_blocks(end: u64, block: u64) -> u64 {
     (end / USUAL_BLOCK).saturating_mul(block)
 }
@@ -116,7 +116,7 @@ mod tests {
         {
             assert_eq!(made_for(&mbr(4096, file_systems), None).block, expect, "{file_systems:?}");
         }
-        // The place where the other blocks would be is not known.
+        // Not known: the content where the partition would begin with the other block size.
         assert_eq!(made_for(&mbr(4096, &[usual])[..4 << 20], None).block, None);
     }
 
@@ -158,7 +158,7 @@ mod tests {
         check(&known, 9 * MIB, 512, "the disk /d has 9 MiB, but the image needs 10 MiB");
         check(&known, 64 * MIB, 4096, "made for blocks of 512 bytes, but the disk /d has blocks of 4096 bytes");
         check(&known, 64 * MIB, 0, "");
-        // The partition is 4096 blocks of either size.
+        // The partition has 4096 blocks, of 512 or of 4096 bytes.
         let unknown = made_for(&mbr(4096, &[]), None);
         check(&unknown, 3 * MIB, 512, "");
         check(&unknown, 3 * MIB - 512, 512, "a disk of 3145728 bytes or more, because partition 1 ends there");

@@ -27,15 +27,15 @@ const SIGNATURES: [(u64, &[u8]); 20] = [
     (0, b"verity\0\0"),
     (0, b"integrt\0"),
 ];
-/// Superblock of ext2, ext3 and ext4 (Linux, Documentation/filesystems/ext4/super.rst): its offset, and in it those of
-/// the block size as a power of two, and of the magic number.
+/// Superblock of ext2, ext3 and ext4 (Linux, Documentation/filesystems/ext4/super.rst): its offset, and the offsets of
+/// its block size, a power of two, and of its magic number.
 const EXT: u64 = 1024;
 const EXT_BLOCK: u64 = EXT + 24;
 const EXT_MAGIC: u64 = EXT + 56;
-/// The block sizes of 1 to 64 KiB.
+/// Values of that field for block sizes of 1 to 64 KiB.
 const EXT_BLOCKS: std::ops::RangeInclusive<u8> = 0..=6;
 
-/// Whether something known begins at this byte of the image. None if too little of it is known.
+/// Whether known content begins at this byte of the image. None if too little of the image is known.
 pub(super) fn is_at(start: u64, image: &mut Image<'_, '_>) -> Option<bool> {
     let mut is_known = true;
     let mut has = |offset: u64, is_it: &dyn Fn(&[u8]) -> bool, len: usize| match start.checked_add(offset) {

@@ -57,19 +57,19 @@ pub struct Gpt {
 /// The backup of a GPT whose primary copy is intact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backup {
-    /// It is whole, and says the same.
+    /// The backup is whole, and says the same as the primary copy.
     Whole,
-    /// It is whole, but says something else.
+    /// The backup is whole, but says something else than the primary copy.
     Differs,
     /// Header or entries are damaged.
     Damaged,
-    /// It is not where the primary header says, or the image ends before it.
+    /// The backup is not where the primary header says, or the image ends before it.
     Missing,
-    /// That part of the image is not known.
+    /// The part of the image where the backup should be is not known.
     Unknown,
 }
 
-/// The header found in an image.
+/// Result of the search for the primary header.
 pub(super) enum Search {
     Intact(Box<Gpt>),
     Damaged { block: u64, reason: String, how: Mend },
@@ -85,7 +85,7 @@ enum NoHeader {
 }
 
 impl Gpt {
-    /// Size of the blocks that it counts in, in bytes.
+    /// Size in bytes of the blocks in which this GPT counts.
     pub fn block(&self) -> u64 {
         self.header.len() as u64
     }
@@ -105,12 +105,12 @@ impl Gpt {
         self.last_usable.saturating_add(1).saturating_mul(self.block())
     }
 
-    /// Bytes of all entries.
+    /// Size of all entries in bytes.
     fn entries_len(&self) -> u64 {
         u64::from(self.count) * u64::from(self.entry_size)
     }
 
-    /// Reads the header in block `lba`. Linux ignores a table for each of these reasons (is_gpt_valid()).
+    /// Reads the header in block `lba`. Fails for each of the reasons for which Linux ignores a table (is_gpt_valid()).
     fn parse(header: Vec<u8>, lba: u64) -> Result<Self, NoHeader> {
         if !header.starts_with(SIGNATURE) {
             return Err(NoHeader::NoSignature);
@@ -151,7 +151,7 @@ impl Gpt {
         Err(NoHeader::Damaged(reason, RESTORE))
     }
 
-    /// The entries, if their checksum is right.
+    /// Reads the entries. Fails with the reason and what mends it if they are damaged or outside the image.
     fn entries(&self, image: &mut Image<'_, '_>) -> Result<Found, (&'static str, Mend)> {
         let offset = self.entries_lba.checked_mul(self.block()).ok_or(("lie beyond any disk", RESTORE))?;
         match image.get(offset, self.entries_len() as usize) {
@@ -161,7 +161,7 @@ impl Gpt {
         }
     }
 
-    /// Whether a partition has a part of the table in it. The file system of an image that is also for optical discs
+    /// Whether a partition covers a part of the table. The file system of an image that is also for optical discs
     /// begins at byte 0 and leaves room for the table.
     fn is_covered_by(&self, partition: &Partition) -> bool {
         let block = self.block();

@@ -13,7 +13,7 @@ const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 /// Type of the protective record of a GPT, and where it begins. Linux and firmware accept no other place.
 const PROTECTIVE: u8 = 0xEE;
 const PROTECTIVE_START: u32 = 1;
-/// Cylinder, head and sector of a block that they cannot express.
+/// Cylinder, head and sector of a block for which these fields are too small.
 const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
 /// Number of the first logical partition, as in Linux, whatever the four primary ones are.
 const FIRST_LOGICAL: u32 = 5;
@@ -64,7 +64,7 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BootRecord {
     records: [Record; 4],
-    /// Whether it belongs to a file system on a whole disk.
+    /// Whether the boot record belongs to a file system on a whole disk.
     pub(super) is_file_system: bool,
 }
 
@@ -78,8 +78,8 @@ impl BootRecord {
         Some(Self { records, is_file_system: is_jump && is_sector })
     }
 
-    /// What is unusual beside a GPT: a record of a hybrid MBR that matches no partition of the GPT, such as one that
-    /// ends after the disk. Only firmware and systems without GPT support read it.
+    /// Names a record of a hybrid MBR that matches no partition of the GPT, such as one that ends after the disk. Only
+    /// firmware and systems without GPT support read such a record.
     pub(super) fn beside(&self, partitions: &[Partition], block: u64) -> Option<String> {
         let is_stray = |(number, record): &(u32, &Record)| {
             let bytes = record.partition(*number, 0, block).bytes;
@@ -89,7 +89,7 @@ impl BootRecord {
         Some(format!("record {number} of its hybrid MBR matches no partition of its GPT"))
     }
 
-    /// Whether it announces a GPT.
+    /// Whether the boot record announces a GPT.
     pub(super) fn has_protective(&self) -> bool {
         self.protective().is_some()
     }
@@ -106,14 +106,14 @@ impl BootRecord {
     }
 
     /// Whether it has partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in the place of
-    /// records. Linux uses the same test. Records of type 0 alone do not make a table: a damaged one looks like that.
+    /// records. Linux uses the same test. Records of type 0 alone do not make a table: a damaged table looks like that.
     pub(super) fn has_partitions(&self) -> bool {
         let has_type = |record: &Record| record.is_partition() && record.kind != 0;
         self.records.iter().all(Record::has_valid_indicator) && self.records.iter().any(has_type)
     }
 
-    /// The number of the first record with an invalid indicator, if otherwise they can only be records: each is empty
-    /// or has a type and a place on the disk.
+    /// The number of the first record with an invalid indicator, if the records are otherwise sound: each is empty or
+    /// has a type and a place on the disk.
     pub(super) fn damaged_indicator(&self, block: u64, known: &Known) -> Option<usize> {
         let all_sound = !self.is_file_system && are_sound(&self.records, block, known);
         let damaged = self.records.iter().position(|record| !record.has_valid_indicator());
@@ -148,8 +148,8 @@ pub(super) fn lacks_signature(bytes: &[u8], block: u64, known: &Known) -> bool {
     bytes.get(510..512).is_some_and(|signature| signature != SIGNATURE) && records(bytes).is_some_and(is_table)
 }
 
-/// Judges an MBR with partitions in an image that also has a GPT. Nothing announces it, so it may be left over from an
-/// earlier use.
+/// Judges an MBR with partitions in an image that also has a GPT. The MBR does not announce the GPT, which may be left
+/// over from an earlier use.
 pub(super) fn judge_beside_gpt(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let starts = |block: u32| move |record: &&Record| record.is_partition() && record.start == block;
     if let Some(record) = boot.records.iter().find(starts(PROTECTIVE_START)) {
@@ -165,8 +165,8 @@ pub(super) fn judge_beside_gpt(boot: &BootRecord, block: u64, image: &mut Image<
     Ok(table)
 }
 
-/// Judges an MBR with partitions. It does not say for which block size it is made. If no partition begins with known
-/// content at this block size, but one does at another, the MBR is made for the other.
+/// Judges an MBR with partitions. An MBR does not say for which block size it is made. If no partition begins with
+/// known content at this block size, but one does at another, the MBR is made for the other.
 pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) -> Result<Table, Fault> {
     let mut table = Table::without_partitions(Kind::Mbr, block);
     let records = (1..).zip(&boot.records).filter(|(_, record)| record.is_partition());
@@ -174,7 +174,7 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     table.remarks.extend(empty.iter().map(|(number, _)| format!("partition {number} has no blocks")));
     table.partitions.extend(used.iter().map(|(number, record)| record.partition(*number, 0, block)));
     if let Err(fault) = within_disk(&table.partitions, block, image) {
-        // With smaller blocks it may fit.
+        // The MBR may be made for smaller blocks, with which it fits.
         let primary: Vec<u64> = used.iter().map(|(_, record)| record.start.into()).collect();
         let found = Some(&primary).filter(|primary| !begins(primary, block, image).contains(&Some(true)));
         let found = found.and_then(|primary| meant(primary, block, image));
@@ -193,7 +193,7 @@ pub(super) fn judge(boot: &BootRecord, block: u64, image: &mut Image<'_, '_>) ->
     table.partitions.extend(logical);
     let starts: Vec<u64> = table.partitions.iter().map(|partition| partition.bytes.start / block).collect();
     let own = begins(&starts, block, image);
-    // Where the logical ones are is only known for this block size.
+    // Where the logical partitions are is only known for this block size.
     let primary = starts.get(..used.len()).unwrap_or_default();
     let mut others = BLOCK_SIZES.into_iter().filter(|size| *size != block);
     if own.iter().any(|found| *found != Some(false)) {
@@ -228,7 +228,7 @@ fn begins(starts: &[u64], size: u64, image: &mut Image<'_, '_>) -> Vec<Option<bo
     starts.iter().map(|start| if *start > 0 { is_at(*start) } else { Some(false) }).collect()
 }
 
-/// Whether partitions begin with something known at the first places, and none at the others.
+/// Whether known content begins at one of the first places, and at none of the others.
 fn only_at_first(first: &[Option<bool>], others: &[Option<bool>]) -> bool {
     let is_first = |pair: (&Option<bool>, &Option<bool>)| pair == (&Some(true), &Some(false));
     !others.contains(&Some(true)) && first.iter().zip(others).any(is_first)
@@ -299,8 +299,8 @@ fn chain(
     Ok(())
 }
 
-/// Has the record of a partition of these blocks, which a hybrid MBR also has, end before block `end`. sgdisk and
-/// firmware that reads the MBR expect both tables to agree.
+/// In a hybrid MBR, makes the record of the partition with these blocks end before block `end`. sgdisk and firmware
+/// that reads the MBR expect both tables to agree.
 pub(super) fn grow_in_hybrid(head: &mut [u8], blocks: Range<u64>, end: u64) {
     let Some(boot) = head.get(..super::BOOT_RECORD).and_then(BootRecord::parse) else { return };
     let is_it = |record: &Record| {
@@ -315,8 +315,8 @@ pub(super) fn grow_in_hybrid(head: &mut [u8], blocks: Range<u64>, end: u64) {
     }
 }
 
-/// Gives the protective record at the start of a disk the size of the disk in blocks, if it is the only record and does
-/// not stand for a disk of any size (UEFI specification, table 5-4).
+/// Gives the protective record at the start of a disk the size of the disk in blocks, if it is the only record and its
+/// size is not 0xFFFFFFFF, which means any size (UEFI specification, table 5-4).
 pub(super) fn fit_protective(head: &mut [u8], blocks: u64) {
     let Some(boot) = head.get(..super::BOOT_RECORD).and_then(BootRecord::parse) else { return };
     let index = boot.records.iter().position(|record| record.kind == PROTECTIVE);
@@ -328,7 +328,7 @@ pub(super) fn fit_protective(head: &mut [u8], blocks: u64) {
     let size = u32::try_from(blocks.saturating_sub(1)).unwrap_or(u32::MAX);
     let at = RECORDS + index * RECORD_SIZE;
     if size != record.blocks {
-        // Cylinder, head and sector of a block that they cannot express.
+        // Cylinder, head and sector of a block for which these fields are too small.
         put(head, at + 5, &[0xFF; 3]);
         put(head, at + 12, &size.to_le_bytes());
     }

@@ -10,7 +10,7 @@ use crate::crc32::crc32;
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
 
-/// A protective record, or another one.
+/// Writes a record of an MBR, such as the protective one.
 fn record(image: &mut [u8], index: usize, kind: u8, start: u32, blocks: u32) {
     let at = 446 + 16 * index;
     image[at + 4] = kind;
@@ -83,7 +83,7 @@ fn check(make: fn() -> Vec<u8>, changes: &[Change]) {
     }
 }
 
-/// Other bytes at a place of a GPT, with the checksums that they need.
+/// Changes bytes of a GPT, corrects the checksums, and checks the judgement.
 #[track_caller]
 fn check_sealed(changes: &[(&str, usize, &[u8], &str)]) {
     for (name, at, bytes, expect) in changes {

@@ -39,9 +39,9 @@ enum What {
     Refcounts,
     /// The L2 table for this entry of the L1 table.
     L2(u32),
-    /// The data for this byte of the raw image.
+    /// The cluster that begins at this byte of the raw image.
     Plain(u64),
-    /// The data for this cluster of the raw image, in at most this many bytes.
+    /// The compressed cluster with this number in the raw image, in at most `len` bytes.
     Compressed {
         cluster: u64,
         len: u32,
@@ -162,8 +162,8 @@ struct Source<R> {
     at: u64,
     /// Bytes of a cluster.
     cluster: u64,
-    /// The last sector of the last compressed cluster, and the rest of its cluster of the file. Writers put more
-    /// compressed clusters there, even if the L2 table for them comes later in the file.
+    /// The last sector of the last compressed cluster, and the rest of the cluster of the file around that sector.
+    /// Writers put more compressed clusters there, even if the L2 table for them comes later in the file.
     tail: Vec<u8>,
     tail_start: u64,
 }

@@ -23,7 +23,7 @@ pub enum HeaderError {
     )]
     Truncated {
         end: u64,
-        /// Bytes it would need to have.
+        /// Size in bytes that the file would need to have.
         needed: u64,
     },
 }
@@ -35,7 +35,7 @@ const V2_LEN: usize = 72;
 /// Minimum length of a header of version 3.
 const V3_LEN: usize = 104;
 const COMPRESSION_TYPE: usize = 104;
-/// 512 bytes to 2 MiB, the range that QEMU reads.
+/// Binary logarithms of the cluster sizes that QEMU reads, 512 bytes to 2 MiB.
 const CLUSTER_BITS: Range<u32> = 9..22;
 /// Most entries of the L1 table that are read: enough for 64 TiB in clusters of 64 KiB.
 const MAX_L1: u64 = 1 << 17;
@@ -65,7 +65,7 @@ pub struct Header {
     pub cluster_bits: u32,
     /// Size of the raw image in bytes.
     pub size: u64,
-    /// Entries of the L1 table that map the raw image.
+    /// Number of entries of the L1 table that map the raw image.
     pub l1_entries: usize,
     /// Range of those entries in the file, in bytes.
     pub l1: Range<u64>,
@@ -131,8 +131,8 @@ impl Header {
         1 << (2 * self.cluster_bits - 3)
     }
 
-    /// Bytes of the raw image in the cluster that begins at byte `guest` of it. The last cluster ends where the image
-    /// does.
+    /// Bytes of the raw image in the cluster that begins at byte `guest` of the raw image. The last cluster ends where
+    /// the raw image does.
     pub fn len_at(&self, guest: u64) -> u64 {
         self.cluster().min(self.size - guest)
     }

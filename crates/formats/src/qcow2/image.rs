@@ -11,14 +11,14 @@ use super::{Block, Error, Out, first, first_mut};
 /// Reads at an offset in the file until the buffer is full.
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
-/// Clusters that are adjacent in both the file and the raw image are read together, up to this many bytes.
+/// Most bytes that are read together, from clusters that are adjacent in both the file and the raw image.
 const MAX_RUN: u64 = 2 << 20;
 
 /// A qcow2 image whose header and L1 table have been read and checked.
 #[derive(Debug)]
 pub struct Image {
     header: Header,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     len: u64,
     /// Offsets of the L2 tables, in the order of the raw image; 0 for none.
     l2: Vec<u64>,
@@ -101,7 +101,7 @@ impl Image {
         out.flush()
     }
 
-    /// The bytes of a range of the raw image, which is held in memory. Bytes after its end are zeros.
+    /// Reads a range of the raw image into memory. Bytes after its end are zeros.
     pub fn bytes(&self, range: Range<u64>, read_at: &mut ReadAt<'_>) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
         self.read_range(range.clone(), read_at, |at, block| {

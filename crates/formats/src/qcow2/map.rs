@@ -4,7 +4,7 @@ use super::Error;
 use super::header::Header;
 
 const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-/// The refcount is exactly one. A reader does not need it.
+/// Flag: the refcount is exactly one. A reader does not need it.
 const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1 << 0;
@@ -55,8 +55,8 @@ fn standard(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     }
 }
 
-/// "Compressed Clusters Descriptor": the upper bits hold the number of sectors. How many bits depends on the cluster
-/// size.
+/// Reads the entry of a compressed cluster ("Compressed Clusters Descriptor"): the upper bits hold the number of
+/// sectors. How many bits depends on the cluster size.
 fn compressed(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     let offset_bits = 62 - (header.cluster_bits - 8);
     let offset = entry & ((1 << offset_bits) - 1);

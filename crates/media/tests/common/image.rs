@@ -1,4 +1,4 @@
-//! Unified images, made by hand, and what a machine measures that starts one.
+//! Unified images made by hand, and what a machine measures when it starts such an image.
 #![allow(dead_code, reason = "shared by several tests")]
 
 use slipway_media::{Measurements, SectionDigest, assemble};
@@ -25,12 +25,12 @@ pub fn program(seed: u8) -> Vec<u8> {
     program
 }
 
-/// How a stub tells its version.
+/// Returns the text by which a stub tells its version.
 fn magic(version: &str) -> Vec<u8> {
     format!("#### LoaderInfo: systemd-stub {version} ####\0").into_bytes()
 }
 
-/// A stub of which it is known what it measures.
+/// Returns a stub of the version whose measurements are known.
 pub fn stub() -> Vec<u8> {
     assemble(&program(0)[..1024], &[(".sdmagic", &magic("262-1"))]).unwrap()
 }
@@ -70,7 +70,7 @@ impl Image {
         Measurements::predict(Arch::X86_64, &self.to_bytes()).unwrap()
     }
 
-    /// What a machine measures that starts it.
+    /// Returns the events that a machine measures when it starts the image.
     pub fn events(&self) -> Vec<Event> {
         let told = self.predict();
         let mut events = vec![(4, digest(b"Calling EFI Application from Boot Option")), (4, digest(&SEPARATOR))];

@@ -1,8 +1,8 @@
-//! How a machine proves that it has a certain TPM. Its keys go with `POST /v1/enrol`; the server answers with a
-//! challenge, and the machine asks again with the proof.
+//! How a machine proves that it has a certain TPM. `POST /v1/enrol` carries the TPM's public keys. The server answers
+//! with a challenge, and the machine repeats the request with the proof.
 //!
 //! Structures of the TPM are those of the Trusted Platform Module Library, Part 2, in their marshalled form, without
-//! the two bytes of size before a TPM2B.
+//! the two-byte size field of a TPM2B.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The media type of a [`TpmChallenge`].
 pub const CHALLENGE_TYPE: &str = "application/vnd.slipway.tpm-challenge+json";
-/// The registers that a machine's quote is over, of the SHA-256 bank: what the firmware measures (0 to 7), what the
-/// kernel's boot stub does (9), and what a unified kernel image does (11 to 13).
+/// The PCRs of the SHA-256 bank that a machine's quote covers. The firmware extends 0 to 7, the kernel's EFI stub 9,
+/// and the stub of a unified kernel image 11 to 13.
 pub const QUOTED_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13];
 /// The largest event log that a machine sends, in bytes.
 pub const MAX_EVENT_LOG_BYTES: usize = 128 << 10;
-/// The longest other [`Blob`] of a machine, in bytes.
+/// The longest [`Blob`] of a machine other than the event log, in bytes.
 pub const MAX_BLOB_BYTES: usize = 8 << 10;
 
 /// What a machine reports about its TPM.
@@ -23,18 +23,18 @@ pub const MAX_BLOB_BYTES: usize = 8 << 10;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Tpm {
-    /// The machine has none.
+    /// The machine has no TPM.
     Absent,
-    /// It has one that cannot be used.
+    /// The machine has a TPM that cannot be used.
     Broken {
-        /// Why, for the operator.
+        /// Why the TPM cannot be used, for the operator.
         reason: String,
     },
-    /// It has one.
+    /// The machine has a TPM that can be used.
     Present {
         /// The TPM's keys.
         keys: TpmKeys,
-        /// The answer to the challenge, once there was one.
+        /// The answer to the server's challenge. Absent until the server has sent one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         proof: Option<TpmProof>,
     },
@@ -48,10 +48,10 @@ pub struct TpmKeys {
     /// The endorsement key (TPMT_PUBLIC), of the template L-1 (RSA 2048) or L-2 (ECC P-256) of the TCG EK Credential
     /// Profile.
     pub ek: Blob,
-    /// The certificate of its manufacturer for the endorsement key, in DER.
+    /// The TPM manufacturer's certificate for the endorsement key, in DER. Absent if the machine found none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek_certificate: Option<Blob>,
-    /// The attestation key (TPMT_PUBLIC): an ECC P-256 key that signs nothing but what the TPM itself has made.
+    /// The attestation key (TPMT_PUBLIC): an ECC P-256 key that signs only data that the TPM itself has made.
     pub ak: Blob,
 }
 
@@ -59,30 +59,30 @@ pub struct TpmKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TpmChallenge {
-    /// The number to be quoted. It belongs to the keys of the TPM and the key of the machine.
+    /// The nonce that the quote must contain. It is valid only for these TPM keys and this machine key.
     pub nonce: Blob,
-    /// A secret for TPM2_ActivateCredential (TPMS_ID_OBJECT).
+    /// The credential that TPM2_ActivateCredential takes (TPMS_ID_OBJECT). It contains a secret.
     pub credential: Blob,
     /// The seed of the credential, encrypted to the endorsement key (the contents of a TPM2B_ENCRYPTED_SECRET).
     pub secret: Blob,
 }
 
-/// What only the TPM with both keys can answer to a challenge.
+/// The answer to a challenge. Only the TPM that has both keys can give it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TpmProof {
-    /// The number of the challenge.
+    /// The nonce of the challenge.
     pub nonce: Blob,
-    /// The secret of the challenge.
+    /// The secret that TPM2_ActivateCredential returned for the challenge.
     pub secret: Blob,
     /// What the TPM signed (TPMS_ATTEST of a quote).
     pub quote: Blob,
-    /// The signature of the attestation key (TPMT_SIGNATURE).
+    /// The attestation key's signature of `quote` (TPMT_SIGNATURE).
     pub signature: Blob,
     /// The values of [`QUOTED_PCRS`], in that order.
     pub pcrs: Vec<Blob>,
-    /// What was measured (TCG PC Client Platform Firmware Profile, section 10), if the firmware keeps a log.
+    /// The firmware's event log (TCG PC Client Platform Firmware Profile, section 10). Absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<Blob>,
 }
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for Blob {
 }
 
 impl Tpm {
-    /// Whether each part is within its bounds.
+    /// Returns whether each part is within its size limit.
     pub fn is_within_bounds(&self) -> bool {
         let short = |blob: &Blob| blob.0.len() <= MAX_BLOB_BYTES;
         match self {

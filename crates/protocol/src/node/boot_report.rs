@@ -17,7 +17,7 @@ const MAX_UNIT_BYTES: usize = 255;
 /// The state of the service manager while the emergency or rescue shell runs (systemctl(1), is-system-running).
 pub const MAINTENANCE: &str = "maintenance";
 
-/// Whether a text is the name of a unit (systemd.unit(5)): other characters are escaped in it.
+/// Whether a text can be the name of a unit. In unit names, all other characters are escaped (systemd.unit(5)).
 pub fn is_unit_name(text: &str) -> bool {
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
     (1..=MAX_UNIT_BYTES).contains(&text.len()) && text.contains('.') && text.bytes().all(is_sign)
@@ -30,7 +30,7 @@ pub fn is_unit_name(text: &str) -> bool {
 #[allow(dead_code, reason = "it is the schema of a text")]
 struct UnitName(String);
 
-/// The path of the boot reporter's program for an architecture, by its name of uname(2), among the boot files.
+/// Returns the path of the boot reporter's program among the boot files. `arch` is a name of uname(2).
 pub fn program_of(arch: &str) -> String {
     format!("{arch}/{}", places::PROGRAM)
 }
@@ -75,7 +75,7 @@ pub struct BootReport {
 pub struct BootKnown {
     /// The state of the node.
     pub node: NodeState,
-    /// The newest report of the system that the run installed.
+    /// The newest report of the system that the run installed. Absent before its first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<BootReport>,
 }
@@ -105,12 +105,12 @@ pub struct BootReporterConfig {
     pub token: Secret,
     /// The certificates in PEM that may sign the server's certificate.
     pub ca: String,
-    /// The HTTP proxy through which the machine was installed.
+    /// The HTTP proxy through which the machine was installed. None if it used no proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
     /// The boot reporter ends after this many hours, however the boot went.
     pub hours: u32,
-    /// The seconds between two logs.
+    /// The seconds between two uploads of the boot's log.
     pub every: u32,
 }
 
@@ -123,21 +123,21 @@ pub mod places {
     pub const OPT: &str = "opt/slipway";
     /// The folder in a system that is made of read-only trees, in which only /etc and /var are writable.
     pub const VAR: &str = "var/lib/slipway";
-    /// All of them.
+    /// All folders that may hold the program and the configuration.
     pub const FOLDERS: &[&str] = &[USR_LOCAL, OPT, VAR];
-    /// The program, in the folder.
+    /// The program's file name in the folder.
     pub const PROGRAM: &str = "slipway";
-    /// The configuration with the token, in the folder.
+    /// The file name of the configuration with the token.
     pub const CONFIG: &str = "report.json";
-    /// The script in the folder that fetches the program, if the system does that itself.
+    /// The file name of the script that fetches the program, for a system that fetches it by itself.
     pub const FETCH: &str = "fetch.sh";
-    /// curl's settings for that, in the folder.
+    /// The file name of the script's settings for curl.
     pub const FETCH_CURL: &str = "fetch.curl";
-    /// The certificates in PEM that the server is verified with, in the folder.
+    /// The file name of the certificates in PEM that the script verifies the server with.
     pub const FETCH_CA: &str = "ca.pem";
     /// The name of the unit that starts the program.
     pub const UNIT_NAME: &str = "slipway-report.service";
-    /// The unit.
+    /// The path of the unit.
     pub const UNIT: &str = "etc/systemd/system/slipway-report.service";
     /// The links that make the unit part of a boot, including one that ends in the emergency or rescue shell.
     pub const LINKS: &[&str] = &[

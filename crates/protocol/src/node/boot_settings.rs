@@ -1,8 +1,8 @@
 //! The settings of a machine's boot: where the server is, how to recognise it, and what differs from machine to
 //! machine.
 //!
-//! A new setting is a field here, with its check. Its name is the key in all sources of a machine's configuration. The
-//! program that makes a boot medium and the machine that starts from it call the same check.
+//! A new setting is a field here, with its check. The field's name is the key in all sources of a machine's
+//! configuration. The program that makes a boot medium and the machine that starts from it call the same check.
 
 mod hosts;
 mod json;
@@ -18,15 +18,14 @@ use crate::shared::secret::Secret;
 
 /// Beginning of a certificate in PEM (RFC 7468).
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
-/// Most bytes of the kernel's name of a machine (`__NEW_UTS_LEN`, include/uapi/linux/utsname.h).
+/// The longest host name that the kernel stores, in bytes (`__NEW_UTS_LEN`, include/uapi/linux/utsname.h).
 const MOST_HOSTNAME: usize = 64;
 /// Most characters of a value in an error.
 const MOST_SHOWN: usize = 60;
 
-/// All settings. Those that are not in [`MachineSettings`] are for all machines of a site, and the settings of one
-/// machine never have them.
+/// All settings. The settings outside [`MachineSettings`] are for all machines of a site, never for one.
 ///
-/// Each value is a text in a source: a file has YAML, and other sources have pairs of a key and a text.
+/// In every source, each value is a text: a file has YAML, and other sources have pairs of a key and a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BootSettings {
@@ -72,16 +71,16 @@ pub struct MachineSettings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("checking the configuration of the boot medium: {key} {value:?} {wrong}")]
 pub struct SettingError {
-    /// Its key.
+    /// The setting's key.
     pub key: &'static str,
-    /// Its value, shortened and without secrets.
+    /// The setting's value, shortened and without secrets.
     pub value: String,
     /// What is wrong and what would be right, as the end of a sentence about the value.
     pub wrong: String,
 }
 
 impl SettingError {
-    /// An error about a value without secrets.
+    /// Makes an error about a value, and shortens the value. It must contain no secrets.
     pub fn new(key: &'static str, value: &str, wrong: impl Into<String>) -> Self {
         Self { key, value: shortened(value), wrong: wrong.into() }
     }
@@ -120,25 +119,25 @@ impl MachineSettings {
         }
     }
 
-    /// Settings of which only the proxy is there, if there is one.
+    /// Returns settings that have nothing but the proxy, or nothing at all if `proxy` is None.
     pub fn with_proxy(proxy: Option<Proxy>) -> Self {
         let (proxy, no_proxy) = proxy.map(|proxy| (proxy.url, proxy.except)).unzip();
         Self { proxy, no_proxy, ..Self::default() }
     }
 
-    /// The proxy, with the hosts that are reached without it.
+    /// Returns the proxy, with the hosts that are reached without it. None if no proxy is set.
     pub fn proxy(&self) -> Option<Proxy> {
         let except = self.no_proxy.clone().unwrap_or_default();
         self.proxy.clone().map(|url| Proxy { url, except })
     }
 }
 
-/// A value for messages: at most `MOST_SHOWN` characters of it.
+/// Returns at most the first `MOST_SHOWN` characters of a value, for messages.
 pub fn shortened(value: &str) -> String {
     value.chars().take(MOST_SHOWN).collect()
 }
 
-/// A URL for messages. The part before an @ may contain a password.
+/// Returns a URL for messages, without the part before an @, which may contain a password.
 fn without_password(url: &str) -> String {
     url.rsplit_once('@').map_or(url.to_owned(), |(_, host)| format!("...@{host}"))
 }

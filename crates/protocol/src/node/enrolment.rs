@@ -28,10 +28,10 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// All of them.
+    /// All proofs, weakest first.
     pub const ALL: [Self; 3] = [Self::Registered, Self::Token, Self::Attested];
 
-    /// Its name in JSON, in options and in configurations.
+    /// Returns the name of the proof in JSON, in options and in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Registered => "registered",
@@ -50,7 +50,7 @@ pub struct EnrolRequest {
     pub identity: Identity,
     /// The hardware of the machine.
     pub inventory: Inventory,
-    /// A PKCS #10 certificate request in PEM (RFC 2986, RFC 7468). The server keeps only the public key of it.
+    /// A PKCS #10 certificate request in PEM (RFC 2986, RFC 7468). The server uses only its public key.
     pub csr: String,
     /// The version of the agent, for the operator.
     pub agent_version: String,
@@ -62,7 +62,7 @@ pub struct EnrolRequest {
     /// The TPM of the machine. Absent if the agent does not look for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<Tpm>,
-    /// How long the machine took to reach this point.
+    /// How long the machine took to reach the server. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,
 }
@@ -74,7 +74,7 @@ pub struct EnrolRequest {
 pub struct BootTiming {
     /// The time from the start of the kernel to the start of PID 1.
     pub kernel_to_init: u64,
-    /// The time from the start of PID 1 to the address of the interface that reached the server.
+    /// The time from the start of PID 1 until the interface that reached the server got its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_to_lease: Option<u64>,
     /// The time from the start of PID 1 to this request.
@@ -105,10 +105,11 @@ pub struct RenewRequest {
 }
 
 /// The answer (202) to enrol, with `Retry-After`: the machine must wait until an operator lets it in, or gives its node
-/// something to do. It says nothing about nodes, because anybody may ask.
+/// something to do. The answer says nothing about nodes, because anybody may send the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Wait {
-    /// A short code of the machine's key, for the console. With it, an operator lets in the machine that has this key.
+    /// A short code derived from the machine's key, for the console. With it, an operator lets in the machine that has
+    /// this key.
     pub claim_code: String,
 }

@@ -25,7 +25,7 @@ pub struct EventBatch {
 pub struct EventAck {
     /// The highest sequence number that the server has stored for the run.
     pub seq: u64,
-    /// An operator ended the run. The node must not do the rest of it.
+    /// An operator ended the run. The node must not do the rest of the run.
     #[serde(default)]
     pub ended: bool,
 }
@@ -93,8 +93,8 @@ pub struct Progress {
     /// The bytes done per second, over the last seconds.
     #[serde(default)]
     pub rate: u64,
-    /// The seconds until all is done, at the rate of the last seconds. They count by the bytes to do if known,
-    /// otherwise by the bytes to receive. Absent while neither is known or nothing moves.
+    /// The estimated seconds until the end, at the rate of the last seconds. The estimate uses `total` if known,
+    /// otherwise `fetch_total`. Absent while neither is known or no bytes move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
     /// The stage of the pipeline that the other stages wait for.
@@ -124,7 +124,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What it does, in a word or two, for messages about what other stages wait for.
+    /// Returns the work of the stage in a word or two, for messages about what other stages wait for.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Fetch => "the download",

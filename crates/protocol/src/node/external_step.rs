@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_REPORT_BYTES: usize = 64 << 10;
 /// The greatest length of an external step's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// The priority of an external step without a given priority.
+/// The priority of an external step whose reports contain none.
 pub const DEFAULT_PRIORITY: u16 = 100;
 
 /// The status of an external step. A step that only reports that it was there has no status.

@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The file in the initramfs, beside the configuration.
+/// The path of the [`Medium`] in the initramfs, beside the configuration.
 pub const MEDIUM: &str = "/etc/slipway/medium.json";
 
-/// Largest configuration in an initramfs, in bytes. One with a hundred certificates fits.
+/// Largest configuration in an initramfs, in bytes. A configuration with a hundred certificates fits.
 pub const MOST_CONFIG_BYTES: usize = 1 << 20;
 
-/// The build that an initramfs is of.
+/// The build that an initramfs belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Medium {

@@ -1,6 +1,6 @@
-//! The pack of drivers that the boot image has no room for. The server hands it out among the boot files; an index says
-//! where each driver is in it. The boot image has the digest of the index, and the index that of each piece, so a
-//! machine trusts both as far as it trusts what it booted.
+//! The pack of drivers that the boot image has no room for. The server serves the pack and its index as boot files. The
+//! index says where each driver is in the pack. The boot image has the digest of the index, and the index has the
+//! digest of each piece, so a machine trusts both as much as its boot image.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the index in the folder of an architecture's boot files. It is a [`RareDrivers`] in JSON.
 pub const INDEX: &str = "rare-drivers.json";
-/// Name of the pack beside it: the pieces behind one another, each compressed with zstd.
+/// Name of the pack, in the same folder: the pieces one after another, each compressed with zstd.
 pub const PACK: &str = "rare-drivers.pack";
 /// The file of the boot image with the digest of the index: SHA-256 in hexadecimal.
 pub const DIGEST_FILE: &str = "etc/slipway/rare-drivers.sha256";
 
 /// The largest index, in bytes.
 pub const MAX_INDEX_BYTES: u64 = 4 << 20;
-/// The largest piece of the pack, in bytes.
+/// The largest piece of the pack, in compressed bytes.
 pub const MAX_PIECE_BYTES: u64 = 8 << 20;
 /// The largest driver or firmware file, in bytes.
 pub const MAX_FILE_BYTES: u64 = 32 << 20;
@@ -26,7 +26,7 @@ pub const MAX_FILE_BYTES: u64 = 32 << 20;
 pub struct RareDrivers {
     /// Release of the kernel that the drivers are for, as `uname -r` prints it.
     pub release: String,
-    /// The modules by name, with `_` where file names have `-`. What they need is among them.
+    /// The modules by name, with `_` where file names have `-`. The modules that a module needs are in this map too.
     pub modules: BTreeMap<String, RareModule>,
     /// Firmware by its path below `/lib/firmware`.
     pub firmware: BTreeMap<String, Piece>,
@@ -36,15 +36,15 @@ pub struct RareDrivers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RareModule {
-    /// The file.
+    /// Where the module's file is in the pack.
     pub piece: Piece,
-    /// The modules that must be loaded before it, in this order.
+    /// The modules that must be loaded before this one, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// Patterns of the modaliases of devices that it drives. Empty if it is there only because another module needs it.
+    /// Patterns of the modaliases of the devices that the module drives. Empty if only other modules need this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// The firmware of the pack that it may ask for.
+    /// The firmware files in the pack that the module may ask for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub firmware: Vec<String>,
 }
@@ -53,13 +53,13 @@ pub struct RareModule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// Its first byte.
+    /// The offset of the piece's first byte in the pack.
     pub offset: u64,
-    /// Its bytes.
+    /// The compressed size in bytes.
     pub size: u64,
-    /// SHA-256 of these bytes, in hexadecimal.
+    /// SHA-256 of the compressed bytes, in hexadecimal.
     pub sha256: String,
-    /// Bytes of the file after decompression.
+    /// The size of the file in bytes, after decompression.
     pub unpacked: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum RareDriversError {
-    /// It is for another kernel.
+    /// The index is for another kernel.
     #[error("it is for kernel {of_index:?}, but this machine runs {running:?}")]
     Release { of_index: String, running: String },
     /// A name is not valid, for example because it leads out of its folder.
@@ -76,15 +76,15 @@ pub enum RareDriversError {
     /// A module needs a module or firmware file that the index does not have.
     #[error("module {module} needs {missing}, which is not in the index")]
     Missing { module: String, missing: String },
-    /// A piece is too large, or is not within the pack.
+    /// A piece is empty or too large, or its end is beyond the largest offset (2^64 - 1).
     #[error("{name} has {} bytes, and {} when unpacked: at most {MAX_PIECE_BYTES} and {MAX_FILE_BYTES} are \
              accepted", piece.size, piece.unpacked)]
     Size { name: String, piece: Piece },
 }
 
 impl RareDrivers {
-    /// Whether a machine with this kernel can use it. What passes has plain names, bounded sizes and all that modules
-    /// need.
+    /// Fails unless a machine whose kernel has the release `running` can use the index. An accepted index has plain
+    /// names, bounded sizes and everything that its modules need.
     pub fn check(&self, running: &str) -> Result<(), RareDriversError> {
         if self.release != running {
             return Err(RareDriversError::Release { of_index: self.release.clone(), running: running.to_owned() });
@@ -109,7 +109,7 @@ impl RareDrivers {
         }
     }
 
-    /// The modules to load for the drivers with these names, each after what it needs, without those that are loaded.
+    /// Returns the modules to load for the named drivers, each after the modules that it needs, without loaded modules.
     pub fn in_order(&self, drivers: &[&str], is_loaded: impl Fn(&str) -> bool) -> Vec<(&str, &RareModule)> {
         let mut known = BTreeSet::new();
         let wanted = drivers.iter().filter_map(|driver| self.modules.get_key_value(*driver));
@@ -130,7 +130,7 @@ fn is_module(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A relative path of plain names.
+/// Whether a text is a relative path of plain names.
 fn is_firmware(name: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     (1..=255).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()) && name.split('/').all(is_plain)

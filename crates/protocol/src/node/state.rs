@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
+/// The stored state of a node. "Silent", "stuck" and "looping" are not stored: the server derives them from times and
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum NodeState {
     /// An operator registered the node. The server has not seen it yet.
     Registered,
-    /// The server has seen the node. It waits for an operator.
+    /// The server has seen the node, which waits for an operator.
     Held,
     /// The node has credentials. It has nothing to do, or a run of which no step has begun.
     Enrolled,

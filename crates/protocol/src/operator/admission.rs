@@ -11,13 +11,13 @@ use crate::shared::identity::Identity;
 pub struct NodeKey {
     /// SHA-256 of the public key (SubjectPublicKeyInfo in DER, RFC 5280), in hexadecimal.
     pub fingerprint: String,
-    /// What its machine proved.
+    /// What the machine with this key proved.
     pub proof: Proof,
     /// How it became the node's key.
     pub origin: KeyOrigin,
     /// When it became the node's key, in milliseconds since 1970.
     pub since: u64,
-    /// The address that it came from.
+    /// The address that the machine sent the key from.
     pub address: String,
 }
 
@@ -28,13 +28,13 @@ pub struct NodeKey {
 pub enum KeyOrigin {
     /// The node had no key yet.
     First,
-    /// The machine with the key before had left for the system that it installed.
+    /// The machine with the previous key had left for the system that it installed.
     AfterInstallation,
-    /// The machine with the key before had been silent, most likely because it was restarted.
+    /// The machine with the previous key had been silent, most likely because it was restarted.
     AfterSilence,
-    /// An operator released it by its claim code.
+    /// An operator released the machine by its claim code.
     Operator,
-    /// Its machine has the TPM that the node is known by.
+    /// The machine has the TPM that the node is known by.
     Attested,
 }
 
@@ -42,34 +42,34 @@ pub enum KeyOrigin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeTpm {
-    /// SHA-256 of each endorsement key that it may have (SubjectPublicKeyInfo in DER, RFC 5280), as `sha256:` and
-    /// hexadecimal. Several, because a TPM may have one for each algorithm.
+    /// SHA-256 of each endorsement key that the TPM may have (SubjectPublicKeyInfo in DER, RFC 5280), as `sha256:` and
+    /// hexadecimal. A TPM may have one endorsement key for each algorithm.
     pub ek: Vec<String>,
-    /// How it became the node's.
+    /// How the TPM became the node's.
     pub origin: TpmOrigin,
-    /// SHA-256 of its attestation key (the name of the key, TPM 2.0 Library, Part 1, section 16), once it was proved.
-    /// It changes when the TPM is cleared.
+    /// SHA-256 of the TPM's attestation key (the name of the key, TPM 2.0 Library, Part 1, section 16). The key changes
+    /// when the TPM is cleared. Absent until a machine has proved to have the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ak: Option<String>,
-    /// What the certificate of the endorsement key says, once the machine showed it.
+    /// What the certificate of the endorsement key says. Absent until a machine has proved to have the TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<EkCertificate>,
-    /// Whether the machine sent an event log. It must do so again.
+    /// Whether the machine sent an event log. If so, it must send one each time.
     #[serde(default)]
     pub has_event_log: bool,
-    /// When the machine last proved to have it, in milliseconds since 1970.
+    /// When a machine last proved to have the TPM, in milliseconds since 1970. Absent if none has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proved_at: Option<u64>,
 }
 
 impl NodeTpm {
-    /// A TPM with these endorsement keys that was not proved yet.
+    /// Makes a TPM with these endorsement keys that no machine has proved to have yet.
     pub fn unproved(ek: Vec<String>, origin: TpmOrigin) -> Self {
         Self { ek, origin, ak: None, certificate: None, has_event_log: false, proved_at: None }
     }
 
-    /// Whether a machine must have it. Not if it is only claimed by a machine that was released by its claim code, and
-    /// was never proved.
+    /// Whether a machine must have this TPM. False if a machine that was released by its claim code only claimed to
+    /// have the TPM, and never proved it.
     pub fn is_required(&self) -> bool {
         self.origin == TpmOrigin::Registered || self.proved_at.is_some()
     }
@@ -80,11 +80,11 @@ impl NodeTpm {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum TpmOrigin {
-    /// An operator registered its endorsement key.
+    /// An operator registered the TPM's endorsement key.
     Registered,
-    /// A manufacturer that the site trusts certifies it, and the machine had the identifiers of the node.
+    /// A manufacturer that the site trusts certifies the TPM, and the machine had the identifiers of the node.
     Certificate,
-    /// The first machine of the node had it, or a machine that an operator released by its claim code.
+    /// The first machine of the node had the TPM, or a machine that an operator released by its claim code.
     Release,
 }
 
@@ -93,11 +93,11 @@ pub enum TpmOrigin {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EkCertificate {
-    /// The TPM has none.
+    /// The TPM has no certificate.
     None,
-    /// Its issuer is not among the manufacturers that the site trusts.
+    /// The certificate's issuer is not among the manufacturers that the site trusts.
     UnknownIssuer,
-    /// It is damaged, out of date, for another key, or not signed by its issuer.
+    /// The certificate is damaged, out of date, for another key, or not signed by its issuer.
     Bad,
     /// A manufacturer that the site trusts certifies that the key is in a TPM.
     Verified,
@@ -107,13 +107,13 @@ pub enum EkCertificate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimedTpm {
-    /// SHA-256 of its endorsement key, as in [`NodeTpm::ek`].
+    /// SHA-256 of the TPM's endorsement key, as in [`NodeTpm::ek`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek: Option<String>,
     /// What the certificate of this key says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<EkCertificate>,
-    /// What is wrong with it.
+    /// What is wrong with the TPM. Absent if nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -129,19 +129,20 @@ pub struct Claim {
     /// The name, else the id, of the node that has identifiers of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The address that it asked from last.
+    /// The address of the machine's last request.
     pub address: String,
-    /// The identifiers that it sent.
+    /// The identifiers that the machine sent.
     pub identity: Identity,
-    /// Its identifiers that another machine has too, such as `uuid UUID`. Several machines probably share them.
+    /// The machine's identifiers that another machine has sent too, such as `uuid UUID`. Several machines probably
+    /// share them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<String>,
-    /// What it reports about its TPM. Absent if it has none.
+    /// What the machine reports about its TPM. Absent if the machine has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<ClaimedTpm>,
-    /// The time when it asked first.
+    /// The time of the machine's first request.
     pub first_asked: u64,
-    /// The time when it asked last.
+    /// The time of the machine's last request.
     pub last_asked: u64,
 }
 
@@ -150,37 +151,40 @@ pub struct Claim {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimReason {
-    /// No node is registered with any of its identifiers.
+    /// No node is registered with any identifier of the machine.
     Unregistered,
     /// A node has some of its identifiers, but others are missing or differ.
     IdentifiersDiffer,
-    /// Several nodes are registered with its identifiers.
+    /// Several nodes are registered with the machine's identifiers.
     SeveralNodes,
-    /// It has the identifiers of a node that is not released.
+    /// The machine has the identifiers of a node that is not released.
     NotReleased,
-    /// It has the identifiers of a node that has nothing to do.
+    /// The machine has the identifiers of a node that has nothing to do.
     NothingToDo,
-    /// It has the identifiers of a node whose machine was heard from a moment ago.
+    /// The machine has the identifiers of a node whose machine was heard from a moment ago.
     KeyInUse,
-    /// It has the identifiers of a node, but another key, and the site asks an operator each time.
+    /// The machine has the identifiers of a node, but another key, and the site asks an operator each time.
     KeyChanged,
-    /// It has the identifiers of a node, but did not prove what the node, the operating system or the site requires.
+    /// The machine has the identifiers of a node, but did not prove what the node, the operating system or the site
+    /// requires.
     ProofMissing,
-    /// It has the identifiers of a node that is known by its TPM, but has none, or cannot use it.
+    /// The machine has the identifiers of a node that is known by its TPM, but has none, or cannot use it.
     TpmMissing,
-    /// It has the identifiers of a node, but another TPM.
+    /// The machine has the identifiers of a node, but another TPM.
     TpmReplaced,
-    /// It has the identifiers of a node, and claims, without proof, to have the node's TPM, which was cleared.
+    /// The machine has the identifiers of a node, and claims, without proof, to have the node's TPM, which was cleared.
     TpmCleared,
-    /// It has the identifiers of a node, but its report about its TPM or its boot differs from what the TPM signed.
+    /// The machine has the identifiers of a node, but its report about its TPM or its boot differs from what the TPM
+    /// signed.
     TpmRefused,
-    /// It has the identifiers and the TPM of a node, but its firmware's event log is missing.
+    /// The machine has the identifiers and the TPM of a node, but its firmware's event log is missing.
     EventLogMissing,
-    /// It must prove that it has a TPM, and the certificate of its endorsement key is bad.
+    /// The machine must prove that it has a TPM, and the certificate of its endorsement key is bad.
     EkCertificateBad,
-    /// It has the identifiers of a node, and the TPM of another.
+    /// The machine has the identifiers of a node, and the TPM of another.
     TpmOfAnotherNode,
-    /// It has the identifiers and the TPM of a node that must be attested, but did not start boot files of the site.
+    /// The machine has the identifiers and the TPM of a node that must be attested, but did not start boot files of the
+    /// site.
     BootFilesUnknown,
 }
 

@@ -27,9 +27,9 @@ pub struct BootFetch {
     pub file: String,
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// How it was fetched.
+    /// How the file was fetched.
     pub way: BootWay,
-    /// The address that fetched it.
+    /// The address of the machine that fetched the file.
     pub address: String,
 }
 
@@ -40,7 +40,7 @@ pub struct BootFilesFetched {
     /// The files, oldest first.
     pub files: Vec<BootFetch>,
     /// The time of the last fetch, in milliseconds since 1970. Present if nothing was heard of the machine for 15
-    /// minutes after it.
+    /// minutes after that fetch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
 }

@@ -27,7 +27,7 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Whether an operator has released the node.
     pub released: bool,
-    /// The code on the node's console, if one machine waits to become this node.
+    /// The code on the machine's console. Present if exactly one machine waits to become this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_code: Option<String>,
     /// The machines that claim to be this node and are not let in.
@@ -79,7 +79,7 @@ pub struct NodeStatus {
     /// The SSH public keys that give access to the node's installed system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
-    /// Selects the disk for the node's operating systems, whatever hints they have.
+    /// Selects the disk for the node's operating systems, in place of the hints that an operating system has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
     /// The node's newest run.
@@ -88,7 +88,7 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
-    /// A node about which nothing else is known.
+    /// Makes the status of a node about which nothing else is known.
     pub fn new(id: String, state: NodeState, identity: Identity) -> Self {
         Self {
             id,

@@ -59,7 +59,7 @@ pub enum DigestError {
     Digit {
         text: String,
         found: char,
-        /// Its position in the text, counted in characters from 1.
+        /// The position of `found` in the text, counted in characters from 1.
         position: usize,
     },
 }

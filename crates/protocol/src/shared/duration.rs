@@ -19,7 +19,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// A length of time in its two largest units.
+/// Returns a length of time in its two largest units, such as `2 h 5 min`.
 pub fn words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

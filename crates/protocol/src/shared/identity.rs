@@ -41,14 +41,14 @@ pub enum IdentifierKind {
 /// Why a text identifies no machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It is not of the kind.
+    /// The text is not an identifier of this kind.
     Malformed,
-    /// It is a value that many machines have, such as one that a vendor left in place of a real one.
+    /// Many machines have this value, for example because a vendor left it in place of a real value.
     Shared,
 }
 
 impl Identity {
-    /// The identifiers that tell machines apart, each in its one spelling. Placeholders are left out.
+    /// Returns the identifiers that tell machines apart, each in its canonical spelling. Leaves out placeholders.
     pub fn usable(&self) -> Self {
         let mut macs: Vec<String> = self.macs.iter().filter_map(|mac| mac_address(mac).ok()).collect();
         macs.sort();
@@ -69,7 +69,7 @@ impl Identity {
         }
     }
 
-    /// The identifiers with their kinds, strongest first.
+    /// Returns pairs of a kind (`uuid`, `serial` or `mac`) and an identifier, strongest first.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let uuid = self.uuid.iter().map(|value| ("uuid", value.as_str()));
         let serial = self.serial.iter().map(|value| ("serial", value.as_str()));
@@ -77,7 +77,7 @@ impl Identity {
         uuid.chain(serial).chain(macs)
     }
 
-    /// Those of the identifiers that many machines have, with their kinds. They identify no machine.
+    /// Returns the identifiers that identify no machine, with their kinds: shared or malformed values.
     pub fn placeholders(&self) -> Vec<(&'static str, &str)> {
         let is_usable = |(kind, value): &(&str, &str)| match *kind {
             "uuid" => system_uuid(value).is_ok(),
@@ -102,8 +102,8 @@ pub fn serial_number(text: &str) -> Result<String, Unusable> {
     if is_shared { Err(Unusable::Shared) } else { Ok(text.to_owned()) }
 }
 
-/// Returns the UUID in lower case with hyphens, if it can be that of a single machine. The text may have 32 digits
-/// without hyphens, braces and upper case.
+/// Returns the UUID in lower case with hyphens, if it can be that of a single machine. The text may lack the hyphens,
+/// be in braces, and have upper-case digits.
 pub fn system_uuid(text: &str) -> Result<String, Unusable> {
     let text = text.trim().trim_start_matches('{').trim_end_matches('}');
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The hardware of the machine, for the operator to look at, and for later rules to choose by.
+//! The hardware of a machine, for operators to look at and for disk hints to select from.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ pub struct Inventory {
     /// How the machine booted.
     #[serde(default)]
     pub firmware: Firmware,
-    /// The URL that the boot image was loaded from, if its loader noted it: systemd's stub does, from version 258, if
-    /// firmware loaded it over HTTP or HTTPS.
+    /// The URL that the boot image was loaded from. Absent if its loader did not note the URL. systemd's stub notes it,
+    /// from version 258 on, if the firmware loaded the image over HTTP or HTTPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_from: Option<String>,
     /// The network cards and storage controllers on the PCI bus that have no driver or whose driver lacks firmware,
@@ -37,7 +37,7 @@ pub struct Inventory {
     pub unserved: Vec<UnservedDevice>,
 }
 
-/// SMBIOS types 1, 2 and 3 (DSP0134, 7.2 to 7.4), without fillers.
+/// The system, base board and chassis in SMBIOS types 1, 2 and 3 (DSP0134, 7.2 to 7.4), without placeholder values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Manufacture))]
 #[serde(deny_unknown_fields)]
@@ -117,14 +117,14 @@ pub struct Disk {
     /// Whether the disk is write-protected.
     #[serde(default)]
     pub read_only: bool,
-    /// The best path to the same disk, if this is another one: a disk with two ports, or a volume behind two
+    /// The best path to the same disk, if `path` is another path: for a disk with two ports, or a volume behind two
     /// controllers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_path_to: Option<String>,
 }
 
 impl Disk {
-    /// The best path to this disk, by which all its paths are known to be one disk.
+    /// Returns the best path to this disk. It is the same for all paths to one disk.
     pub fn best_path(&self) -> &str {
         self.other_path_to.as_deref().unwrap_or(&self.path)
     }
@@ -212,7 +212,7 @@ pub enum DeviceKind {
 }
 
 impl UnservedDevice {
-    /// What it is and where, for sentences.
+    /// Returns what the device is and where, for sentences.
     pub fn name(&self) -> String {
         let Self { kind, address, vendor, device, .. } = self;
         let kind = match kind {
@@ -223,7 +223,7 @@ impl UnservedDevice {
     }
 }
 
-/// A sentence for the console.
+/// Writes a sentence for the console.
 impl fmt::Display for UnservedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { driver, missing_firmware, .. } = self;

@@ -1,6 +1,6 @@
-//! How a program knows that its standard error is the journal's (systemd.exec(5), `$JOURNAL_STREAM`).
+//! How a program knows that its standard error goes to the journal (systemd.exec(5), `$JOURNAL_STREAM`).
 
-/// Whether a stream with these numbers of device and inode is the one that `JOURNAL_STREAM` names.
+/// Whether the stream with this device and inode number is the stream that `JOURNAL_STREAM` names.
 pub fn is_stream(journal_stream: &str, device: u64, inode: u64) -> bool {
     journal_stream == format!("{device}:{inode}")
 }

@@ -85,21 +85,21 @@ pub enum BondMode {
     /// The interfaces take turns.
     #[serde(rename = "balance-rr")]
     BalanceRr,
-    /// By a hash of the packet's source and destination.
+    /// A hash of the packet's source and destination selects the interface.
     #[serde(rename = "balance-xor")]
     BalanceXor,
     /// Every interface sends everything.
     #[serde(rename = "broadcast")]
     Broadcast,
-    /// By load, for sent packets.
+    /// The load selects the interface for sent packets.
     #[serde(rename = "balance-tlb")]
     BalanceTlb,
-    /// By load.
+    /// The load selects the interface for sent and received packets.
     #[serde(rename = "balance-alb")]
     BalanceAlb,
 }
 
-/// One of the networks on a wire (IEEE 802.1Q).
+/// A VLAN on another interface (IEEE 802.1Q).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

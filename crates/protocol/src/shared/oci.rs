@@ -64,7 +64,7 @@ impl FromStr for OciReference {
         let (registry, path) = rest.split_once('/').ok_or_else(|| refused("it has no repository"))?;
         let (repository, version) = match path.split_once('@') {
             Some((repository, digest)) => {
-                // If there is another @ in it, the text begins with the end of a password.
+                // If another @ follows, the text before that @ is probably the end of a password.
                 let is_secret = digest.contains('@') || title.as_ref().is_some_and(|title| title.contains('@'));
                 let digest = digest.parse().map_err(|error: crate::shared::digest::DigestError| match is_secret {
                     true => refused("the text after its @ is not a digest"),

@@ -1,23 +1,24 @@
-//! Text of others, made safe for a terminal or a log.
+//! Text from outside, made safe for a terminal or a log.
 //!
 //! A serial number, an error message or a log may contain control sequences for a terminal (ECMA-48), line breaks, or
-//! characters that change the order in which others are shown (Unicode Standard Annex #9). Such characters are shown as
-//! their escapes in Rust, such as `\u{1b}`.
+//! characters that change the order in which other characters are shown (Unicode Standard Annex #9). Such harmful
+//! characters are replaced by escapes as in Rust, such as `\u{1b}`.
 
 use std::borrow::Cow;
 
-/// A value on one line: everything that is not harmless is escaped, line breaks and tabs too.
+/// Returns a value on one line, with all harmful characters escaped, line breaks and tabs too.
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful, |c, out| out.extend(c.escape_default()))
 }
 
-/// Text of several lines: line breaks and tabs are kept.
+/// Returns a text of several lines, with harmful characters escaped. Line breaks and tabs are kept.
 pub fn lines(text: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| is_harmful(c) && !matches!(c, '\n' | '\t');
     escaped(text, is_harmful, |c, out| out.extend(c.escape_default()))
 }
 
-/// A JSON document, which means the same afterwards: JSON escapes control characters below U+0020, but no others.
+/// Returns a JSON document of the same meaning, with harmful characters escaped. Of control characters, JSON itself
+/// requires escapes only for those below U+0020 (RFC 8259, section 7).
 pub fn json(document: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| is_harmful(c) && !c.is_ascii_whitespace();
     escaped(document, is_harmful, |c, out| {
@@ -25,7 +26,7 @@ pub fn json(document: &str) -> Cow<'_, str> {
     })
 }
 
-/// A value on one line, with at most `most` characters before it is escaped. A longer one ends with `…`.
+/// Returns a value on one line, cut to `most` characters before it is escaped. A value that was cut ends with `…`.
 pub fn short_line(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => line(text).into_owned(),
@@ -33,8 +34,7 @@ pub fn short_line(text: &str, most: usize) -> String {
     }
 }
 
-/// A message without the address of a library's documentation, which some libraries put at its end: it is for those who
-/// write programs with them.
+/// Returns a message without the docs.rs address that some libraries put at the end of their messages, for programmers.
 pub fn for_people(message: &str) -> String {
     match message.find("https://docs.rs/") {
         Some(at) => message[..at].trim_end_matches([' ', ':', '(', '<']).to_owned(),
@@ -42,14 +42,14 @@ pub fn for_people(message: &str) -> String {
     }
 }
 
-/// A size with a binary unit, rounded to the nearest tenth of it: `8 GiB`, `1.5 MiB`. Every size that people read is
-/// written so.
+/// Returns a size with a binary unit, rounded to a tenth of that unit: `8 GiB`, `1.5 MiB`. Every size that people read
+/// is written so.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} bytes");
     }
-    // Rounded to the nearest tenth, which may be 1 of the next unit.
+    // Rounding may give 1024.0, which is written as 1 of the next unit.
     let tenths = |power: usize| (u128::from(bytes) * 10 + (1 << (10 * power)) / 2) >> (10 * power);
     let power = (1..UNITS.len()).find(|power| tenths(*power) < 10_240).unwrap_or(UNITS.len());
     let (tenths, name) = (tenths(power), UNITS[power - 1]);
@@ -59,7 +59,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Two sizes that differ, in words that differ: in bytes if they have the same words.
+/// Returns two sizes in words. If two different sizes would have the same words, both are in bytes.
 pub fn two_sizes(one: u64, other: u64) -> (String, String) {
     if one != other && size(one) == size(other) {
         return (format!("{one} bytes"), format!("{other} bytes"));
@@ -78,7 +78,7 @@ fn escaped(text: &str, is_harmful: impl Fn(char) -> bool, escape: impl Fn(char, 
     out.into()
 }
 
-/// Whether a character controls the display of others, or is invisible.
+/// Whether a character controls the display of other characters, or is invisible.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -86,7 +86,7 @@ fn is_harmful(c: char) -> bool {
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
             // Separators of lines and paragraphs, embeddings and overrides.
             | '\u{2028}'..='\u{202e}'
-            // Word joiner, invisible operators, isolates, and what became deprecated beside them.
+            // Word joiner, invisible operators, isolates, and deprecated format characters.
             | '\u{2060}'..='\u{206f}'
             // Byte order mark, annotations, tags.
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')

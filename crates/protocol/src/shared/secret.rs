@@ -1,4 +1,4 @@
-//! Values that nobody may see.
+//! Values that must not be printed.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether it is empty because another program fills it in.
+    /// Whether the secret is empty, as it is until another program fills it in.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

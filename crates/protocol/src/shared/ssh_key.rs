@@ -37,7 +37,7 @@ pub fn problem(line: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns whether this is base64 with its padding (RFC 4648, 4).
+/// Returns whether this is base64 with its padding (RFC 4648, section 4).
 pub(crate) fn is_base64(text: &str) -> bool {
     let value = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');

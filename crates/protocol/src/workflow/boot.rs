@@ -49,7 +49,8 @@ pub enum BootPosition {
     /// Before all other entries, from now on.
     #[default]
     First,
-    /// Before all other entries, the next time only. After that the boot order counts, and the entry is last in it.
+    /// Before all other entries, but only at the next boot. Later boots follow the boot order, in which the entry is
+    /// last.
     Next,
 }
 
@@ -80,8 +81,8 @@ impl EfiBootOrder {
     }
 }
 
-/// The options of `kexec`. The action starts the installed kernel without the firmware. For each option that is not
-/// given, it takes the value from the default entry of the installed system's boot loader.
+/// The options of `kexec`. The action starts the installed kernel without the firmware. If an option is left out, the
+/// action takes its value from the default entry of the installed system's boot loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

@@ -7,8 +7,8 @@ use crate::shared::secret::Secret;
 use crate::workflow::disk::DiskHints;
 
 const MAX_HOURS: u32 = 24;
-/// The seconds between two logs. A server with a thousand nodes can bear the lower bound. An operator is ready to wait
-/// for the upper bound.
+/// The seconds between two uploads of the boot's log. A server with a thousand nodes can bear the lower bound. An
+/// operator is ready to wait for the upper bound.
 const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
 
 /// The options of `boot-reporter`. The action installs a service in the installed system. The service reports the
@@ -34,7 +34,7 @@ pub struct BootReporter {
     /// The hours of one boot after which the service gives up and removes itself. Default: 1. From 1 to 24.
     #[serde(default = "one")]
     pub hours: u32,
-    /// The seconds between two logs. Default: 600. From 60 to 3600.
+    /// The seconds between two uploads of the boot's log. Default: 600. From 60 to 3600.
     #[serde(default = "ten_minutes")]
     pub every: u32,
     /// Whether the run goes on if the service cannot be installed. The step then warns and says why. Default: `true`.
@@ -63,7 +63,7 @@ impl Default for BootReporter {
 }
 
 impl BootReporter {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if Location::of(&self.url) != Some(Location::Https) {

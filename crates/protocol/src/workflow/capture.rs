@@ -13,7 +13,7 @@ const LONGEST_NAME: usize = 128;
 pub const UPLOAD_OFFSET: &str = "upload-offset";
 
 /// The options of `capture-disk`. The action reads a whole disk and stores it as an image that `stream-image` can write
-/// again. It only reads the disk.
+/// again. It writes nothing to the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -27,7 +27,7 @@ pub struct CaptureDisk {
 }
 
 impl CaptureDisk {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if let Some(problem) = image_name_problem(&self.name) {

@@ -23,7 +23,7 @@ pub const BY_PATH: &str = "/dev/disk/by-path/";
 #[serde(deny_unknown_fields)]
 pub struct DiskHints {
     /// Matches one path: a kernel path such as `/dev/nvme0n1`, any link to it under `/dev/disk`, an array as
-    /// `/dev/md/NAME`, or a volume as `/dev/GROUP/NAME`. By hand it may also be a regular file.
+    /// `/dev/md/NAME`, or a volume as `/dev/GROUP/NAME`. For an action run by hand, it may also be a regular file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Matches a kernel path, or a link under `/dev/disk/by-path`.
@@ -97,8 +97,8 @@ fn is_default(choice: &DiskChoice) -> bool {
 }
 
 impl DiskHints {
-    /// Returns the problems of hints that were read. Each one is read after the name of the step or object that has the
-    /// hints. `several` says whether the hints may select all matching disks.
+    /// Returns the problems of hints that were read. Each completes a sentence that begins with the name of the step or
+    /// object that has the hints. `several` says whether the hints may select all matching disks.
     pub fn validate(&self, several: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.choose == DiskChoice::All && !several {
@@ -129,16 +129,16 @@ impl DiskHints {
         self.choose == DiskChoice::All
     }
 
-    /// Returns the problem of a `name` that is a link of another kind. Only udev knows the other links, and slipway's
-    /// boot image has no udev. A hint with such a link would never match.
+    /// Returns the problem of a `name` that is a link outside `/dev/disk/by-path`. Only udev knows the other links, and
+    /// slipway's boot image has no udev. A hint with such a link would never match.
     fn name_problem(&self) -> Option<String> {
         let values = self.name.as_ref()?.values();
         let link = values.iter().find(|value| value.starts_with("/dev/disk/") && !value.starts_with(BY_PATH))?;
         Some(format!("names a disk with {link:?}: name accepts kernel paths and links under {BY_PATH}"))
     }
 
-    /// Returns the problem of a value that is still the variable of a template. No disk has it, so a hint in `skip`
-    /// would leave out nothing, and `s!=` would match every disk.
+    /// Returns the problem of a value that is still the variable of a template. No disk has such a value, so a hint in
+    /// `skip` would leave out nothing, and `s!=` would match every disk.
     fn placeholder_problem(&self) -> Option<String> {
         let hints = [
             ("name", &self.name),

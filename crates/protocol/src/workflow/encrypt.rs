@@ -19,8 +19,8 @@ pub struct EncryptRoot {
     /// Selects the disk that carries the image.
     #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,
-    /// The TPM's platform configuration registers that the key is bound to, from 0 to 23. The installed system gets the
-    /// key only if they have the values they have now. They are those of the SHA-256 bank.
+    /// The TPM's platform configuration registers that the key is bound to, from 0 to 23. They are of the SHA-256 bank.
+    /// The installed system gets the key only if these registers have the same values as during this step.
     #[serde(default = "secure_boot", skip_serializing_if = "is_secure_boot")]
     #[cfg_attr(feature = "openapi", schema(default = json!([7])))]
     pub pcrs: Vec<u32>,
@@ -45,7 +45,7 @@ fn is_secure_boot(pcrs: &[u32]) -> bool {
 }
 
 impl EncryptRoot {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.pcrs.is_empty() {
@@ -66,8 +66,8 @@ impl EncryptRoot {
     }
 }
 
-/// Returns whether the earlier action encrypts the root file system that the later action mounts. Hints that differ may
-/// select different disks.
+/// Returns whether the earlier action encrypts the root file system that the later action mounts. Actions with
+/// different hints are not compared: the hints may select different disks.
 pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
     let Action::EncryptRoot(encrypt) = earlier else { return false };
     let disk = match later {

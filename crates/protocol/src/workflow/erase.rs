@@ -15,14 +15,14 @@ pub struct EraseDisk {
     /// How thoroughly the disk is erased. See the table of modes. Default: `metadata`.
     #[serde(default)]
     pub mode: EraseMode,
-    /// The modes to try, in order, if the disk cannot do `mode`. Without it, the step fails.
+    /// The modes to try, in order, if the disk cannot do `mode`. Without `fallback`, the step fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<EraseMode>,
 }
 
 impl EraseDisk {
-    /// Returns the problems of these options. Each one is read after the name of the step. A fallback that is never
-    /// reached is a problem: it shows a mistake about the state of the disk afterwards.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step. A
+    /// fallback that is never reached is a problem: its author is mistaken about how the disk is erased.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(true);
         let mut tried = vec![self.mode];
@@ -48,8 +48,8 @@ pub enum EraseMode {
     /// but data can be recovered.
     #[default]
     Metadata,
-    /// Tells the disk that it may forget every block. Most flash then reads as zeros. What its chips still hold depends
-    /// on the disk.
+    /// Tells the disk that it may forget every block. Most flash then reads as zeros. Whether its chips still hold the
+    /// old data depends on the disk.
     Discard,
     /// Writes zeros to every byte. Spare blocks of flash keep their old content.
     Zero,

@@ -1,4 +1,4 @@
-//! What is known about a run before its first step: what would stop it once a disk was erased.
+//! Problems of a run that are known before its first step, so that they do not stop it after a disk was erased.
 
 use super::{Action, NumberOrName, Origin, Step, StreamImage};
 use crate::shared::inventory::Disk;
@@ -8,21 +8,21 @@ use crate::workflow::disk::DiskHints;
 /// A problem that a run will have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreseen {
-    /// The step that will have it, from 0.
+    /// The index of the step that will have the problem, from 0.
     pub step: usize,
-    /// What it is, and what to do.
+    /// What the problem is, and what to do.
     pub problem: String,
 }
 
 impl Foreseen {
-    /// The step in words, as in `step 2 (stream-image)`.
+    /// Returns the step in words, such as `step 2 (stream-image)`.
     pub fn place(&self, steps: &[Step]) -> String {
         let name = steps.get(self.step).map_or("", |step| step.name.as_str());
         format!("step {} ({name})", self.step + 1)
     }
 
-    /// Why the run failed: what was being done, and how it leaves the disks. `has_begun` says whether a step began, as
-    /// before a power cut.
+    /// Returns the reason of the failed run: what was checked, and the state of the disks. `has_begun` says whether a
+    /// step has begun, for example before a power cut.
     pub fn reason(&self, steps: &[Step], has_begun: bool) -> String {
         let when = match has_begun {
             false => "before the first step; the disks are as they were",
@@ -32,19 +32,19 @@ impl Foreseen {
     }
 }
 
-/// What a step fetches: a file at one of several places.
+/// A file that a step fetches from one of several URLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need<'a> {
     /// The file, in a word or two: "image", "block map".
     pub what: &'static str,
-    /// Its URLs. Each has it.
+    /// The URLs of the file, which is the same at each.
     pub urls: Vec<&'a str>,
     /// CA certificates in PEM for these URLs.
     pub ca: Option<&'a str>,
 }
 
 impl Action {
-    /// What the action fetches before or while it works.
+    /// Returns the files that the action fetches.
     pub fn needs(&self) -> Vec<Need<'_>> {
         match self {
             Action::StreamImage(image) => {
@@ -58,7 +58,7 @@ impl Action {
         }
     }
 
-    /// The URLs of all that [`Self::needs`] names, to be changed.
+    /// Returns all URLs of [`Self::needs`], to be changed in place.
     pub fn urls_mut(&mut self) -> Vec<&mut String> {
         let mut urls: Vec<&mut String> = Vec::new();
         let (sums, signature) = match self {
@@ -96,8 +96,9 @@ fn of_origin<'a>(origin: &Origin<'a>) -> Vec<Need<'a>> {
     std::iter::once(itself).chain(sums).chain(signature).collect()
 }
 
-/// The first image that is larger than the disk it is for. `raw_size` is the size of a raw image and `disk` the disk
-/// that hints choose, where they are known. Once a step makes partitions, disks are no longer what they are now.
+/// Returns the first step whose image is larger than its disk. `raw_size` returns the size of the raw image in bytes,
+/// and `disk` the disk that hints select, if known. The search ends at a step that makes partitions, because the disks
+/// are different after it.
 pub fn too_small(
     steps: &[Step],
     raw_size: impl Fn(&StreamImage) -> Option<u64>,
@@ -115,8 +116,8 @@ pub fn too_small(
     })
 }
 
-/// The first step that names a partition by a number that the image before it does not have. `numbers` are those of all
-/// partitions of an image, where they are known.
+/// Returns the first step that names a partition by a number that the image of the earlier step does not have.
+/// `numbers` returns the numbers of all partitions of an image, if known.
 pub fn without_partition(steps: &[Step], numbers: impl Fn(&StreamImage) -> Option<Vec<u32>>) -> Option<Foreseen> {
     let keeps_partitions = |action: &Action| {
         use Action::{BootReporter, EfiBootOrder, KernelArgs, UnpackArchive, WriteFile};

@@ -76,7 +76,7 @@ fn split_operator(hint: &str) -> (&str, &str) {
     (operator, rest.trim())
 }
 
-/// Returns the values of `<or> a <or> b`, from after the first operator on. Returns nothing if one of them is empty.
+/// Returns the values of `<or> a <or> b`. `rest` is the text after the first operator. None if a value is empty.
 fn alternatives(rest: &str) -> Option<Vec<&str>> {
     let values: Vec<&str> = rest.split("<or>").map(str::trim).collect();
     values.iter().all(|value| !value.is_empty()).then_some(values)

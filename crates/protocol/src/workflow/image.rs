@@ -18,15 +18,15 @@ pub struct StreamImage {
     /// other registries are always pulled anonymously.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else. For
-    /// an artifact, they are the same artifact in other registries. Default: none.
+    /// Further URLs of the same bytes. slipway tries them in this order if `url` fails or delivers something else. For
+    /// an artifact, the mirrors are the same artifact in other registries. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
     /// The digest of the stream as delivered, compressed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
-    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
+    /// digest next to the file name at the end of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
     /// The detached signature. It signs the list of sums if there is one, otherwise the stream as delivered.
@@ -120,13 +120,13 @@ impl StreamImage {
         }
     }
 
-    /// Returns whether a digest or a signature checks the stream. A block map does not count here. Whether it has
-    /// digests that prove anything is known only after it has been read.
+    /// Returns whether a digest or a signature checks the stream. A block map does not count: whether its digests prove
+    /// anything is known only after the map has been read.
     pub fn is_verified(&self) -> bool {
         self.origin().is_verified() || self.raw_digest.is_some()
     }
 
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.origin().validate(self.is_verified());
         problems.extend(self.bmap.as_deref().and_then(url_problem));

@@ -48,7 +48,7 @@ impl KernelArgs {
         self.replace.iter().map(|replacement| &replacement.new).chain(self.appended())
     }
 
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.added().next().is_none() && self.delete.is_empty() {
@@ -106,10 +106,10 @@ pub fn is_kernel_argument(argument: &str, meant: &str) -> bool {
 }
 
 /// Returns why this cannot be one argument of a kernel command line, or nothing if it can. The kernel splits its
-/// command line at white space outside double quotes (lib/cmdline.c, next_arg). It reads it up to `--`
-/// (kernel/params.c, parse_args).
+/// command line at white space outside double quotes (lib/cmdline.c, next_arg). The arguments after `--` are not for
+/// the kernel (kernel/params.c, parse_args).
 pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
-    // The comparison uses the argument without its quotes, wherever they are in it.
+    // The comparison ignores all quotes, wherever they are in the argument.
     match argument.replace('"', "").as_str() {
         "" => return Some("it is empty"),
         "--" => return Some("it ends the kernel's arguments; what follows it is for init"),

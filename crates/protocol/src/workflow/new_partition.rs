@@ -31,7 +31,7 @@ const TYPES: &[(&str, &str)] = &[
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewPartition {
-    /// The size, rounded up to whole MiB. It is bytes, a number with `KiB`, `MiB`, `GiB` or `TiB`, or `rest`.
+    /// The size, rounded up to whole MiB. Give bytes, a number with `KiB`, `MiB`, `GiB` or `TiB`, or `rest`.
     pub size: PartitionSize,
     /// The type: `esp`, `xbootldr`, `bios-boot`, `linux`, `root`, `root-x86-64`, `root-arm64`, `home`, `srv`, `var`,
     /// `tmp`, `swap`, `lvm`, `raid`, or a GUID.
@@ -44,8 +44,8 @@ pub struct NewPartition {
     pub uuid: Option<String>,
 }
 
-/// A size: bytes as a number, or a text such as `512MiB`, `2GiB` or `1TiB`. `rest` is the part of the disk that the
-/// others leave.
+/// A size: bytes as a number, or a text such as `512MiB`, `2GiB` or `1TiB`. `rest` is the space that the other
+/// partitions or volumes leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "a size is a whole number of bytes in decimal digits, or a text such as 512MiB or rest")]
@@ -57,7 +57,7 @@ pub enum PartitionSize {
 }
 
 impl PartitionSize {
-    /// Returns the bytes, or nothing for the rest of the disk. The error is the problem of the size.
+    /// Returns the size in bytes, or None for `rest`. The error says what is wrong with the size.
     pub fn bytes(&self) -> Result<Option<u64>, String> {
         let bytes = match self {
             Self::Text(text) if text.trim() == REST => return Ok(None),
@@ -87,8 +87,7 @@ fn in_bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Returns the GUID of a partition type in lower case. The type is given by name or by GUID; for any other text,
-/// nothing is returned.
+/// Returns the GUID of a partition type in lower case. `given` is the type's name or GUID. None for any other text.
 pub fn type_guid(given: &str) -> Option<String> {
     let named = TYPES.iter().find(|(name, _)| *name == given).map(|(_, guid)| (*guid).to_owned());
     named.or_else(|| is_guid(given).then(|| given.to_ascii_lowercase()))
@@ -103,7 +102,7 @@ pub(crate) fn is_guid(text: &str) -> bool {
 }
 
 impl NewPartition {
-    /// Returns the problems of the partition, after the earlier ones of the same table.
+    /// Returns the problems of the partition. `earlier` are the partitions before it in the same table.
     pub(crate) fn validate(&self, earlier: &[NewPartition]) -> Vec<String> {
         let mut problems: Vec<String> = self.size.bytes().err().into_iter().collect();
         if type_guid(&self.r#type).is_none() {

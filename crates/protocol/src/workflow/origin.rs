@@ -46,8 +46,8 @@ impl<'a> Origin<'a> {
         std::iter::once(self.url).chain(self.mirrors.iter().map(String::as_str))
     }
 
-    /// Returns the problems of these keys. Each one is read after the name of the step. `is_verified` says whether the
-    /// download is proved to be the right one, by these keys or by further ones.
+    /// Returns the problems of these keys. Each completes a sentence that begins with the name of the step.
+    /// `is_verified` says whether the download is proved to be the right one, by these keys or by further ones.
     pub(super) fn validate(&self, is_verified: bool) -> Vec<String> {
         let is_open = |url: &str| Location::of(url) == Some(Location::Http);
         let mut problems: Vec<String> = self.places().filter_map(place_problem).collect();
@@ -92,12 +92,13 @@ pub(super) fn url_problem(url: &str) -> Option<String> {
 }
 
 /// Returns the problem of the server and port of a URL (RFC 3986, section 3.2). An address with a zone, such as
-/// `[fe80::1%25eth0]`, is not accepted by HTTP clients (WHATWG URL, section 3.5), and each machine has its own names.
+/// `[fe80::1%25eth0]`, is not accepted by HTTP clients (WHATWG URL, section 3.5), and each machine names its interfaces
+/// in its own way.
 fn server_problem(url: &str) -> Option<&'static str> {
     if !matches!(Location::of(url), Some(Location::Https | Location::Http)) {
         return None;
     }
-    // HTTP clients leave them out without a word (WHATWG URL, section 4.4), and would fetch another file.
+    // HTTP clients drop such characters silently (WHATWG URL, section 4.4), and would fetch another file.
     if url.contains(char::is_control) || url.trim() != url {
         return Some("which has a line break or another control character, or blanks at its end");
     }
@@ -136,7 +137,7 @@ pub enum Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    /// Returns nothing for a URL that slipway cannot download.
+    /// Returns where a URL leads, or None for a URL that slipway cannot download.
     pub fn of(url: &'a str) -> Option<Self> {
         match url.split_once("://") {
             Some(("https", _)) => Some(Self::Https),
@@ -147,7 +148,7 @@ impl<'a> Location<'a> {
         }
     }
 
-    /// Returns whether a machine can ask for a URL without a login: not for an artifact in a registry.
+    /// Returns whether slipway can download a URL, and the URL is not an artifact in a registry.
     pub fn is_plain(url: &'a str) -> bool {
         Self::of(url).is_some_and(|location| location != Self::Artifact)
     }
@@ -161,8 +162,8 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Returns a refused URL or a reference to an artifact in a form for messages. It leaves out the places of user,
-/// password, query and fragment, because they may hold secrets.
+/// Returns a refused URL or a reference to an artifact in a form for messages. It leaves out user, password, query and
+/// fragment, because they may hold secrets.
 pub fn shown_url(url: &str) -> String {
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let scheme =
@@ -170,7 +171,7 @@ pub fn shown_url(url: &str) -> String {
     let (scheme, rest) = url.split_at(scheme);
     let (bare, behind) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     if behind.contains('@') {
-        // The mark may be part of a password.
+        // The `?` or `#` may be part of a password.
         return format!("{scheme}...");
     }
     // The digest of an artifact also follows an @.

@@ -31,7 +31,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(true);
         let is_several = self.disk.may_be_several();
@@ -110,7 +110,7 @@ impl FileSystemKind {
 }
 
 impl MakeFileSystem {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if matches!(&self.partition, Some(PartitionChoice::Number(0))) {
@@ -142,7 +142,7 @@ impl MakeFileSystem {
 }
 
 fn is_label(kind: FileSystemKind, label: &str) -> bool {
-    // The characters that programs of all systems accept (a part of Microsoft FAT specification, section 6.1).
+    // The characters that programs of all systems accept (a subset of Microsoft FAT specification, section 6.1).
     let in_fat = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b' ' | b'-' | b'_');
     match kind {
         FileSystemKind::Vfat => (1..=11).contains(&label.len()) && !label.starts_with(' ') && label.bytes().all(in_fat),

@@ -15,9 +15,9 @@ pub const ROOT_X86_64: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
 pub const ROOT_ARM64: &str = "b921b045-1df0-41c3-af44-4c6f280d3fae";
 /// Root file system of the architecture that this program is built for.
 pub const ROOT: &str = if cfg!(target_arch = "aarch64") { ROOT_ARM64 } else { ROOT_X86_64 };
-/// Hashes that seal [`ROOT_X86_64`].
+/// dm-verity hashes of [`ROOT_X86_64`].
 pub const ROOT_X86_64_VERITY: &str = "2c7357ed-ebd2-46d9-aec1-23d437ec2bf5";
-/// Hashes that seal [`ROOT_ARM64`].
+/// dm-verity hashes of [`ROOT_ARM64`].
 pub const ROOT_ARM64_VERITY: &str = "df3300ce-d69f-4c92-978c-9bfb0f38d820";
 /// /usr of x86-64.
 pub const USR_X86_64: &str = "8484680c-9521-48c6-9c11-b0720656f69e";
@@ -25,9 +25,9 @@ pub const USR_X86_64: &str = "8484680c-9521-48c6-9c11-b0720656f69e";
 pub const USR_ARM64: &str = "b0e01050-ee5f-4390-949a-9101b17104e9";
 /// /usr of Flatcar.
 pub const USR_FLATCAR: &str = "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6";
-/// Hashes that seal [`USR_X86_64`].
+/// dm-verity hashes of [`USR_X86_64`].
 pub const USR_X86_64_VERITY: &str = "77ff5f63-e7b6-4633-acf4-1565b864c0e6";
-/// Hashes that seal [`USR_ARM64`].
+/// dm-verity hashes of [`USR_ARM64`].
 pub const USR_ARM64_VERITY: &str = "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e";
 /// Home directories.
 pub const HOME: &str = "933ac7e1-2eb4-4f13-b844-0e14e2aef915";

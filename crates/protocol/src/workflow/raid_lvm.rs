@@ -6,12 +6,12 @@ use crate::workflow::new_partition;
 use crate::workflow::new_partition::{NewPartition, PartitionChoice, PartitionSize};
 
 /// The greatest length of an array's name, in bytes. The superblock has 32 bytes for the name and its prefix (Linux,
-/// uapi/linux/raid/md_p.h). The kernel has the same number for a device name with `md_` in front.
+/// uapi/linux/raid/md_p.h). The kernel's limit for a device name with `md_` in front gives the same number.
 const MAX_ARRAY_NAME: usize = 28;
 /// The greatest length of a volume's name in the device mapper, with the name of its group, in bytes (linux/dm-ioctl.h,
 /// `DM_NAME_LEN`).
 const MAX_MAPPING_NAME: usize = 127;
-/// The most volumes in a group. Their description must fit into its place.
+/// The most volumes in a group. The group's LVM metadata must fit into the space reserved for it.
 const MAX_VOLUMES: usize = 256;
 /// The names that LVM keeps for itself (lvm(8), "Valid names").
 const RESERVED_STARTS: &[&str] = &["snapshot", "pvmove"];
@@ -32,8 +32,8 @@ pub struct NewRaid {
     pub name: String,
     /// How the array stores its data.
     pub level: RaidLevel,
-    /// Selects the partition of each disk, by number or label. It has the type `raid`. For `raid1` it may also have the
-    /// type `esp` or `xbootldr`; firmware still reads it as if there were no array.
+    /// Selects the partition of each disk, by number or label. The partition must have the type `raid`. For `raid1`, it
+    /// may also have the type `esp` or `xbootldr`; firmware still reads the partition as if there were no array.
     pub partition: PartitionChoice,
 }
 
@@ -79,7 +79,7 @@ pub struct NewVolumeGroup {
     /// The name of the array that the group is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raid: Option<String>,
-    /// Selects the partition of each disk that the group is on, by number or label. It has the type `lvm`.
+    /// Selects the partition of each disk that the group is on, by number or label. The type must be `lvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<PartitionChoice>,
     /// The volumes, in their order in the group.
@@ -122,8 +122,8 @@ pub fn is_read_by_firmware(r#type: &str) -> bool {
     guid.is_some() && ["esp", "xbootldr"].iter().any(|name| new_partition::type_guid(name) == guid)
 }
 
-/// Returns the problems of the arrays and groups of a disk. Each one is read after the name of the step.
-/// `is_several` says whether the table is made on several disks.
+/// Returns the problems of the arrays and groups of a disk. Each completes a sentence that begins with the name of the
+/// step. `is_several` says whether the table is made on several disks.
 pub(crate) fn validate(
     partitions: &[NewPartition],
     raids: &[NewRaid],
@@ -262,7 +262,7 @@ pub fn mapping_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns the group and the volume of such a name, or nothing if it is not such a name.
+/// Splits a name from [`mapping_name`] into group and volume. Returns None for any other name.
 pub fn parse_mapping_name(name: &str) -> Option<(String, String)> {
     let mut from = 0;
     while let Some(at) = name.get(from..)?.find('-').map(|at| at + from) {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The most bytes of an update. Firmware takes about half of that.
 const MAX_UPDATE: usize = 64 << 10;
-/// Bytes of EFI_TIME, which begins an update (UEFI 2.10, section 8.2.2). The length of the signature, which includes
-/// itself, follows.
+/// The size of EFI_TIME in bytes. An update begins with this time (UEFI 2.10, section 8.2.2). The signature follows,
+/// and begins with its own length.
 const TIME: usize = 16;
 
 /// The options of `enrol-secure-boot`. The action gives the firmware keys for Secure Boot, or replaces them.
@@ -18,7 +18,7 @@ const TIME: usize = 16;
 #[serde(deny_unknown_fields)]
 pub struct EnrolSecureBoot {
     /// The signed updates of the firmware's variables, in the order `dbx`, `db`, `KEK`, `PK`, each at most once.
-    /// Without them, the server fills in those of its own keys.
+    /// Without any, the server fills in the updates for its own keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<SecureBootUpdate>,
 }
@@ -30,33 +30,33 @@ pub struct EnrolSecureBoot {
 pub struct SecureBootUpdate {
     /// The variable.
     pub variable: SecureBootVariable,
-    /// Whether the entries are added to those that the variable has, and do not replace them. Default: `false`.
+    /// Whether the update adds entries to the variable instead of replacing the present entries. Default: `false`.
     #[serde(default)]
     pub append: bool,
-    /// Time, signature and lists (EFI_VARIABLE_AUTHENTICATION_2 and what it signs), in base64.
+    /// The time, the signature and the signature lists (EFI_VARIABLE_AUTHENTICATION_2 and what it signs), in base64.
     pub data: String,
 }
 
-/// A variable of Secure Boot. They are ordered as a machine in Setup Mode takes them: `PK` is last, because it ends
-/// Setup Mode.
+/// A variable of Secure Boot. The variants are in the order of updates for a machine in Setup Mode: `PK` is last,
+/// because it ends Setup Mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SecureBootVariable {
-    /// What must not start.
+    /// Certificates and hashes of programs that must not start.
     #[serde(rename = "dbx")]
     Dbx,
-    /// What may start.
+    /// Certificates and hashes of programs that may start.
     #[serde(rename = "db")]
     Db,
     /// The keys that sign changes of `db` and `dbx`.
     #[serde(rename = "KEK")]
     Kek,
-    /// The platform key, which says whose the machine is.
+    /// The platform key. It belongs to the owner of the machine.
     #[serde(rename = "PK")]
     Pk,
 }
 
-/// The name in the firmware.
+/// Writes the name of the variable in the firmware.
 impl fmt::Display for SecureBootVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,7 +69,7 @@ impl fmt::Display for SecureBootVariable {
 }
 
 impl EnrolSecureBoot {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.updates.is_empty() {
@@ -103,18 +103,18 @@ impl EnrolSecureBoot {
 }
 
 impl SecureBootUpdate {
-    /// An update with these bytes: time, signature and lists.
+    /// Makes an update of `bytes`: time, signature and signature lists.
     pub fn new(variable: SecureBootVariable, append: bool, bytes: &[u8]) -> Self {
         Self { variable, append, data: STANDARD.encode(bytes) }
     }
 
-    /// Time, signature and lists. None if the data is not base64.
+    /// Returns time, signature and signature lists. None if the data is not base64.
     pub fn decode(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.data).ok()
     }
 }
 
-/// The lists of an update, which follow its time and its signature. None if it is cut off before them.
+/// Returns the signature lists of an update, which follow its time and signature. None if the update ends before them.
 pub fn signed_lists(update: &[u8]) -> Option<&[u8]> {
     let signature = update.get(TIME..)?;
     let length = usize::try_from(u32::from_le_bytes(*signature.first_chunk()?)).ok()?;

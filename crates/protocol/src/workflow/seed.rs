@@ -92,7 +92,7 @@ impl SeedCloudInit {
         self.seed == SeedPlace::Ignition || self.seed == SeedPlace::Auto && is_ignition(&self.user_data)
     }
 
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         match (self.is_for_ignition(), is_ignition(&self.user_data)) {

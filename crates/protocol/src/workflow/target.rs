@@ -20,7 +20,7 @@ pub fn target_path_problem(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the mode bits that a text of octal digits such as `0644` gives, or nothing if the text is not one.
+/// Returns the mode bits of a text of octal digits such as `0644`. None if the text is not octal or is above `7777`.
 pub fn file_mode(text: &str) -> Option<u32> {
     let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal)?;
@@ -71,7 +71,7 @@ pub struct WriteFile {
     /// The content of the file, as text. Give exactly one of `content`, `content_base64` and `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// The content of the file in base64 (RFC 4648, 4), for bytes that are not text. White space is ignored.
+    /// The content of the file in base64 (RFC 4648, section 4), for bytes that are not text. White space is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
     /// The URL of the content, which is written as it arrives: `https://`, `file://`, an absolute path, or an artifact
@@ -81,7 +81,7 @@ pub struct WriteFile {
     /// The login at the registry of an `oci://` artifact, as for `stream-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else.
+    /// Further URLs of the same bytes. slipway tries them in this order if `url` fails or delivers something else.
     /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
@@ -89,7 +89,7 @@ pub struct WriteFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
-    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
+    /// digest next to the file name at the end of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
     /// The detached signature. It signs the list of sums if there is one, otherwise the download as delivered.
@@ -137,7 +137,7 @@ impl WriteFile {
         proof || !self.mirrors.is_empty() || self.registry_auth.is_some() || self.ca.is_some()
     }
 
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if let Some(problem) = target_path_problem(&self.path) {
@@ -167,7 +167,7 @@ impl WriteFile {
     }
 }
 
-/// Returns whether this is base64 with its padding (RFC 4648, 4), apart from white space.
+/// Returns whether this is base64 with its padding (RFC 4648, section 4), apart from white space.
 fn is_base64(text: &str) -> bool {
     ssh_key::is_base64(&text.split_ascii_whitespace().collect::<String>())
 }
@@ -194,7 +194,7 @@ pub struct UnpackArchive {
     /// The login at the registry of an `oci://` artifact, as for `stream-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else.
+    /// Further URLs of the same bytes. slipway tries them in this order if `url` fails or delivers something else.
     /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
@@ -202,7 +202,7 @@ pub struct UnpackArchive {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
-    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
+    /// digest next to the file name at the end of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
     /// The detached signature. It signs the list of sums if there is one, otherwise the download as delivered.
@@ -231,7 +231,7 @@ impl UnpackArchive {
         }
     }
 
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         let directory = self.directory.trim_matches('/');
@@ -256,7 +256,7 @@ pub struct RunInTarget {
     /// The program and its arguments, one word each. No shell is involved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The script that the installed system's `/bin/sh -e` runs. It ends with the first command that fails.
+    /// The script that the installed system's `/bin/sh -e` runs. The script ends with the first command that fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
     /// Environment variables in addition to PATH, HOME and LANG. Default: none.
@@ -265,7 +265,7 @@ pub struct RunInTarget {
 }
 
 impl RunInTarget {
-    /// Returns the problems of these options. Each one is read after the name of the step.
+    /// Returns the problems of these options. Each completes a sentence that begins with the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.command.is_empty() == self.script.is_none() {

@@ -36,7 +36,7 @@ pub mod code {
     pub const END: u8 = 255;
 }
 
-/// Codes and values, up to the end or the first truncated option.
+/// Returns codes and values, up to the end or the first truncated option.
 pub fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         loop {
@@ -55,13 +55,13 @@ pub fn each(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The value of an option. If the option is repeated, the first one wins: firmware has no values so long that they must
-/// be split (RFC 3396).
+/// Returns the value of an option. If the option is repeated, the first value wins: firmware has no values so long that
+/// they must be split (RFC 3396).
 pub fn find(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
     each(bytes).find_map(|(code, value)| (code == wanted).then_some(value))
 }
 
-/// Appends an option. `None` if its value is longer than 255 bytes.
+/// Appends an option. Returns `None`, and appends nothing, if its value is longer than 255 bytes.
 pub fn push(bytes: &mut Vec<u8>, code: u8, value: &[u8]) -> Option<()> {
     let length = u8::try_from(value.len()).ok()?;
     bytes.extend([code, length]);

@@ -93,8 +93,8 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// From the number in IANA's list of processor architecture types. RFC 4578 and its errata swap 7 and 9, so x64
-    /// firmware sends either. Old BIOS firmware sends none.
+    /// Reads numbers of IANA's list of processor architecture types. The first known number counts. RFC 4578 and its
+    /// errata swap 7 and 9, so x64 firmware sends either. Old BIOS firmware sends none.
     fn new(option: &[u8]) -> Self {
         let of = |number| match number {
             0 => Self::Bios,
@@ -118,7 +118,7 @@ pub struct Machine {
     pub uuid: Option<[u8; 16]>,
 }
 
-/// A DHCP request. Those for other servers are parsed too, to tell them apart.
+/// A DHCP request. Requests for other servers are parsed too, so that they can be recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Message type.
@@ -154,7 +154,7 @@ pub struct Request {
     wanted: Vec<u8>,
 }
 
-/// User class of a [`crate::probe`]. A proxy answers it even if it otherwise answers known machines only.
+/// User class of a [`crate::probe`]. A proxy answers a probe even if it otherwise answers registered machines only.
 pub(crate) const PROBE: &[u8] = b"slipway-probe";
 
 impl Request {
@@ -206,8 +206,8 @@ fn message(options: &[u8]) -> Option<Message> {
     }
 }
 
-/// Finds a text in a list of texts with length bytes (RFC 3004), or compares the whole value, because iPXE sends one
-/// text without a length.
+/// Returns whether a user class has this text, either in a list of texts with length bytes (RFC 3004) or as its whole
+/// value, because iPXE sends one text without a length.
 fn has_user_class(option: &[u8], wanted: &[u8]) -> bool {
     let mut rest = option;
     let listed = std::iter::from_fn(|| {
@@ -253,7 +253,7 @@ impl Header {
         file.len() < FILE.1
     }
 
-    /// Everything before the options. `yiaddr`, the address given to the client, is always 0.
+    /// Returns everything before the options. `yiaddr`, the address given to the client, is always 0.
     pub fn write(&self, file: &str) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + 128);
         bytes.extend([self.op, ETHERNET, MAC_LENGTH, 0]);
@@ -293,8 +293,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// Address of the proxy that sent this packet. `None` unless it answers one of these transactions, names a boot file,
-/// and gives no address.
+/// Returns the address of the proxy that sent this packet. `None` unless the packet answers one of these transactions,
+/// is for PXE, and gives no address.
 pub(crate) fn offered_by_a_proxy(packet: &[u8], exchanges: &[u32]) -> Option<Ipv4Addr> {
     let (header, options) = read(packet, BOOT_REPLY)?;
     let gives_address = packet.get(16..20).is_none_or(|yours| yours.iter().any(|&byte| byte != 0));

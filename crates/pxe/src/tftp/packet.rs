@@ -66,7 +66,7 @@ impl Options {
         self.window.unwrap_or(1)
     }
 
-    /// The packet that confirms the options. `None` if the client asked for none.
+    /// Returns the packet that confirms the options. `None` if the client asked for none.
     pub fn acknowledgement(&self, file_size: u64) -> Option<Vec<u8>> {
         let values = [
             ("blksize", self.block_size.map(u64::from)),
@@ -99,7 +99,7 @@ impl Options {
     }
 }
 
-/// Parses a client's packet. `None` if it is malformed or of a type that only servers send.
+/// Parses a client's packet. `None` if it is malformed or of another type, such as a request to write a file.
 pub fn parse(packet: &[u8]) -> Option<Packet> {
     let (code, rest) = packet.split_first_chunk()?;
     match u16::from_be_bytes(*code) {
@@ -144,7 +144,7 @@ pub enum Refusal {
     NotRead,
 }
 
-/// The error packet for a refusal.
+/// Returns the error packet for a refusal.
 pub fn error(refusal: Refusal) -> Vec<u8> {
     let (code, message) = match refusal {
         Refusal::NoSuchFile => (1_u16, "there is no boot file with this name"),

@@ -20,7 +20,7 @@ const LARGEST_PACKET: usize = 512;
 
 /// Why a transfer ended early.
 pub(super) enum Stopped {
-    /// The client ended it.
+    /// The client ended the transfer.
     Cancelled,
     /// The client stopped responding.
     Silent,

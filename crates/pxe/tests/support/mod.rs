@@ -10,7 +10,7 @@ use slipway_pxe::Counters;
 use slipway_pxe::tftp::{Limits, Server, open_below};
 use tempfile::TempDir;
 
-/// Only guards against hangs.
+/// The longest wait. It only guards against hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server that serves a folder on the loopback.
@@ -48,7 +48,7 @@ impl Served {
         self.folder.path()
     }
 
-    /// Waits for what the server does in other threads.
+    /// Waits until `done` accepts the counters, because the server works in other threads.
     pub fn wait_until(&self, done: impl Fn(&Counters) -> bool) {
         let start = Instant::now();
         while !done(&self.counters) {
@@ -58,14 +58,15 @@ impl Served {
     }
 }
 
-/// Passes packets between one client and a server, but for those that it loses.
+/// Passes packets between one client and a server, except for the packets that it loses.
 pub struct LossyLine {
     pub port: u16,
     lost: Arc<AtomicUsize>,
 }
 
 impl LossyLine {
-    /// Loses the packets with these numbers, which count both directions.
+    /// Starts a line that loses the packets with the numbers `lose`. Packets of both directions are counted together,
+    /// from 0.
     pub fn start(server: u16, lose: &[usize]) -> Self {
         let front = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let back = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -80,7 +81,7 @@ impl LossyLine {
                 survives
             }
         };
-        // Where the client is, and the port that the server answers from.
+        // The client's address, and the port that the server answers from.
         let ends = Arc::new(Mutex::new((None, server)));
         let (to_server, to_client) = ((front.try_clone().unwrap(), back.try_clone().unwrap()), (back, front));
         for (from, to, is_client) in [(to_server.0, to_server.1, true), (to_client.0, to_client.1, false)] {

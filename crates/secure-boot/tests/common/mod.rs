@@ -45,7 +45,7 @@ impl Folder {
         std::fs::read(self.path().join(name)).unwrap()
     }
 
-    /// Runs a program, which may fail. Its output is both of its outputs.
+    /// Runs a program, which may fail. Returns whether it succeeded, and its standard output and standard error.
     pub fn try_run(&self, command: &[&str]) -> (bool, String) {
         let Output { status, stdout, stderr } =
             Command::new(command[0]).args(&command[1..]).current_dir(self.path()).output().unwrap();
@@ -60,13 +60,13 @@ impl Folder {
     }
 }
 
-/// Whether there are the programs that a test needs.
+/// Whether the programs that a test needs are installed.
 pub fn has(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
     missing.inspect(|program| eprintln!("not checked: there is no {program}")).is_none()
 }
 
-/// A program of virt-firmware, by its whole path. None if it cannot be had here.
+/// The whole path of a program of virt-firmware. None if it cannot be installed here.
 pub fn virt_firmware(program: &str) -> Option<String> {
     let tools = xtask::host::python::environment(xtask::host::python::FIRMWARE);
     let tools = tools.inspect_err(|error| eprintln!("not checked: virt-firmware: {error:#}")).ok()?;

@@ -28,7 +28,7 @@ const EK_POLICY: [u8; 32] = [
 /// NV indices of the endorsement key certificates (EK Credential Profile 2.5, 2.2.1.4).
 const RSA_CERTIFICATE: u32 = 0x01C0_0002;
 const ECC_CERTIFICATE: u32 = 0x01C0_000A;
-/// Bytes of one NV read: every PC TPM supports as many.
+/// Bytes of one NV read. Every PC TPM supports reads of this size.
 const NV_CHUNK: usize = 512;
 /// Response codes that mean "no certificate": no such index, an empty one, or no permission to read it (TPM_RC_HANDLE,
 /// TPM_RC_NV_UNINITIALIZED, TPM_RC_AUTH_UNAVAILABLE, TPM_RC_NV_AUTHORIZATION).
@@ -107,7 +107,7 @@ impl Attester {
 impl Drop for Attester {
     fn drop(&mut self) {
         if let Some(Loaded { ek, ak, .. }) = self.loaded {
-            // Errors do not matter, because the resource manager flushes them too.
+            // Errors do not matter, because the resource manager flushes the keys too.
             drop(self.device.flush(ak));
             drop(self.device.flush(ek));
         }

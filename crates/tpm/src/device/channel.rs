@@ -25,7 +25,7 @@ const CONTINUE: u8 = 1;
 
 /// The response codes of a busy TPM: yielded, testing itself, retry (part 2, 6.6.3).
 const BUSY: &[u32] = &[0x908, 0x90A, 0x922];
-/// First and longest pause before a command is sent again. It doubles each time.
+/// First and longest pause before a command is sent again. The pause doubles each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// ENXIO and ENODEV, for which `ErrorKind` has no name.
@@ -130,7 +130,7 @@ impl Device {
         if sent.len() > LONGEST {
             return Err(TpmError::TooLong { command });
         }
-        // It is put back only after a well-formed answer.
+        // The worker is put back only after a well-formed answer.
         let worker = self.worker.take().ok_or(TpmError::Failed { command })?;
         worker.commands.send(sent.to_vec()).map_err(|_| TpmError::Failed { command })?;
         let answer = worker.answers.recv_timeout(left).map_err(|error| match error {
@@ -186,7 +186,7 @@ fn exchange(device: &mut File, command: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A command (part 1, 18.4).
+/// Encodes a command (part 1, 18.4).
 fn marshal(command: Command, handles: &[u32], sessions: &[u32], parameters: &[u8]) -> Vec<u8> {
     let mut body: Vec<u8> = handles.iter().flat_map(|handle| handle.to_be_bytes()).collect();
     // The empty password, or a session without a key, needs no nonce and no HMAC (part 2, 10.13.2).
@@ -209,7 +209,7 @@ fn size(answer: &[u8]) -> Option<usize> {
     usize::try_from(header.u32()?).ok()
 }
 
-/// The response code and the body of an answer (part 1, 18.4). None if its length differs from that in its header.
+/// The response code and the body of an answer (part 1, 18.4). None if the length differs from that in the header.
 fn parse(answer: &[u8]) -> Option<(u32, &[u8])> {
     let mut header = Reader(answer);
     header.bytes(6)?;

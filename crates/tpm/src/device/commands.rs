@@ -12,7 +12,7 @@ pub(crate) const ENDORSEMENT: Hierarchy = Hierarchy { handle: 0x4000_000B, name:
 
 /// Attributes of a key (part 2, 8.3).
 pub(crate) const KEY: u32 = FIXED | MADE_BY_TPM | RESTRICTED;
-/// The empty password authorizes its use.
+/// Attribute of a key: the empty password authorizes its use.
 pub(crate) const WITH_PASSWORD: u32 = 1 << 6;
 
 const POLICY_SESSION: u8 = 1;
@@ -32,25 +32,25 @@ impl Hierarchy {
     }
 }
 
-/// TPMT_PUBLIC of an object up to its parameters (part 2, 12.2.4).
+/// Encodes TPMT_PUBLIC of an object up to its parameters (part 2, 12.2.4).
 pub(crate) fn public(kind: u16, attributes: u32, policy: &[u8]) -> Vec<u8> {
     [words(&[kind, SHA256]), attributes.to_be_bytes().to_vec(), sized(policy)].concat()
 }
 
-/// TPMT_PUBLIC of a P-256 storage key with AES-128-CFB and no scheme. `unique` is used for both coordinates.
+/// Encodes TPMT_PUBLIC of a P-256 storage key with AES-128-CFB and no scheme. `unique` is used for both coordinates.
 pub(crate) fn ecc_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
     let parameters = words(&[AES, 128, CFB, NONE, NIST_P256, NONE]);
     [public(ECC, attributes | DECRYPT, policy), parameters, sized(unique), sized(unique)].concat()
 }
 
-/// The same with RSA of 2048 bits. An exponent of zero means the default.
+/// As [`ecc_key`], for an RSA key of 2048 bits. An exponent of zero means the default.
 pub(crate) fn rsa_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
     let parameters = words(&[AES, 128, CFB, NONE, 2048, 0, 0]);
     [public(RSA, attributes | DECRYPT, policy), parameters, sized(unique)].concat()
 }
 
-/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password and a secret, which is empty
-/// for keys. No registers are recorded in the creation data.
+/// Encodes the parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password and a secret, which
+/// is empty for keys. No registers are recorded in the creation data.
 pub(crate) fn creation(template: &[u8], secret: &[u8]) -> Vec<u8> {
     let sensitive = [sized(&[]), sized(secret)].concat();
     let no_pcrs = vec![0; 4];
@@ -82,7 +82,7 @@ pub(crate) fn in_policy_session<T>(
     device.using(session, |device| act(device, session))
 }
 
-/// The values of registers in the SHA-256 bank. `pcrs` must be in ascending order, as the TPM returns them.
+/// Reads the values of registers in the SHA-256 bank. `pcrs` must be in ascending order, as the TPM returns them.
 pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>>, TpmError> {
     let mut values = Vec::new();
     // A TPM returns at most eight values at once.
@@ -101,7 +101,7 @@ pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>
     Ok(values)
 }
 
-/// TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), which has 24 registers.
+/// Encodes TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), which has 24 registers.
 pub(crate) fn selection(pcrs: &[u32]) -> Vec<u8> {
     let mask = pcrs.iter().filter(|pcr| **pcr < 24).fold(0_u32, |mask, pcr| mask | 1 << pcr);
     let [low, middle, high, _] = mask.to_le_bytes();

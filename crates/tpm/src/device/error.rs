@@ -11,7 +11,7 @@ pub enum TpmError {
          without it"
     )]
     Missing { path: String },
-    /// Its device cannot be opened.
+    /// The device of the TPM cannot be opened.
     #[error("opening {path}")]
     Open { path: String, source: io::Error },
     /// A command could not be sent, or its answer could not be read.

@@ -11,20 +11,20 @@ use crate::wire::{EV_NO_ACTION, SPEC_ID};
 /// The log of the first TPM, in securityfs.
 pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
-/// Where the type of the first event is (TCG_PCClientPCREvent, section 10.2.1).
+/// Offset in bytes of the type of the first event (TCG_PCClientPCREvent, section 10.2.1).
 const TYPE_AT: usize = 4;
-/// Where its data begins, after the type, a digest of SHA-1 and the length.
+/// Offset in bytes of the data of the first event, after the type, a digest of SHA-1 and the length.
 const DATA_AT: usize = 32;
 
 /// Reads the firmware's log of events.
 ///
-/// None if the firmware keeps no log, for example a legacy BIOS. None also if the log is not crypto-agile: it has only
-/// SHA-1 digests, and the quote is of the SHA-256 bank.
+/// None if the firmware keeps no log, for example a legacy BIOS. None also if the log is not crypto-agile: such a log
+/// has only SHA-1 digests, and the quote is of the SHA-256 bank.
 ///
 /// # Errors
 ///
-/// If it exists and cannot be read, or is longer than the server accepts. A part of it would not lead to the register
-/// values.
+/// If the log exists and cannot be read, or is longer than the server accepts. A part of the log would not lead to the
+/// register values.
 pub fn read_event_log(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

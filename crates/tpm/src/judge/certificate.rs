@@ -29,16 +29,16 @@ const SIGNATURES: [Oid<'static>; 5] = [
 /// What the certificate of an endorsement key proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endorsement {
-    /// It proves nothing: the machine sent no certificate.
+    /// Nothing: the machine sent no certificate.
     None,
-    /// It proves nothing: its manufacturer is not trusted, or an intermediate certificate is missing.
+    /// Nothing: the manufacturer is not trusted, or an intermediate certificate is missing.
     Unknown {
         /// Name of the missing issuer.
         issuer: String,
     },
-    /// It proves nothing: it is not valid.
+    /// Nothing: the certificate is not valid.
     Bad {
-        /// Why.
+        /// Why the certificate is not valid.
         reason: String,
     },
     /// A trusted manufacturer states that the endorsement key is in one of its TPMs.
@@ -54,7 +54,7 @@ pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RootsError {
-    /// It has none.
+    /// The text has no certificate.
     #[error("it has no certificate in PEM (-----BEGIN CERTIFICATE-----)")]
     Empty,
     /// A certificate in the text cannot be read.
@@ -114,7 +114,7 @@ impl Keys {
     }
 }
 
-/// Follows the issuers of a certificate without faults to a root.
+/// Follows the issuers of a certificate that has no fault itself to a root.
 fn chain<'a>(mut certificate: X509Certificate<'a>, roots: &'a Roots, now: ASN1Time) -> Endorsement {
     for below in 0..=MAX_INTERMEDIATES {
         let mut fault = None;

@@ -67,10 +67,10 @@ pub enum ProofError {
     /// The quote covers other registers.
     #[error("checking the proof of a TPM: its quote must cover exactly the SHA-256 registers {QUOTED_PCRS:?}")]
     Selection,
-    /// The values differ from the quoted ones.
+    /// The register values differ from the quoted ones.
     #[error("checking the proof of a TPM: the register values do not match the quote")]
     Altered,
-    /// The event log does not lead to the values.
+    /// The event log does not lead to the register values.
     #[error("checking the event log of a TPM: {reason}")]
     EventLog { reason: String },
 }
@@ -111,7 +111,7 @@ impl Challenger {
     /// Checks the answer to a challenge to these keys and this machine.
     ///
     /// # Errors
-    /// Why it proves nothing.
+    /// If the answer proves nothing: the reason.
     pub fn check(
         &self,
         keys: &Keys,
@@ -146,7 +146,7 @@ impl Challenger {
         Ok(Measurements { pcrs, events })
     }
 
-    /// The end of its lifetime, and a tag that only this server can make.
+    /// Makes a nonce: the end of the challenge's lifetime, and a tag that only this server can make.
     fn nonce(&self, keys: &Keys, machine_key: &str, until: u64) -> [u8; NONCE_BYTES] {
         let tag = self.tag(b"nonce ", keys, machine_key, until);
         let mut nonce = [0; NONCE_BYTES];
@@ -162,7 +162,8 @@ impl Challenger {
         secret
     }
 
-    /// Every input except the machine's key has a fixed length, so different inputs never give the same bytes.
+    /// Computes a tag of all inputs. All except the machine's key have a fixed length, so that no two inputs give the
+    /// same bytes.
     fn tag(&self, purpose: &[u8; 6], keys: &Keys, machine_key: &str, until: u64) -> hmac::Tag {
         let mut tag = hmac::Context::with_key(&self.secret);
         let parts: [&[u8]; 5] = [purpose, &until.to_be_bytes(), &keys.ek_name, &keys.ak_name, machine_key.as_bytes()];
@@ -181,7 +182,7 @@ fn quoted_values(values: &[Blob], quoted: &[u8]) -> Option<BTreeMap<u8, [u8; 32]
     is_quoted.then(|| QUOTED_PCRS.into_iter().zip(values).collect())
 }
 
-/// The events that led to the values.
+/// Returns the events that led to the register values.
 ///
 /// Every register must match, including 9 and 11 to 13, which programs could extend without the log: slipway's machine
 /// does not do so before it answers. A register without events must have its initial value.

@@ -75,21 +75,21 @@ fn encrypt_seed(modulus: &[u8; 256]) -> Result<([u8; 32], Vec<u8>), Unspecified>
     Ok((seed, [vec![0; zeros], encrypted].concat()))
 }
 
-/// MGF1 with SHA-256 (RFC 8017, appendix B.2.1), over the data.
+/// Applies MGF1 with SHA-256 (RFC 8017, appendix B.2.1) to the data.
 fn mask(data: &mut [u8], seed: &[u8]) {
     for (counter, piece) in (0_u32..).zip(data.chunks_mut(32)) {
         add(piece, &sha256(&[seed, &counter.to_be_bytes()]));
     }
 }
 
-/// KDFa with HMAC-SHA256: one round gives 256 bits. The label ends with a zero.
+/// Derives a key: KDFa with HMAC-SHA256, of which one round gives 256 bits. The label ends with a zero.
 fn derive(seed: &[u8; 32], label: &[u8], context: &[u8], bits: u32) -> [u8; 32] {
     let message = [&1_u32.to_be_bytes(), label, context, &bits.to_be_bytes()].concat();
     let tag = hmac::sign(&hmac::Key::new(HMAC_SHA256, seed), &message);
     whole(tag.as_ref())
 }
 
-/// AES-128 in CFB mode. The initialization vector is zero.
+/// Encrypts data with AES-128 in CFB mode. The initialization vector is zero.
 fn encrypt(key: &[u8; 16], data: &mut [u8]) {
     let cipher = Aes128::new(&Array(*key));
     let mut block = Array([0; 16]);

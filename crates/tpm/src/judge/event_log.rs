@@ -12,7 +12,7 @@ use slipway_protocol::node::attestation::QUOTED_PCRS;
 
 use crate::wire::{self, EV_NO_ACTION, Reader, SPEC_ID};
 
-/// The types of events that are measured.
+/// The types of events that are measured, with their names.
 const NAMES: &[(u32, &str)] = &[
     (0x0000_0000, "EV_PREBOOT_CERT"),
     (0x0000_0001, "EV_POST_CODE"),
@@ -70,7 +70,7 @@ pub struct Event {
 /// The events of [`QUOTED_PCRS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventLog {
-    /// In the order of measurement.
+    /// The events in the order of measurement.
     pub events: Vec<Event>,
     /// Last byte of the initial value of PCR 0.
     locality: u8,
@@ -87,7 +87,7 @@ impl EventLog {
     /// Reads a log.
     ///
     /// # Errors
-    /// Why it is not valid.
+    /// If the log is not valid: the reason.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let mut rest = Reader(bytes);
         let algorithms = header(&mut rest)?;

@@ -31,7 +31,7 @@ pub struct Keys {
     /// The endorsement key.
     pub(crate) ek: PublicKey,
     pub(crate) ek_name: Name,
-    /// Its manufacturer's certificate in DER.
+    /// The manufacturer's certificate of the endorsement key in DER, if the machine sent one.
     pub(crate) ek_certificate: Option<Vec<u8>>,
     /// The point of the attestation key, uncompressed, and the name of the key.
     pub(crate) ak: Vec<u8>,
@@ -42,9 +42,9 @@ pub struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("reading the {key} of a TPM: {reason}")]
 pub struct KeysError {
-    /// Which key.
+    /// The key that cannot be used.
     pub key: &'static str,
-    /// What is wrong with it.
+    /// What is wrong with the key.
     pub reason: &'static str,
 }
 
@@ -60,9 +60,9 @@ pub(crate) enum PublicKey {
 /// The fields of TPMT_PUBLIC that are checked.
 struct Public {
     attributes: u32,
-    /// Whether its symmetric algorithm is AES-128-CFB. Otherwise it has none.
+    /// Whether the symmetric algorithm is AES-128-CFB. Otherwise there is none.
     has_aes: bool,
-    /// Whether its scheme is ECDSA with SHA-256. Otherwise it has none.
+    /// Whether the scheme is ECDSA with SHA-256. Otherwise there is none.
     has_ecdsa: bool,
     key: PublicKey,
 }

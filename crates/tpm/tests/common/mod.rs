@@ -72,7 +72,7 @@ impl Swtpm {
 
     fn power_off(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended.
+            // The process may have ended.
             drop(child.kill());
             drop(child.wait());
             drop(fs::remove_file(self.path("tpm")));
@@ -92,14 +92,14 @@ impl Swtpm {
         UnixStream::connect(self.path("tpm")).unwrap()
     }
 
-    /// This TPM behind a socket, where some commands get another answer. Another call takes the socket away.
+    /// This TPM behind a socket, where some commands get another answer. A later call replaces the socket.
     pub fn proxied(&self, mut instead: impl FnMut(&[u8]) -> Option<Vec<u8>> + Send + 'static) -> PathBuf {
         let mut stream = self.connect();
         drop(fs::remove_file(self.path("fake")));
         fake(self.folder.path(), move |command| instead(command).unwrap_or_else(|| ask(&mut stream, command)))
     }
 
-    /// Neither an object nor a session is in it.
+    /// Checks that neither an object nor a session is in the TPM.
     pub fn assert_nothing_is_loaded(&self) {
         for kind in ["handles-transient", "handles-loaded-session", "handles-saved-session"] {
             assert_eq!(self.run("tpm2_getcap", &[kind]), "", "{kind}");

@@ -163,7 +163,7 @@ fn one_of_several_issuers_of_a_name_is_enough() {
     assert_eq!(leaf.judge(&root, &[root.own(), other.own()]), Endorsement::Chain);
     let reason = "the signature of its issuer is wrong: CN=root";
     assert_eq!(leaf.judge(&root, &[other.own(), old.own()]), bad(reason));
-    // Signed by another with the same name: it is no root.
+    // A certificate that another authority of the same name has signed is no root.
     assert_eq!(leaf.judge(&root, &[root.issued_by(&other)]), bad(reason));
 }
 
@@ -173,6 +173,6 @@ fn issuers_that_issue_each_other_lead_nowhere() {
     let leaf = Endorsed::new(|_| ());
     let endorsement = leaf.judge(&one, &[one.issued_by(&two), two.issued_by(&one)]);
     assert_eq!(endorsement, bad("more than 8 certificates are between it and a root"));
-    // A root that also another has issued is preferred as what it is.
+    // If another authority has also certified a root, the root's own certificate is preferred.
     assert_eq!(leaf.judge(&one, &[one.issued_by(&two), two.issued_by(&one), one.own()]), Endorsement::Chain);
 }

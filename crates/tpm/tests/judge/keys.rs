@@ -16,7 +16,7 @@ fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
         (good_ek(), None),
         (rsa(2048, 0, &modulus), None),
         (rsa(2048, 65537, &modulus), None),
-        // The template H-2, whose user may authorize it.
+        // The template H-2: a password may authorize the use of the key.
         (ecc(0x0b, EK | 1 << 6, AES_128_CFB, &[NULL], P256, point), None),
         (rsa(2048, 3, &modulus), Some("its exponent must be 65537")),
         (rsa(1024, 0, &modulus[..128]), Some("an RSA key must have 2048 bits")),

@@ -7,7 +7,7 @@ pub const NO_ACTION: u32 = 3;
 pub const SEPARATOR: u32 = 4;
 pub const IPL: u32 = 13;
 
-/// A log with digests of SHA-1 and SHA-256. An event is a register, its type, and data, of which the digests are.
+/// A log with digests of SHA-1 and SHA-256. An event is a register, the event's type, and the data to digest.
 pub fn event_log(events: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let mut log = header(&[(4, 20), (0x0b, 32)]);
     for (pcr, kind, data) in events {

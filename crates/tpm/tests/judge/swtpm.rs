@@ -61,7 +61,7 @@ impl Tpm {
         TpmKeys { ek: public("ek.pub"), ek_certificate: None, ak: public("ak.pub") }
     }
 
-    /// Extends registers as a firmware does that writes such a log.
+    /// Extends registers like firmware that writes this log.
     fn measure(&self, events: &[(u32, u32, &[u8])]) {
         for (pcr, kind, data) in events {
             if *kind != NO_ACTION {
@@ -309,14 +309,14 @@ fn a_certificate_leads_to_a_trusted_root_or_proves_nothing() {
         assert_eq!(judge(&TpmKeys { ek_certificate: None, ..keys.clone() }, &ours.roots(), now), Endorsement::None);
         assert_eq!(judge(keys, &ours.certificates(&[ROOT]), now), unknown("CN=swtpm-localca"));
         assert_eq!(judge(keys, &ours.certificates(&[INTERMEDIATE]), now), unknown("CN=swtpm-localca-rootca"));
-        // Another authority of the same name: swtpm gives all of them this one.
+        // Another authority of the same name: swtpm gives this name to all authorities.
         assert_eq!(judge(keys, &theirs.roots(), now), bad("the signature of its issuer is wrong: CN=swtpm-localca"));
         assert_eq!(judge(keys, &ours.roots(), 1_000_000_000), bad("it has expired, or is not valid yet"));
         assert_eq!(judge(keys, &ours.roots(), u64::MAX), bad("it cannot be read"));
         let another = TpmKeys { ek_certificate: their_rsa.ek_certificate.clone(), ..keys.clone() };
         assert_eq!(judge(&another, &theirs.roots(), now), bad("it is for another key"));
-        // The signed part, whose length is in its third and fourth byte. Then the algorithm (RSA with SHA-256), of
-        // which the reader does not mind the tags before it, and the end of the signature.
+        // Bytes of the signed part, whose length is in its third and fourth byte; of the algorithm (RSA with SHA-256),
+        // except for its tags, which the reader does not check; and of the end of the signature.
         let certificate = keys.ek_certificate.as_ref().unwrap().0.clone();
         let signed = 8 + usize::from(u16::from_be_bytes([certificate[6], certificate[7]]));
         for at in (0..signed).chain(signed + 3..signed + 15).chain(certificate.len() - 64..certificate.len()) {

@@ -17,7 +17,7 @@ pub(crate) struct Children {
 }
 
 impl Children {
-    /// For a collection that begins with this event.
+    /// Starts with the event that begins a collection. None if it is not a block collection.
     pub(crate) fn new(event: &Event, span: &Span) -> Option<Self> {
         let is_list = match event {
             Event::SequenceStart(StructureStyle::Block, ..) => true,
@@ -27,7 +27,7 @@ impl Children {
         Some(Self { is_list, column: span.start.col(), nodes: 0, first: 0, last: 0 })
     }
 
-    /// Must be called for every direct child node.
+    /// Notes a child node at a byte offset. Must be called for every direct child.
     pub(crate) fn note(&mut self, at: usize) {
         if self.is_list || self.nodes.is_multiple_of(2) {
             self.first = if self.nodes == 0 { at } else { self.first };
@@ -48,7 +48,7 @@ impl Children {
             margin.bytes().all(|byte| byte == b' ').then_some((line, margin.len()))
         };
         let ((first, column), (last, other)) = plain(self.first).zip(plain(self.last))?;
-        // For a list in the column of its key, the parser gives another column. But the dashes show it.
+        // For a list in the column of its key, the parser gives another column. But the dashes show the right one.
         (column == other && (self.is_list || column == self.column)).then_some((first, last))
     }
 }

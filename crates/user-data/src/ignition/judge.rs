@@ -24,7 +24,7 @@ const LISTS: &[(&str, &str, &str, &str)] = &[
     ("passwd", "users", "name", "users"),
     ("passwd", "groups", "name", "groups"),
 ];
-/// Where Ignition fetches from.
+/// Schemes of the URLs from which Ignition fetches.
 const SCHEMES: &[&str] = &["http", "https", "tftp", "s3", "arn", "gs", "data"];
 /// Hexadecimal digits of the digests that Ignition knows.
 const DIGESTS: &[(&str, usize)] = &[("sha512-", 128), ("sha256-", 64)];
@@ -76,7 +76,7 @@ fn items<'a>(root: &'a Value, section: &str, list: &str) -> Result<Vec<(String, 
     }
 }
 
-/// Paths are absolute and as short as they can be.
+/// Refuses a path that is not absolute, or not as short as it can be.
 fn judge_path(place: &str, path: &str) -> Judged {
     let is_short = |rest: &str| rest.is_empty() || rest.split('/').all(|name| !matches!(name, "" | "." | ".."));
     match path.strip_prefix('/') {
@@ -95,7 +95,7 @@ fn judge_file(place: &str, file: &Value) -> Judged {
     pieces.into_iter().try_for_each(|(index, piece)| judge_resource(&format!("{place}.append[{index}]"), piece))
 }
 
-/// What Ignition fetches: its source, and the digest.
+/// Judges what Ignition fetches: its source, and its digest.
 pub(super) fn judge_resource(place: &str, resource: &Value) -> Judged {
     match (resource, &resource["source"]) {
         (Value::Null, _) | (Value::Object(_), Value::Null) => {}

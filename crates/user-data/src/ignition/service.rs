@@ -66,7 +66,7 @@ fn has_ours(root: &Value, service: &Service) -> Result<bool, Refusal> {
     Err(refusal(format!("the config has a unit {} of its own: give it another name", service.name)))
 }
 
-/// Refuses a config with an entry at the path of a file, or with a file or link at a folder above it.
+/// Refuses a config with an entry at the path of a file, or with a file at a folder above it.
 fn refuse_files(root: &Value, service: &Service) -> Result<(), Refusal> {
     let entries = |kind| root["storage"][kind].as_array().into_iter().flatten();
     for file in &service.files {
@@ -77,7 +77,7 @@ fn refuse_files(root: &Value, service: &Service) -> Result<(), Refusal> {
         };
         let found = entries("files").find(|entry| is_in_the_way(entry, true));
         let found = found.or_else(|| entries("directories").find(|entry| is_in_the_way(entry, false)));
-        // A link above may lead to a folder. A link for the whole of /var or /opt is left to the system.
+        // A link above may lead to a folder, such as a link for the whole of /var or /opt, so it is not refused.
         let found = found.or_else(|| entries("links").find(|entry| is_in_the_way(entry, false)));
         if let Some(path) = found.and_then(|entry| entry["path"].as_str()) {
             return Err(refusal(format!(

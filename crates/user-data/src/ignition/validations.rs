@@ -24,12 +24,12 @@ const UNITS: &[&str] = &[
 const LEVELS: &[&str] = &[
     "linear", "raid0", "0", "stripe", "raid1", "1", "mirror", "raid4", "4", "raid5", "5", "raid6", "6", "raid10", "10",
 ];
-/// Levels without a place for spares.
+/// RAID levels without a place for spares.
 const WITHOUT_SPARES: &[&str] = &["linear", "raid0", "0", "stripe"];
 /// Kinds of file systems, and the most characters of their labels.
 const FORMATS: &[(&str, usize)] =
     &[("ext4", 16), ("btrfs", 256), ("xfs", 12), ("vfat", 11), ("swap", 15), ("none", usize::MAX)];
-/// Characters of a partition's label (UEFI specification, 5.3.3).
+/// Most characters of a partition's label (UEFI specification, 5.3.3).
 const LONGEST_LABEL: usize = 36;
 
 /// Refuses what Ignition would refuse in a config whose values have the right types.

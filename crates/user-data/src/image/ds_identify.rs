@@ -3,10 +3,10 @@
 
 use super::{File, LIST, NO_CLOUD, NONE};
 
-/// What it decides.
+/// What ds-identify decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It leaves the choice to cloud-init.
+    /// ds-identify leaves the choice to cloud-init.
     None,
     /// cloud-init uses these data sources.
     Sources(Vec<String>),
@@ -14,7 +14,7 @@ pub(super) enum Decision {
     Disabled,
 }
 
-/// Its decision, and the file and line behind it.
+/// The decision of ds-identify, and the file and line behind it.
 pub(super) struct Decided<'a> {
     pub(super) decision: Decision,
     pub(super) by: Option<(&'a str, usize)>,
@@ -55,13 +55,13 @@ pub(super) fn decide<'a>(files: &'a [File], config: Option<&'a File>, kernel: &A
         [] => sources(vec![NO_CLOUD.to_owned()], by),
         [_] | [_, NONE] => sources(words, by),
         several if several.contains(&NO_CLOUD) => sources(vec![NO_CLOUD.to_owned()], by),
-        // It looks for each, and none is there.
+        // ds-identify looks for each of them, and finds none.
         _ if is_report => Decided { decision: Decision::None, by },
         _ => Decided { decision: Decision::Disabled, by },
     }
 }
 
-/// The words of the last `datasource_list` that is in one line, and where it is. Other ways to write it are not seen.
+/// The words of the last `datasource_list` in one line, and where that is. Other ways to write the list are not seen.
 fn listed(files: &[File]) -> (Vec<String>, Option<(&str, usize)>) {
     let found = files.iter().flat_map(|file| {
         let value = |line: &str| {
@@ -80,7 +80,7 @@ fn listed(files: &[File]) -> (Vec<String>, Option<(&str, usize)>) {
     (words.flat_map(str::split_whitespace).map(str::to_owned).collect(), Some(by))
 }
 
-/// The keys and values of its configuration.
+/// The keys and values of ds-identify's configuration, each with its file and line.
 fn pairs(file: &File) -> impl Iterator<Item = (&str, &str, String, usize)> {
     file.text.lines().zip(1..).filter_map(|(line, number)| {
         let (key, value) = line.split('#').next()?.split_once(':')?;

@@ -4,7 +4,7 @@ use super::{File, Image, NO_CLOUD, Seed, ds_identify, judge};
 
 /// End of the name of the file with our settings.
 pub const MARK: &str = "_slipway.cfg";
-/// It is a single line, because ds-identify reads no more.
+/// The data sources, in a single line, because ds-identify reads no list over several lines.
 const SOURCE: &str = "datasource_list: [ NoCloud, None ]\n";
 /// Reverts the image's settings for NoCloud and for other things that a seed needs.
 const OTHERS: &str = "datasource: { NoCloud: null }\n\

@@ -7,12 +7,12 @@ use granit_parser::{Event, ScalarStyle, options};
 use crate::events::{Events, refuse};
 use crate::refusal::Refusal;
 
-/// Deeper trees are not cloud-init's.
+/// Maximum depth of a tree. cloud-init's configurations are not as deep.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of nodes that are written out.
+/// Maximum number of nodes in a text, without copies.
 const MAX_NODES: usize = 1 << 16;
-/// Most nodes and bytes of text that are copied for anchors and aliases. A few lines could otherwise stand for
-/// billions.
+/// Most nodes and bytes of text that are copied for anchors and aliases. A few lines could otherwise make billions of
+/// nodes.
 const MAX_COPIED: usize = 1 << 18;
 
 /// A node.
@@ -27,7 +27,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// How many nodes and bytes of text are in it, and how deep it is.
+    /// Number of nodes and bytes of text in the node, and its depth.
     fn measure(&self) -> (usize, usize) {
         let both = |(size, depth): (usize, usize), (more, deep): (usize, usize)| (size + more, depth.max(deep + 1));
         match self {
@@ -42,7 +42,7 @@ impl Node {
     }
 }
 
-/// The settings of a file: its first document, empty if it has no content. Refused if it is not a mapping.
+/// The settings of a file: its first document, empty if that has no content. Refused if the document is not a mapping.
 pub(super) fn settings(text: &str) -> Result<Vec<(String, usize, Node)>, Refusal> {
     let options = options! { emit_comments: false };
     let mut reader = Reader { events: Events::new(text, options), anchors: HashMap::new(), nodes: 0, copied: 0 };
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A copy at a depth, if that is not too much.
+/// Copies a node to a depth. Refused if the tree would become too deep, or the copies too large.
 fn copy(node: &Node, depth: usize, copied: &mut usize) -> Result<Node, Refusal> {
     let (size, inner) = node.measure();
     *copied += size;

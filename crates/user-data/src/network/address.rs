@@ -48,7 +48,7 @@ pub(super) fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
-/// The address of a network or host.
+/// The address in a text that may also have a prefix or a mask.
 pub(super) fn address_of(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }
@@ -72,13 +72,13 @@ fn is_length(text: &str, most: u32) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse().is_ok_and(|length: u32| length <= most)
 }
 
-/// Ones before zeros, as in 255.255.255.0, or the other way.
+/// Whether an address is a mask: ones before zeros, as in 255.255.255.0, or the other way.
 fn is_mask(text: &str) -> bool {
     let Ok(mask) = text.parse::<Ipv4Addr>().map(u32::from) else { return false };
     mask.leading_ones() + mask.trailing_zeros() == 32 || mask.leading_zeros() + mask.trailing_ones() == 32 || mask == 0
 }
 
-/// Six octets, or the twenty of `InfiniBand`.
+/// Whether a text is a hardware address: six octets, or the twenty of `InfiniBand`.
 fn is_mac(text: &str) -> bool {
     let is_octet = |octet: &str| octet.len() == 2 && octet.bytes().all(|byte| byte.is_ascii_hexdigit());
     matches!(text.split(':').count(), 6 | 20) && text.split(':').all(is_octet)

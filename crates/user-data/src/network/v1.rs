@@ -105,7 +105,7 @@ fn judge_item(item: &Node) -> Judged {
     }
 }
 
-/// The parameters of a bond or a bridge. Their names have hyphens or underscores.
+/// Judges the parameters of a bond or a bridge. Their names have hyphens or underscores.
 fn judge_parameters(parameters: &Node) -> Judged {
     for entry in mapping(parameters, "params")? {
         let (key, value) = (entry.key.replace('_', "-"), entry.value.scalar().unwrap_or_default());
@@ -121,7 +121,7 @@ fn judge_parameters(parameters: &Node) -> Judged {
     Ok(())
 }
 
-/// The addresses of name servers: a list or one.
+/// Judges the addresses of name servers: a list or a single one.
 fn judge_servers(item: &Node, key: &str) -> Judged {
     let Some(servers) = given(item, key) else { return Ok(()) };
     let is_right = |node: &Node| node.scalar().is_some_and(|text| text.split_whitespace().all(is_host));

@@ -24,9 +24,9 @@ const KINDS: &[&str] = &[
     "virtual-ethernets",
     "nm-devices",
 ];
-/// Kinds of devices that exist, and are not created. If they are matched by something else, their name is free.
+/// Kinds of devices that exist, and are not created. If something else than the name matches them, the name is free.
 const PHYSICAL: &[&str] = &["ethernets", "wifis", "modems", "nm-devices"];
-/// Kinds of devices with a key that each of them needs.
+/// Kinds of devices, each with a key that every device of the kind needs.
 const NEEDED: &[(&str, &str)] = &[("tunnels", "mode"), ("vrfs", "table"), ("wifis", "access-points")];
 
 pub(super) fn judge(config: &Node) -> Judged {
@@ -82,7 +82,7 @@ fn judge_device(kind: &str, device: &Entry) -> Judged {
     }
 }
 
-/// The name of a device, what it is matched by, and the name that it gets.
+/// Judges the name of a device, what the device is matched by, and the name that it gets.
 fn judge_names(kind: &str, device: &Entry) -> Judged {
     let (value, is_physical) = (&device.value, PHYSICAL.contains(&kind));
     let selected = value.get("match").filter(|_| is_physical);
@@ -102,7 +102,7 @@ fn judge_names(kind: &str, device: &Entry) -> Judged {
     }
 }
 
-/// An address, also with options: `192.0.2.5/24: {label: a}`.
+/// Judges an address, which may have options: `192.0.2.5/24: {label: a}`.
 fn judge_address(node: &Node) -> Judged {
     match node.mapping() {
         Some([entry]) if is_network(&entry.key) => Ok(()),

@@ -31,7 +31,7 @@ pub fn network(configs: &[&str]) -> Vec<String> {
     serde_json::from_slice(&ask("network.py", &[], &serde_json::to_string(configs).expect("JSON"))).expect("JSON")
 }
 
-/// What a program of this folder says to an input.
+/// Runs a program of this folder with an input. Returns its output.
 fn ask(program: &str, arguments: &[&str], input: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud_init").join(program);
     let mut python = Command::new("/usr/bin/python3");

@@ -10,7 +10,7 @@ pub fn packages() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cloud-init");
     let found = folder.join("root/usr/lib/python3/dist-packages");
     let stamp = folder.join("complete");
-    // Several test programs use it.
+    // Several test programs use this folder.
     let lock = File::create(folder.with_extension("lock")).expect("a file");
     lock.lock().expect("a lock");
     if !stamp.exists() {

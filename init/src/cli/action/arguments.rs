@@ -114,7 +114,8 @@ struct Overwriting {
 }
 
 impl Overwriting {
-    /// What is overwritten (the partition, or the whole disk), if the user must confirm it.
+    /// Returns what is overwritten (the partition, or the whole disk). `None` with --yes, which the user need not
+    /// confirm.
     fn of(&self, disk: String, partition: Option<&str>) -> Option<Overwritten> {
         let what = partition.map_or_else(|| disk.clone(), |partition| format!("partition {partition} of {disk}"));
         (!self.yes).then_some(Overwritten { disk, what })
@@ -137,7 +138,7 @@ struct InstalledDisk {
     disk: String,
 }
 
-/// Hints that select the disk with this path.
+/// Makes hints that select the disk with this path.
 fn hints(disk: String) -> DiskHints {
     DiskHints { device: Some(disk), ..DiskHints::default() }
 }
@@ -149,7 +150,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a file if one is given.
+/// Reads a file if there is a path.
 fn optional(path: &Option<PathBuf>) -> Result<Option<String>> {
     path.as_ref().map(read_file).transpose()
 }

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use slipway_actions::{Candidate, Host, Place};
 use slipway_protocol::shared::printable::{self, line};
 
-/// Maximum number of partitions and file systems listed. A table may have thousands.
+/// Maximum number of partitions and file systems to list. A partition table may have thousands.
 const MOST_PLACES: usize = 16;
-/// Characters of a GUID. Only partitions of a GPT have one.
+/// Length of a GUID in characters. Only partitions of a GPT have one.
 const GUID_LEN: usize = 36;
 
 /// Shows the disk and its content, and asks whether `what` may be overwritten. Fails if the answer is no, or if

@@ -10,7 +10,7 @@ use slipway_protocol::shared::printable::size;
 
 use crate::cli;
 
-/// Interval of progress as plain lines.
+/// Interval between plain lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// How reports are shown.
@@ -64,7 +64,7 @@ impl Display {
     }
 }
 
-/// Bytes done and total bytes. `None` if the total is unknown.
+/// Returns bytes done and total bytes, of the disk or else of the download. `None` if neither total is known.
 fn fraction(progress: &Progress) -> Option<(u64, u64)> {
     let by_bytes = progress.total.map(|total| (progress.bytes, total));
     by_bytes.or(progress.fetch_total.map(|total| (progress.fetched, total)))
@@ -76,7 +76,7 @@ fn amounts(progress: &Progress) -> String {
         None => size(done),
     };
     let done = bytes(progress.bytes, progress.total);
-    // Nothing was transferred: the source is local.
+    // The source is local, so nothing was transferred.
     if progress.fetched == 0 && progress.fetch_total.is_none() {
         return done;
     }

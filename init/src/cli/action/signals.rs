@@ -16,7 +16,7 @@ use crate::cli;
 
 /// The signals of Ctrl-C, `kill` and a closed terminal.
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-/// A process ended by a signal has this exit status plus the signal's number, as in shells.
+/// Exit status of a process that a signal ended, minus the signal's number, as in shells.
 const BY_SIGNAL: i32 = 128;
 
 /// Stored instead of a signal's number when the time limit is reached.
@@ -35,8 +35,9 @@ pub(super) struct Stop {
     pub(super) status: ExitCode,
 }
 
-/// Makes signals stop the action. Call it before the action starts threads, because they inherit the blocked signals.
-/// So do programs that the action starts: only slipway receives the signals, and it stops its programs cleanly.
+/// Makes signals stop the action. Call it before the action starts threads, because threads inherit the blocked
+/// signals. So do programs that the action starts: only slipway receives the signals, and it stops its programs
+/// cleanly.
 pub(super) fn stop_on_signal(cancel: Cancel) -> Stopped {
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let wanted: SigSet = STOPPING.into_iter().filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0).collect();
@@ -58,8 +59,8 @@ pub(super) fn stop_on_signal(cancel: Cancel) -> Stopped {
     stopped
 }
 
-/// The signals that are ignored, for example because of nohup, from /proc/PID/status (proc_pid_status(5)). They stay
-/// ignored.
+/// Reads the ignored signals from /proc/PID/status (proc_pid_status(5)), as a mask. They stay ignored, for example
+/// those that nohup ignores.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
@@ -78,7 +79,7 @@ impl Stopped {
         });
     }
 
-    /// What stopped the action. `None` if nothing did.
+    /// Returns what stopped the action. `None` if nothing did.
     pub(super) fn by(&self) -> Option<Stop> {
         let number = self.0.load(Ordering::Acquire);
         if number == TIME_IS_UP {

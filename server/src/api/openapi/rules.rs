@@ -69,7 +69,7 @@ fn forbid_null(value: &mut Value) {
     }
 }
 
-/// An enum value with content is an object with one key, the variant's name.
+/// Forbids further keys in enum values with content: each is an object with one key, the variant's name.
 fn close_variants(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(close_variants),
@@ -86,8 +86,8 @@ fn close_variants(value: &mut Value) {
     }
 }
 
-/// Names of the request schemas of operators and scripts for these methods. With `all`, includes the schemas they refer
-/// to.
+/// Returns the names of the request schemas of operators and external steps for these methods. With `all`, includes the
+/// schemas that those refer to.
 fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -98,7 +98,7 @@ fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
     found
 }
 
-/// Names of the schemas in answers to operators.
+/// Returns the names of the schemas in answers to operators.
 fn answered(document: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -109,7 +109,7 @@ fn answered(document: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Adds the RFC 3339 fields next to times.
+/// Adds a field with the time in RFC 3339 next to each time in milliseconds.
 fn add_dates(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(add_dates),
@@ -145,7 +145,7 @@ fn add_references(document: &Value, value: &Value, all: bool, found: &mut BTreeS
     }
 }
 
-/// Selecting lists and mappings must not be empty.
+/// Requires that lists and mappings that select something are not empty.
 fn forbid_empty(schema: &mut Value) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
     for (_, property) in properties.filter(|(key, _)| given::selects(key)) {
@@ -162,7 +162,7 @@ fn forbid_empty(schema: &mut Value) {
     }
 }
 
-/// Texts must not be blank, unless their key permits it, and numbers must be in the accepted range.
+/// Requires that texts are not blank, unless their key permits it, and that numbers are in the accepted range.
 fn bound(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(bound),

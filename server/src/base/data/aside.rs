@@ -1,7 +1,7 @@
 //! Files that are written completely before they get their name.
 //!
 //! If the file system supports it, such a file has no name until then (O_TMPFILE, open(2)), so nothing remains after a
-//! kill. Otherwise it has a temporary name and is locked; an unlocked one is a leftover.
+//! kill. Otherwise it has a temporary name and is locked. An unlocked file with such a name is of a killed process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -22,7 +22,7 @@ pub struct Aside {
     file: File,
     folder: PathBuf,
     prefix: String,
-    /// Its temporary path, if it has one.
+    /// Temporary path of the file. `None` if the file has no name.
     path: Option<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ impl Aside {
         let flags = OFlags::TMPFILE.bits().cast_signed();
         match options.clone().custom_flags(flags).open(folder) {
             Ok(file) => {
-                // It is locked before it may get a temporary name.
+                // The file is locked now, before it may get a temporary name.
                 file.lock().map_err(failed)?;
                 return Ok(new(file, None));
             }
@@ -47,7 +47,7 @@ impl Aside {
             let path = folder.join(format!("{prefix}{}", random::id()));
             let file = options.clone().create_new(true).open(&path).map_err(failed)?;
             file.lock().map_err(failed)?;
-            // Before it was locked, another process may have removed it as a leftover.
+            // Before the file was locked, another process may have removed it like one of a killed process.
             if file.metadata().map_err(failed)?.nlink() > 0 {
                 return Ok(new(file, Some(path)));
             }
@@ -137,7 +137,7 @@ pub fn is_temporary(name: &str) -> bool {
     random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Removes a file unless a process has it locked for writing.
+/// Removes a file unless a process has locked it.
 pub fn remove_unless_locked(path: &Path) {
     if File::open(path).is_ok_and(|open| open.try_lock().is_ok()) {
         let _ = fs::remove_file(path);

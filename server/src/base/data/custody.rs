@@ -113,8 +113,8 @@ impl DataDir {
     }
 }
 
-/// Refuses to create a database in the folder of a server that has already run, because it had one. `state` describes
-/// the file, such as "missing".
+/// Refuses to create a database in a folder on which a server has already run, because the folder had a database.
+/// `state` describes the database file, such as "missing".
 pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
     let root = database.parent().unwrap_or(Path::new(""));
     let last = root.join(LAST);
@@ -144,7 +144,7 @@ pub fn check_apart(data: &Path, boot: &Path) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// The path with symbolic links resolved. The folder need not exist yet.
+/// Returns the path with symbolic links resolved. The folder need not exist yet.
 fn real(path: &Path) -> Result<PathBuf, Error> {
     let failed = |source| Error::File { doing: "examining", path: path.to_owned(), source };
     let whole = std::path::absolute(path).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use sqlx::migrate::MigrateError;
 
-/// Primary result codes of SQLite ("Result and Error Codes"), in the low byte of an extended one.
+/// Primary result codes of SQLite (sqlite.org/rescode.html), which are the low byte of extended result codes.
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const NOT_A_DATABASE: i32 = 26;

@@ -6,10 +6,10 @@ use slipway_server::base::time::Millis;
 
 use super::super::words::{duration, word};
 
-/// Most addresses of strangers that are named.
+/// Maximum number of strangers' addresses that are named.
 const MOST_NAMED: usize = 3;
 
-/// What is known about a machine that fetched boot files and was not heard from since.
+/// Describes the newest fetch of a machine that fetched boot files and was not heard from since. Else `None`.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let fetched = node.boot_files_fetched.as_ref()?;
     let newest = fetched.files.last()?;
@@ -24,7 +24,7 @@ pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     })
 }
 
-/// Every boot file of such a machine.
+/// Lists every boot file that a machine fetched since it was last heard from.
 pub fn details(node: &NodeStatus, now: Millis) -> String {
     let Some(fetched) = &node.boot_files_fetched else { return String::new() };
     let mut text = "\nBoot files fetched since it was last heard from:\n".to_owned();
@@ -35,7 +35,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
     text
 }
 
-/// The addresses that fetched boot files and asked for nothing, newest first.
+/// Names the addresses of machines that fetched boot files but did not ask to be let in, newest first.
 pub fn strangers(fetches: &[BootFetch], now: Millis) -> String {
     if fetches.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! `slipway-server media write`: a stick, by the program that writes disks. The server itself opens none.
+//! `slipway-server media write`: runs the program `slipway` to write a stick. The server itself opens no disks.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub fn run(options: &WriteOptions) -> anyhow::Result<()> {
     }
     match slipway.status() {
         Ok(status) if status.success() => Ok(()),
-        // It has said why.
+        // The program has printed the reason.
         Ok(status) => bail!("writing the stick: slipway ended with {status}"),
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
             "writing the stick: there is no program {} to write disks with; install the package slipway, or name the \
@@ -54,7 +54,7 @@ pub fn run(options: &WriteOptions) -> anyhow::Result<()> {
     }
 }
 
-/// The digest of an image, if the manifest of its build is beside it.
+/// Reads the SHA-256 of an image from the manifest beside it. `None` if there is no manifest, or not of this image.
 fn digest(image: &Path) -> anyhow::Result<Option<String>> {
     let path = image.with_file_name(MANIFEST);
     let text = match std::fs::read(&path) {

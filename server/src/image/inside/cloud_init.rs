@@ -10,7 +10,7 @@ use super::{Known, ROOTS, Unknown};
 const MAIN: &str = "etc/cloud/cloud.cfg";
 const PARTS: &str = "etc/cloud/cloud.cfg.d";
 const DS_IDENTIFY: &str = "etc/cloud/ds-identify.cfg";
-/// Folders that must be in the root file system: those of the configuration, and of the seed with their parents.
+/// Folders that must be in the root file system: those with cloud-init's configuration and seed, and their parents.
 const FOLDERS: &[&str] = &["etc", "var", "var/lib", "var/lib/cloud"];
 const FSTAB: &str = "etc/fstab";
 const UNITS: &str = "etc/systemd/system";
@@ -18,8 +18,8 @@ const UNITS: &str = "etc/systemd/system";
 const MAX_FILE: u64 = 64 << 10;
 const MAX_ALL: usize = 256 << 10;
 
-/// Reads the files, and the boot texts of each file system that a machine looks at. `None` if no root file system is
-/// found.
+/// Reads cloud-init's files, and takes over `texts`, the boot texts of each volume, for volumes that a machine looks
+/// at. `None` if no root file system is found.
 pub(super) fn read(volumes: &[Volume], texts: &[Vec<BootText>]) -> Known<Image> {
     let Some(root) = root(volumes)? else { return Ok(None) };
     if is_mounted_elsewhere(root)? {
@@ -47,7 +47,7 @@ pub(super) fn read(volumes: &[Volume], texts: &[Vec<BootText>]) -> Known<Image> 
     if is_small && !root.is_unknown.get() { Ok(Some(image)) } else { Err(Unknown) }
 }
 
-/// The root file system, found as machines find it.
+/// Finds the root file system as machines do.
 fn root(volumes: &[Volume]) -> Known<&Volume> {
     let mut candidates: Vec<&Volume> = volumes.iter().filter(|volume| volume.keeps_owners()).collect();
     candidates.sort_by_key(|volume| {

@@ -1,5 +1,5 @@
-//! Looks into ext2, ext3 and ext4. The crate that reads them trusts the sizes in the superblock, so they are checked
-//! first. It also resolves `..` after a folder that does not exist, so paths and links are followed here.
+//! Looks into ext2, ext3 and ext4. The crate `ext4-view` trusts the sizes in the superblock, so they are checked first.
+//! The crate also resolves `..` after a folder that does not exist, so paths and links are followed here.
 
 use std::rc::Rc;
 
@@ -11,10 +11,11 @@ use super::{Known, MAX_NAMES, Name, Unknown};
 /// Offset of the superblock in bytes (Linux, Documentation/filesystems/ext4/super.rst).
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: [u8; 2] = [0x53, 0xEF];
-/// The journal has changes that must be replayed, which would need to write.
+/// Bit in `s_feature_incompat`: the journal has changes that must be replayed, which would need to write.
 const RECOVER: u64 = 0x4;
+/// Bit in `s_feature_ro_compat`: the file system is read-only.
 const READ_ONLY: u64 = 0x1000;
-/// Maximum number of block groups: as many as 8 TiB have.
+/// Maximum number of block groups: as many as 8 TiB have with blocks of 4 KiB.
 const MAX_GROUPS: u64 = 1 << 16;
 /// Maximum number of bytes of a folder, and of the target of a link.
 const MAX_FOLDER: u64 = 4 << 20;
@@ -35,7 +36,7 @@ impl Ext4Read for Part {
     }
 }
 
-/// Whether a file system of this family begins at this byte.
+/// Whether an ext2, ext3 or ext4 file system begins at this byte of the image.
 pub(super) fn is_at(source: &Source, start: u64) -> Result<bool, Unknown> {
     Ok(source.bytes(start + SUPERBLOCK + 56, 2).ok_or(Unknown)? == MAGIC)
 }
@@ -98,7 +99,7 @@ pub(super) fn locate(system: &Ext4, path: &str) -> Known<(String, Metadata)> {
     Ok(Some((here, found)))
 }
 
-/// The names in a folder.
+/// Lists the names in a folder. `None` if the folder does not exist.
 pub(super) fn list(system: &Ext4, path: &str) -> Known<Vec<Name>> {
     let Some((path, found)) = locate(system, path)?.filter(|(_, found)| found.is_dir()) else { return Ok(None) };
     if found.len() > MAX_FOLDER {
@@ -117,7 +118,7 @@ pub(super) fn list(system: &Ext4, path: &str) -> Known<Vec<Name>> {
     Ok(Some(names))
 }
 
-/// The size of a regular file, and up to `len` of its bytes from an offset.
+/// Returns the size of a regular file in bytes, and up to `len` of its bytes from an offset.
 pub(super) fn read(system: &Ext4, path: &str, offset: u64, len: u64) -> Known<(u64, Vec<u8>)> {
     let Some((path, found)) = locate(system, path)? else { return Ok(None) };
     if !found.file_type().is_regular_file() {

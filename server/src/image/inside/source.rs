@@ -23,12 +23,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads nothing after `until`.
+    /// Takes a raw image of `len` bytes, from which nothing is read after `until`.
     pub(super) fn new(read: Box<ReadAt>, len: u64, until: Instant) -> Self {
         Self { read, len, until, pieces: RefCell::default() }
     }
 
-    /// Fills the buffer from this offset in the image. `None` if that is beyond its end, or if too much was read.
+    /// Fills the buffer from this offset in the image. `None` if the image ends before, cannot be read, or was read for
+    /// too long or too much.
     pub(super) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         let (mut at, mut left) = (offset, buffer);
         while !left.is_empty() {

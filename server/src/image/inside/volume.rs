@@ -51,12 +51,12 @@ impl Volume {
         Ok(Some(Self { name, kind, partition_name, label, content, is_unknown: Cell::new(false) }))
     }
 
-    /// Whether it stores owners, so that it can be a root file system.
+    /// Whether the file system stores the owners of files, so that it can be a root file system.
     pub(super) fn keeps_owners(&self) -> bool {
         matches!(self.content, Content::Ext4(_))
     }
 
-    /// The path with links resolved. `None` if it does not exist.
+    /// Returns the path with links resolved. `None` if no such file or folder exists.
     pub(super) fn followed(&self, path: &str) -> Known<String> {
         match &self.content {
             Content::Ext4(system) => Ok(ext4::locate(system, path)?.map(|(path, _)| path)),
@@ -64,7 +64,7 @@ impl Volume {
         }
     }
 
-    /// Records that something is unknown, for callers that ignore it.
+    /// Records in `is_unknown` if something could not be found out, for callers that ignore it. Returns `found`.
     fn told<T>(&self, found: Result<T, Unknown>) -> Result<T, Unknown> {
         self.is_unknown.set(self.is_unknown.get() | found.is_err());
         found
@@ -149,7 +149,7 @@ fn read_fat(source: &Source, start: u64, path: &str, offset: u64, len: u64) -> K
     Ok(Some((file.len, bytes)))
 }
 
-/// The names in a folder of a FAT file system.
+/// Lists a folder of a FAT file system. `None` if the folder does not exist.
 fn found_fat(files: &mut fat::read::Files<'_, '_>, folder: &str) -> Known<Vec<fat::read::Found>> {
     let mut found = files.list("").ok_or(Unknown)?;
     for name in folder.split('/').filter(|name| !matches!(*name, "" | ".")) {

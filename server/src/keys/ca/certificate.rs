@@ -23,7 +23,7 @@ pub struct Certificate {
     pub not_before: OffsetDateTime,
     /// End of validity.
     pub not_after: OffsetDateTime,
-    /// Path length constraint: how many CA certificates may follow it in a chain.
+    /// Path length constraint: how many CA certificates may follow this one in a chain. `None` if unlimited.
     pub path_length: Option<u32>,
     /// Permitted host names and addresses (name constraints). `None` if unlimited.
     pub permitted: Option<BTreeSet<String>>,
@@ -75,12 +75,12 @@ impl Certificate {
         self.public_key == key.subject_public_key_info()
     }
 
-    /// Whether its issuer is this authority. Does not verify the signature.
+    /// Whether its issuer is this authority, by the key identifiers. Does not verify the signature.
     pub fn is_issued_by(&self, authority: &Certificate) -> bool {
         self.issuer_key_id.as_ref() == Some(&authority.key_id)
     }
 
-    /// Whether it may sign for this host name or address. A permitted host name includes the names below it.
+    /// Whether it may sign for this host name or address. A permitted host name includes all names below that name.
     pub fn permits(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let is_address = name.parse::<IpAddr>().is_ok();

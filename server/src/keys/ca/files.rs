@@ -135,7 +135,7 @@ pub fn key_pair(data: &DataDir, name: &str) -> Result<Option<KeyPair>, Error> {
     pem.map(|pem| KeyPair::from_pem(&pem).map_err(|_| unreadable(data, name, "a private key"))).transpose()
 }
 
-/// A new P-256 key, not stored anywhere.
+/// Makes a new P-256 key, which is not stored anywhere.
 pub fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(certificate_error("creating a private key"))
 }
@@ -149,13 +149,13 @@ fn existing_or_new_key(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
     Ok(key)
 }
 
-/// Error: a file is not a certificate or key.
+/// Returns the error that a file is not a certificate or key.
 pub fn unreadable(data: &DataDir, name: &str, what: &str) -> Error {
     let message = format!("{:?} is not {what} in PEM; restore it from a backup", data.path(name));
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// Error: the root's certificate is missing.
+/// Returns the error that the root's certificate is missing.
 pub fn no_root(data: &DataDir, files: &Files) -> Error {
     let message = format!(
         "{:?}, the certificate that machines trust, is missing: restore it from a backup, or from a boot medium",
@@ -164,7 +164,7 @@ pub fn no_root(data: &DataDir, files: &Files) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// Error: the intermediate must be replaced.
+/// Returns the error that the intermediate must be restored or replaced. `what` says what is wrong with it.
 pub fn renew(data: &DataDir, what: &str) -> Error {
     let at = match data.path(CURRENT.root_key).exists() {
         true => "",

@@ -15,10 +15,10 @@ use crate::base::error::Error;
 
 const ROOT: &str = "firmware-ca.pem";
 const ROOT_KEY: &str = "firmware-ca.key";
-/// Names of the files with the server's certificate and key for such firmware. A reverse proxy may use them too.
+/// Names of the files with the server's RSA certificate and key. A reverse proxy may use them too.
 pub const SERVER: [&str; 2] = ["firmware-server.pem", "firmware-server.key"];
 
-/// The certificate that such firmware must trust, in PEM. Made on first use.
+/// Returns the root that firmware must trust, in PEM. Makes it on first use.
 pub fn root(data: &DataDir) -> Result<String, Error> {
     let _lock = data.lock()?;
     if let Some(root) = certificate(data, ROOT)? {
@@ -38,8 +38,8 @@ pub fn root(data: &DataDir) -> Result<String, Error> {
     Ok(root)
 }
 
-/// The server's certificate for such firmware, for these host names and addresses, created or renewed if needed. `None`
-/// if the site has no such root.
+/// Reads the server's RSA certificate for these host names and addresses. Creates or renews it if needed. `None` if the
+/// site has no root for firmware.
 pub fn identity(data: &DataDir, names: &BTreeSet<String>) -> Result<Option<ServerIdentity>, Error> {
     let Some(root) = certificate(data, ROOT)? else { return Ok(None) };
     let key = key_pair(data, ROOT_KEY)?.ok_or_else(|| unreadable(data, ROOT_KEY, "a private key"))?;

@@ -1,7 +1,7 @@
 //! Rotation: a new certificate authority next to the old one, until all machines trust it.
 //!
 //! When a generation is made, its root is written last; when it takes over, its root is moved first. So if next-* files
-//! remain without the root, it is known which of the two was interrupted.
+//! remain without the next root, the issuer of the next intermediate tells which of the two was interrupted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +13,8 @@ use super::files::{self, CURRENT, Files, Generation, NEXT};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 
-/// Makes the next root and intermediate. From now on machines get both roots. They may sign for the names of the
-/// current ones and the names in `further`.
+/// Makes the next root and intermediate, which may sign for the names of the current ones and the names in `further`.
+/// From now on, machines get both roots.
 pub fn begin(data: &DataDir, further: &BTreeSet<String>) -> Result<(), Error> {
     let _lock = data.lock()?;
     recover(data)?;
@@ -53,7 +53,7 @@ pub fn cancel(data: &DataDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Completes a command that was killed.
+/// Completes or undoes a rotation command that was killed.
 pub fn recover(data: &DataDir) -> Result<(), Error> {
     let Files { root, root_key, intermediate, intermediate_key } = NEXT;
     if data.path(root).exists() {
@@ -72,7 +72,8 @@ pub fn recover(data: &DataDir) -> Result<(), Error> {
 fn take_over(data: &DataDir) -> Result<(), Error> {
     match data.path(NEXT.root_key).exists() {
         true => rename(data, NEXT.root_key, CURRENT.root_key)?,
-        // Already moved. The existing file is the old root's, or the new one if this is a repetition.
+        // The next root's key is offline, and the existing key is the old root's; or this is a repetition, and the next
+        // root's key was already moved.
         false => {
             let root = files::certificate(data, CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
             if files::key_pair(data, CURRENT.root_key)?.is_some_and(|key| !root.is_of(&key)) {

@@ -17,7 +17,7 @@ use crate::base::random;
 
 const CA_LIFETIME: Duration = Duration::days(3650);
 const SERVER_LIFETIME: Duration = Duration::days(365);
-/// How far the start of validity is in the past, for machines whose clocks are behind.
+/// How far before the time of signing a certificate's validity starts, for machines whose clocks are behind.
 const BACKDATED: Duration = Duration::days(1);
 
 /// A root that may sign only for these names. It signs only intermediates.

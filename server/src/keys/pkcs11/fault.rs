@@ -96,7 +96,7 @@ pub enum Fault {
     NoMechanism,
 }
 
-/// Lists what was found, or says `nothing` if that is empty.
+/// Lists what was found, or returns `nothing` if nothing was found.
 fn found_or(found: &[String], nothing: &str) -> String {
     match found {
         [] => nothing.to_owned(),
@@ -105,7 +105,8 @@ fn found_or(found: &[String], nothing: &str) -> String {
 }
 
 impl Fault {
-    /// An error from a module. Return values have their names in the standard, without `CKR`.
+    /// Returns a function that turns a module's error into a fault. Return values are named as in the standard, without
+    /// `CKR`.
     pub fn call(doing: &'static str) -> impl Fn(ModuleError) -> Self {
         move |error| {
             let answer = match error {

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Scheme with colon.
+/// Scheme of the URIs, with its colon.
 const SCHEME: &str = "pkcs11:";
-/// Maximum length of a URI in bytes. Each known attribute has at most a hundred, except the two paths.
+/// Maximum length of a URI in bytes. Each known attribute has at most a hundred bytes, except the two paths.
 const LONGEST: usize = 4096;
 const KNOWN: &str =
     "token, serial, manufacturer, model, object, id and type, and after a question mark module-path and pin-source";
@@ -78,7 +78,7 @@ impl FromStr for KeyUri {
     }
 }
 
-/// Stores an attribute's decoded value.
+/// Function that stores an attribute's decoded value in the URI, by the attribute's name.
 type Read = fn(&mut KeyUri, &str, &[u8]) -> Result<(), UriError>;
 
 impl KeyUri {
@@ -106,7 +106,7 @@ impl KeyUri {
         match name {
             "module-path" => self.module = file(name, &text(name, value)?)?,
             "pin-source" => self.pin = Some(pin_file(&text(name, value)?)?),
-            // It would appear in the list of processes, in the data folder and in every backup.
+            // A PIN in the URI would appear in the list of processes, in the data folder and in every backup.
             "pin-value" => {
                 return refuse(
                     "it contains the PIN; write the PIN to a file, and name the file with pin-source=file:/PATH",
@@ -124,7 +124,7 @@ impl fmt::Display for KeyUri {
     }
 }
 
-/// The file in a pin-source: a path, or a `file` URI without a host (RFC 8089).
+/// Returns the file that a pin-source names: by a path, or by a `file` URI without a host (RFC 8089).
 fn pin_file(source: &str) -> Result<PathBuf, UriError> {
     if source.starts_with('|') {
         return refuse("pin-source names a program, which slipway does not run; name a file with the PIN");
@@ -164,7 +164,7 @@ fn decode(name: &str, value: &str) -> Result<Vec<u8>, UriError> {
             b'!'..=b'~' => byte,
             _ => return refuse(format!("{} has a space or a letter that must be written as %XX", shown(name))),
         };
-        // No name in a token contains it, and it would end a path early.
+        // No name in a token contains a zero byte, which would also end a path early.
         if byte == 0 && name != "id" {
             return refuse(format!("{} has a zero byte", shown(name)));
         }
@@ -177,7 +177,7 @@ fn unknown<T>(name: &str) -> Result<T, UriError> {
     refuse(format!("{} is not supported; supported are {KNOWN}", shown(name)))
 }
 
-/// A name from the URI, truncated.
+/// Quotes a name from the URI, cut to 40 characters.
 fn shown(name: &str) -> String {
     format!("{:?}", name.chars().take(40).collect::<String>())
 }

@@ -13,7 +13,7 @@ use crate::keys::pkcs11::{self, KeyUri};
 /// Validity of certificates. Firmware ignores it, but other programs do not.
 const VALID: Duration = Duration::days(365 * 30);
 
-/// Content of the file.
+/// Content of the file [`FILE`].
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
@@ -63,7 +63,7 @@ pub fn signer_name(now: OffsetDateTime) -> String {
     format!("slipway Secure Boot signature (db) {}", now.date())
 }
 
-/// The imported key, if it is usable, or a new one with this name.
+/// Checks an imported key, or makes a new key. `name` is the common name of a new key's certificate.
 pub fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Result<StoredKey, Error> {
     let Some(Imported { key, certificate }) = imported else {
         // Valid since yesterday, for machines whose clock is behind.
@@ -76,7 +76,7 @@ pub fn key(imported: Option<Imported>, name: &str, now: OffsetDateTime) -> Resul
     Ok(stored(&new, key))
 }
 
-/// Reads a key in PEM, or one in a token by its URI. The token is not accessed before the first signature.
+/// Reads a key in PEM, or the PKCS #11 URI of a key in a token. The token is not accessed before the first signature.
 pub fn read_key(key: &str, certificate: &str) -> Result<SigningKey, KeyError> {
     if !pkcs11::is_uri(key) {
         return SigningKey::from_pem(key, certificate);
@@ -85,7 +85,7 @@ pub fn read_key(key: &str, certificate: &str) -> Result<SigningKey, KeyError> {
     SigningKey::elsewhere(certificate, Box::new(move |message| Ok(pkcs11::sign(&uri, message)?)))
 }
 
-/// The stored form of a key. For a key in a token, the URI that it was read from.
+/// Returns the stored form of a key. `uri` is stored for a key in a token, which has no PEM.
 fn stored(key: &SigningKey, uri: String) -> StoredKey {
     StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem().unwrap_or(uri)) }
 }

@@ -11,8 +11,7 @@ use KeyOrigin as O;
 use Outcome::{Hold, Prove, Refuse, StillWaits};
 use Proof::{Attested, Registered};
 
-/// When the machine of the node was last heard from, the last moment at which it is not silent, and the first at which
-/// it is.
+/// When the node's machine was last heard from; the last moment at which it is not silent; the first at which it is.
 const HEARD: Millis = 100_000;
 const SOON: Millis = HEARD + SILENT;
 const LATE: Millis = SOON + 1;
@@ -22,7 +21,7 @@ const STRICT: Policy = Policy { strict: true, ..LAX };
 const TOKEN: Policy = Policy { require: Proof::Token, ..LAX };
 const ATTESTED: Policy = Policy { require: Attested, ..LAX };
 
-/// What is tried, what is known, what the site asks, when, and what is to be done.
+/// A case: its name, what is known, what the site requires, the time, and the expected outcome.
 type Row = (String, Facts, Policy, Millis, Outcome);
 
 fn row(tried: &str, facts: Facts, site: Policy, now: Millis, expect: Outcome) -> Row {
@@ -33,7 +32,7 @@ fn let_in(origin: impl Into<Option<KeyOrigin>>, proof: Proof, keep_tpm: bool) ->
     Outcome::LetIn(LetIn { origin: origin.into(), proof, keep_tpm, token: None })
 }
 
-/// With [`token`].
+/// Returns the outcome of [`let_in`], with the [`token`] used up.
 fn by_token(origin: impl Into<Option<KeyOrigin>>, proof: Proof, keep_tpm: bool) -> Outcome {
     Outcome::LetIn(LetIn { origin: origin.into(), proof, keep_tpm, token: Some("hash".to_owned()) })
 }
@@ -60,7 +59,7 @@ fn key(fingerprint: &str, origin: KeyOrigin) -> NodeKey {
     NodeKey { fingerprint, proof: Registered, origin, since: 1, address }
 }
 
-/// A machine with this key and all identifiers of the node.
+/// Returns the facts of a machine with this key and all identifiers of the node.
 fn of(node: &Node, key: &str) -> Facts {
     Facts { key: key.to_owned(), identity: node.identity.clone(), nodes: vec![node.clone()], ..Facts::default() }
 }
@@ -70,7 +69,7 @@ fn stranger() -> Facts {
     Facts { nodes: Vec::new(), ..of(&node(true), "new") }
 }
 
-/// A token that was made for this node, or for none.
+/// Returns a token that was made for this node, or for any one machine.
 fn token(made_for: Option<&str>) -> Token {
     Token {
         hash: "hash".to_owned(),
@@ -261,7 +260,7 @@ fn own_tpm() -> Vec<Row> {
     rows
 }
 
-/// What was started counts where attestation is required, and after all that is wrong with the TPM.
+/// Started boot files are judged only where attestation is required, and after all that is wrong with the TPM.
 fn boot_files() -> Vec<Row> {
     let known = NodeTpm { proved_at: Some(1), ..NodeTpm::unproved(vec!["ek".to_owned()], TpmOrigin::Release) };
     let own = Node { tpm: Some(known), ..node(false) };
@@ -276,7 +275,7 @@ fn boot_files() -> Vec<Row> {
     ]
 }
 
-/// A TPM becomes the node's at its release, and by nothing weaker.
+/// A TPM becomes the node's with the first machine or a released one, not with a machine that took over.
 fn new_tpm() -> Vec<Row> {
     let (had, fresh) = (node(true), Node { key: None, ..node(true) });
     let verified = || certified(EkCertificate::Verified);
@@ -312,7 +311,7 @@ fn new_tpm() -> Vec<Row> {
     rows
 }
 
-/// A machine that would be let in is asked for a proof, which counts once. One that must wait is not.
+/// A machine that would be let in is asked for a proof, which counts once. A machine that must wait is not asked.
 fn proofs() -> Vec<Row> {
     let unasked = || answered(TpmAnswer::None);
     let first = || with_tpm(of(&Node { key: None, ..node(true) }, "new"), unasked());
@@ -335,7 +334,7 @@ fn proofs() -> Vec<Row> {
     ]
 }
 
-/// A machine that waits, and changes nothing, has its place.
+/// A machine that waits and changes nothing keeps waiting, and is not stored again.
 fn waiting() -> Vec<Row> {
     let inventory = Inventory::default();
     let report = Report { inventory, timing: None, agent_version: "1".to_owned(), boot_id: "b".to_owned(), tpm: None };
@@ -393,6 +392,6 @@ fn the_rule() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(reasons.len(), R::BootFilesUnknown as usize + 1, "every reason is in the table: {reasons:?}");
-    // The node's key and four ways to another, a proof, a place, and two refusals.
+    // Letting in with the node's own key and with another key in four ways; a proof; waiting on; and two refusals.
     assert_eq!(others.len(), 5 + 1 + 1 + 2, "{others:?}");
 }

@@ -10,18 +10,18 @@ use crate::base::time::Millis;
 use crate::keys::ca::NodeRequest;
 use crate::store::claimants::Report;
 
-/// Most MAC addresses one machine may have.
+/// Maximum number of MAC addresses of one machine.
 const MAX_MACS: usize = 64;
-/// Longest text in a request, in characters.
+/// Maximum length of a text in a request, in characters.
 pub(super) const MAX_CHARS: usize = 256;
 
 /// A machine that asks to enrol.
 pub(super) struct Applicant<'a> {
     pub request: &'a EnrolRequest,
     pub csr: NodeRequest,
-    /// Fingerprint of its key.
+    /// Fingerprint of the machine's key.
     pub key: String,
-    /// Its usable identifiers. There is at least one.
+    /// Usable identifiers of the machine. There is at least one.
     pub identity: Identity,
     pub tpm: MachineTpm,
     pub address: IpAddr,
@@ -42,7 +42,7 @@ impl<'a> Applicant<'a> {
         Ok(Self { request, csr, key, identity, tpm, address })
     }
 
-    /// What the machine says about itself, with what is known about its TPM.
+    /// Returns what the machine reports about itself, with what is known about its TPM.
     pub fn report(&self, tpm: Option<ClaimedTpm>) -> Report {
         Report {
             inventory: self.request.inventory.clone(),
@@ -54,7 +54,7 @@ impl<'a> Applicant<'a> {
     }
 }
 
-/// Refuses what no machine sends. Anyone may ask to enrol, and every identifier costs a database query.
+/// Refuses requests larger than any machine sends. Anyone may ask to enrol, and every identifier costs a query.
 fn check_size(request: &EnrolRequest) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     let identity = &request.identity;

@@ -16,15 +16,17 @@ use crate::store::claimants::{self, Claimant, Report};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, boot_fetches, to_word, tokens};
 
-/// Most machines that wait at a time, and most from one network. A machine that waits keeps its place while it asks.
+/// Maximum number of machines that wait at a time, and of those from one network. A machine keeps its place while it
+/// asks.
 const MAX_CLAIMANTS: u64 = 1000;
 const MAX_CLAIMANTS_OF_A_NETWORK: u64 = 250;
-/// Most machines that wait to be the same node. They have places of their own: strangers do not keep them out.
+/// Maximum number of machines that wait to be the same node. They are counted apart, so that strangers do not keep them
+/// out.
 const MAX_CLAIMANTS_OF_A_NODE: usize = 20;
 /// Milliseconds after which a machine that no longer waits is forgotten.
 const FORGOTTEN: Millis = 24 * 60 * 60 * 1000;
 
-/// Stores the node with the key and the report of its machine, and that its token is used. Returns its id.
+/// Stores the node with the key and the report of its machine, and that the token was used. Returns the node's id.
 pub(super) async fn let_in(
     connection: &mut Connection,
     applicant: &Applicant<'_>,
@@ -123,7 +125,7 @@ pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey
     nodes::remember_key(connection, &node.id, &key).await
 }
 
-/// Takes over what a machine reports about itself. Its identifiers stay those that an operator knows.
+/// Updates a node with what its machine reports about itself. Its identifiers stay those that an operator knows.
 pub fn learn(node: &mut Node, report: Report, now: Millis) {
     if node.boot_id.as_deref() != Some(&report.boot_id) {
         node.enrolled_at = None;
@@ -146,7 +148,7 @@ pub(super) async fn hold(
 ) -> Result<String, Error> {
     let network = Origin::of(applicant.address).to_string();
     let (known, node) = (facts.claimant.as_ref(), facts.node());
-    // Once for each reason: it asks every other second.
+    // Logged once for each reason, because the machine asks every two seconds.
     let is_new = known.is_none_or(|known| known.reason != reason);
     let (id, code, first_asked) = match known {
         Some(known) => (known.id.clone(), known.code.clone(), known.first_asked),
@@ -182,7 +184,7 @@ pub(super) async fn hold(
     Ok(code)
 }
 
-/// A code that no other waiting machine has.
+/// Returns a claim code for this key that no other waiting machine has.
 async fn free_code(connection: &mut Connection, signer: &Signer, key: &str) -> Result<String, Error> {
     for attempt in 0..u8::MAX {
         let code = signer.claim_code(key, attempt);
@@ -193,7 +195,7 @@ async fn free_code(connection: &mut Connection, signer: &Signer, key: &str) -> R
     Err(full())
 }
 
-/// Makes a place for another waiting machine, or refuses it. No machine that still waits loses its place.
+/// Makes a place for a further waiting machine, or refuses it. No machine that still waits loses its place.
 async fn make_room(connection: &mut Connection, network: &str, node: Option<&str>, now: Millis) -> Result<(), Error> {
     claimants::forget_silent(connection, now.saturating_sub(FORGOTTEN)).await?;
     let is_full = async |connection: &mut Connection| match node {

@@ -10,7 +10,7 @@ use crate::node::admission::{self, Facts, ShownToken, ShownTpm, TpmAnswer};
 use crate::store::nodes;
 use crate::store::{Connection, attestations, boot_builds, claimants, runs, settings, tokens};
 
-/// All that [`admission::decide`] needs.
+/// Reads all facts that [`admission::decide`] needs.
 pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_>) -> Result<Facts, Error> {
     let (key, identity) = (applicant.key.clone(), applicant.identity.clone());
     let nodes = nodes::matching(connection, &identity).await?;
@@ -39,8 +39,9 @@ pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_
     Ok(Facts { key, identity, token, tpm, nodes, has_tpm_of_another, run_requires, last_answer, claimant })
 }
 
-/// Why a machine did not start boot files of the site. `None` if it did, or if the site does not require it. A medium
-/// may have settings for the machine: the token that it shows, or none. Its other settings are unknown here.
+/// Returns why a machine did not start boot files of the site. `None` if it did, or if the site does not require that.
+/// A boot medium may carry settings for the machine: the token that it presents, or no token. Other settings are
+/// unknown here.
 async fn compare_boot(
     connection: &mut Connection,
     applicant: &Applicant<'_>,

@@ -17,19 +17,19 @@ pub struct Verifier {
     pub manufacturers: Roots,
 }
 
-/// The TPM of a machine.
+/// What the server found out about the TPM of a machine.
 #[derive(Default)]
 pub(super) struct MachineTpm {
-    /// The TPM that it can use.
+    /// The public keys of the TPM, and what matters for the decision. `None` if the machine cannot use a TPM.
     usable: Option<(Keys, ShownTpm)>,
-    /// What the TPM confirmed of its log: registers and digests.
+    /// Events of the log that the TPM confirmed: register, and SHA-256 digest.
     pub(super) events: Vec<(u8, [u8; 32])>,
     /// What is wrong with the TPM, with its certificate, or with its answer.
     problem: Option<String>,
 }
 
 impl Verifier {
-    /// With a new secret for challenges. Without a file, no manufacturer is trusted.
+    /// Creates a verifier with a new secret for challenges. Without a file, no manufacturer is trusted.
     pub fn new(ek_ca: Option<&Path>) -> Result<Self, Error> {
         let challenger = Challenger::new().map_err(|source| Error::Challenge { source: Box::new(source) })?;
         let manufacturers = ek_ca.map(read_manufacturers).transpose()?.unwrap_or_default();
@@ -78,7 +78,7 @@ impl Verifier {
         MachineTpm { usable: Some((keys, shown)), events, problem }
     }
 
-    /// A challenge to a machine with this key to prove its TPM. Nothing of it is kept.
+    /// Makes a challenge for a machine with this key to prove its TPM. The server stores nothing about the challenge.
     pub(super) fn challenge(&self, tpm: &MachineTpm, machine_key: &str, now: Millis) -> Result<TpmChallenge, Error> {
         let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
         let (keys, _) = tpm.usable.as_ref().ok_or_else(|| invalid("the machine has no TPM to prove".to_owned()))?;
@@ -98,18 +98,18 @@ fn read_manufacturers(file: &Path) -> Result<Roots, Error> {
 }
 
 impl MachineTpm {
-    /// What matters for the decision, except for what the machine started.
+    /// Returns what matters for the decision, except for what the machine started. `None` if no TPM can be used.
     pub(super) fn shown(&self) -> Option<&ShownTpm> {
         self.usable.as_ref().map(|(_, shown)| shown)
     }
 
-    /// Why a machine that has a TPM did not prove it.
+    /// Returns why a machine that has a TPM did not prove it.
     pub(super) fn fault(&self) -> Option<&str> {
         let is_at_fault = self.shown().is_none_or(|shown| shown.answer == TpmAnswer::Wrong);
         self.problem.as_deref().filter(|_| is_at_fault)
     }
 
-    /// What `status` shows while the machine waits. It is not proved.
+    /// Returns what `status` presents about the TPM while the machine waits. None of it is proved.
     pub(super) fn claimed(&self, boot_problem: Option<&str>) -> Option<ClaimedTpm> {
         let problem = boot_problem.map(str::to_owned).or_else(|| self.problem.clone());
         match self.shown() {

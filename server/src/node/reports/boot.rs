@@ -15,7 +15,7 @@ use crate::store::run_tokens::Purpose;
 use crate::store::runs::Run;
 use crate::store::{Connection, Store, nodes};
 
-/// Whether the system that a run installed has a boot reporter: a step put one there, and was not left out.
+/// Returns whether the installed system of a run has a boot reporter: a step installs one and was not left out.
 pub fn is_awaited(run: &Run) -> bool {
     let has_one = |(step, status): (&Step, &StepStatus)| {
         let is_left_out = status.outcome.as_ref().is_some_and(|outcome| outcome.left_out);
@@ -24,7 +24,7 @@ pub fn is_awaited(run: &Run) -> bool {
     run.workflow.iter().zip(&run.progress.steps).any(has_one)
 }
 
-/// What a boot reporter needs to know before its first report.
+/// Returns what a boot reporter needs to know before its first report.
 pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown, Error> {
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
@@ -34,8 +34,8 @@ pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown,
     Ok(BootKnown { node, last: last.map(|status| status.report) })
 }
 
-/// Stores a report. If the system runs, its node goes from `booting` to `running`, unless its cloud-init phones home,
-/// because then only that report does.
+/// Stores a report. If the system runs, its node goes from `booting` to `running`, unless cloud-init in the system
+/// phones home: then only that report changes the state.
 pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) -> Result<BootKnown, Error> {
     check(&report)?;
     let mut transaction = store.write().await?;
@@ -85,7 +85,7 @@ fn check(report: &BootReport) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Checks a word that is shown to operators.
+/// Checks a text from a report that operators see: letters, digits and hyphens only.
 fn check_word(name: &str, word: &str) -> Result<(), Error> {
     let shown = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {

@@ -17,7 +17,7 @@ pub const MAX_STEPS: u64 = 100;
 const MAX_LABEL: usize = 200;
 const MAX_LOGS: usize = 8 << 10;
 
-/// Stores a report of an [admitted](run_token::admit) caller. A name that the run does not expect is stored and
+/// Stores a report of an [admitted](run_token::admit) caller. A step whose name the run does not expect is stored and
 /// flagged.
 pub async fn store(
     store: &Store,
@@ -57,7 +57,7 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// A step after a report. What the report leaves out stays, and its log is appended.
+/// Returns a step as changed by a report. Fields that the report leaves out stay, and its log is appended.
 fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bool, now: Millis) -> ExternalStep {
     let mut step = before.unwrap_or_else(|| ExternalStep {
         name: report.name,
@@ -83,13 +83,13 @@ fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bo
     step
 }
 
-/// The text as one line that is safe for a terminal.
+/// Returns the text as one line that is safe for a terminal.
 fn line(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.collect::<String>().trim().to_owned()
 }
 
-/// Appends lines to a log and keeps the newest ones.
+/// Appends lines to a log, and keeps the newest `MAX_LOGS` bytes.
 fn append(log: &mut String, lines: &str) {
     let shown = lines.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c });
     log.extend(shown);

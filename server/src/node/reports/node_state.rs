@@ -10,7 +10,7 @@ use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{Connection, nodes, to_word};
 
-/// What a boot loader may know about a node. If a run waits to be confirmed, its machine boots from disk as before.
+/// Returns what a boot loader may know about a node. While a run waits to be confirmed, the machine boots from disk.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
     match run {
         Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None },
@@ -18,7 +18,7 @@ pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
     }
 }
 
-/// Why a run failed. `None` if it did not fail.
+/// Returns why a run failed. `None` if it did not fail.
 fn reason(run: &Run) -> Option<String> {
     let failed = |step: &&StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);
     let step = run.progress.steps.iter().find(failed)?;

@@ -16,13 +16,13 @@ use crate::store::{Connection, Store, nodes};
 
 /// How the installed system identifies its run.
 pub enum Caller<'a> {
-    /// By the token in the URL from its run.
+    /// By the token in the URL that the run gave the system.
     Token(&'a str),
-    /// By the cloud-init instance id from its run, which is as hard to guess.
+    /// By the cloud-init instance id that the run gave the system, which is as hard to guess.
     Instance(&'a str),
 }
 
-/// Records that an installed system reported and, the first time, what it posted.
+/// Records that an installed system reported, and at its first report also what it posted.
 pub async fn phone_home(
     store: &Store,
     rate: &Rate,

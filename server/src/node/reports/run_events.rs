@@ -20,15 +20,15 @@ use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_fetches, events, nodes, notes};
 
-/// Milliseconds after which the time of a node's last request is stored again. This saves a write for most requests,
-/// and is less than the time between two heartbeats.
+/// Milliseconds after which the time of a node's last request is stored again. The delay saves a write for most
+/// requests, and is less than the time between two heartbeats.
 const SEEN_LATELY: Millis = 2000;
-/// Number of bytes that events that change a step may take beyond the run's limit.
+/// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// The last note of a run whose events have reached its limit.
+/// The last note of a run whose events have reached the limit.
 const BUDGET_SPENT: &str = "the events of this run have reached the server's limit; further notes are dropped";
 
-/// The node with this key, if it may send requests. The credentials of a decommissioned node are refused.
+/// Returns the node with this key, if it may send requests. The credentials of a decommissioned node are refused.
 pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
     let Some(node) = nodes::get_by_id(connection, &subject.node).await? else {
         let message = "the credentials belong to a node that no longer exists";
@@ -44,8 +44,8 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
     Ok(node)
 }
 
-/// Records that the node was heard from, and its address if known. Most requests soon follow another one and need no
-/// write.
+/// Records that the node was heard from, and its address if known. Writes nothing if that was recorded shortly before,
+/// as for most requests.
 pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
     if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
         return Ok(());
@@ -58,12 +58,12 @@ pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis)
     store::commit(transaction).await
 }
 
-/// The workflow for a node, which is then recorded as fetched. A run that has ended is not handed out again. A run in
-/// progress is, because the machine may have been power-cycled.
+/// Returns the workflow for a node, and records that it was fetched. A run that has ended is not handed out again. A
+/// run in progress is, because the machine may have been power-cycled.
 ///
 /// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later is
-/// ended here, before the machine erases a disk. Its disks are only checked on the machine: the machine enrols when it
-/// has found the first disk, and checks again when it has found all.
+/// ended here, before the machine erases a disk. Disks are only checked on the machine: the machine enrols when it has
+/// found the first disk, and checks the run when it has found all disks.
 pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
@@ -87,7 +87,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
         return Ok(None);
     }
     if node.key_left {
-        // It asks for work, so it has not left for the installed system.
+        // The machine asks for work, so it has not left for the installed system.
         node.key_left = false;
         nodes::save(&mut transaction, &node).await?;
     }
@@ -98,7 +98,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
 }
 
-/// The run that the machine with this key may execute.
+/// Returns the run that the machine with this key may execute, with its node.
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
     let node = admitted_node(connection, subject).await?;
     let run = runs::newest_of(connection, &node.id).await?;
@@ -169,7 +169,7 @@ async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget:
             if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
                 return Ok(());
             }
-            // The rest of the limit is not used for later, shorter notes.
+            // From now on the limit counts as reached, so that later, shorter notes are dropped too.
             run.event_bytes = run.event_bytes.max(budget);
             json = store::to_json(&Event { kind: EventKind::Note(BUDGET_SPENT.to_owned()), ..event.clone() });
         }
@@ -200,7 +200,7 @@ fn check_batch(batch: &EventBatch) -> Result<(), Error> {
     batch.events.iter().find_map(Event::problem).map_or(Ok(()), invalid)
 }
 
-/// Refuses sequence numbers that no node reaches. After the highest possible number, no later event could be stored.
+/// Refuses sequence numbers that no node reaches. If the highest possible number were stored, no later event could be.
 fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
     match batch.events.last() {
         Some(event) if event.seq.saturating_sub(last) > MAX_SEQ_GAP => {
@@ -215,7 +215,7 @@ fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
     }
 }
 
-/// Whether the run begins, or starts over, with this event.
+/// Returns whether the run begins, or starts over, with this event.
 fn is_beginning(event: &Event) -> bool {
     event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }

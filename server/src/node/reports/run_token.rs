@@ -10,7 +10,7 @@ use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 
-/// Maximum number of tokens of a run for one purpose. Any of them may be in use, so none is revoked for a new one.
+/// Maximum number of tokens of a run for one purpose. Any of them may be in use, so none is revoked for another.
 const MAX_TOKENS: u64 = 16;
 
 /// Issues a token of a run and stores its hash.
@@ -39,8 +39,8 @@ pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) ->
     rate.take(&hash)
 }
 
-/// The run of this token. Also records that its node was heard from. A token is valid while its run is the node's
-/// newest. The caller was [admitted](admit).
+/// Returns the run of this token, and records that its node was heard from. A token is valid while its run is the
+/// node's newest. The caller must have been [admitted](admit).
 pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
     let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
     let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;

@@ -10,7 +10,7 @@ use crate::store;
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 
-/// Replaces a secret that was removed.
+/// The text that replaces a removed secret.
 pub const REMOVED: &str = "(removed when the run was over)";
 
 /// Removes the secrets of a node's runs that no longer need them.
@@ -35,8 +35,8 @@ pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
     store::commit(transaction).await
 }
 
-/// Whether a machine may fetch the run again, or its system may ask for metadata. `is_served` says whether the run is
-/// the newest of a node in service.
+/// Returns whether a machine may fetch the run again, or its installed system may ask for metadata. `is_served` says
+/// whether the run is the newest of a node in service.
 fn needs_secrets(run: &Run, is_served: bool) -> bool {
     state::is_open(run.progress.state)
         || is_served
@@ -44,7 +44,7 @@ fn needs_secrets(run: &Run, is_served: bool) -> bool {
             && (run.keep_metadata || run.has_metadata_url && run.phoned_home_at.is_none())
 }
 
-/// The steps with [`REMOVED`] in place of each secret.
+/// Returns the steps with [`REMOVED`] in place of each secret.
 fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
     for step in &mut steps {
         match &mut step.action {
@@ -98,7 +98,7 @@ fn remove(text: &mut Option<String>) {
     text.iter_mut().for_each(mark);
 }
 
-/// An empty text is not a secret.
+/// Replaces a text by [`REMOVED`]. An empty text is not a secret and stays.
 fn mark(text: &mut String) {
     if !text.is_empty() {
         REMOVED.clone_into(text);

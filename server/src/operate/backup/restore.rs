@@ -1,4 +1,4 @@
-//! Makes a data folder of a backup.
+//! Makes a data folder from a backup.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,16 +18,16 @@ use crate::base::error::Error;
 use crate::store;
 use crate::store::{Store, runs};
 
-/// What an encrypted backup begins with.
+/// First bytes of a file that is encrypted with age (age-encryption.org/v1, "Header").
 const SEALED: &[u8] = b"age-encryption.org/";
-/// Where files are until all are verified. A server does not accept a folder that contains this.
+/// Folder for the files until all are verified. A server does not accept a data folder that contains this folder.
 const UNVERIFIED: &str = "restoring";
-/// Bytes of the longest list of digests: a hundred thousand images.
+/// Maximum size of the list of digests in bytes, enough for a hundred thousand images.
 const MAX_SUMS: u64 = 16 << 20;
 
 /// Makes a data folder, which must be missing or empty, from a backup. Nothing takes effect before everything is
-/// verified. `identities`: private keys of age, if it is encrypted. Its unfinished runs are held until an operator
-/// confirms them; returns how many there are.
+/// verified. An encrypted backup needs one of `identities`, private keys of age. Unfinished runs are held until an
+/// operator confirms them. Returns the number of held runs.
 pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Result<u64, Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
@@ -55,7 +55,7 @@ pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Resul
                 unpack(&mut input, &unverified, from)?;
             }
         }
-        // A newer schema than this program knows is refused, and an older one brought up to date.
+        // Refuses a schema newer than this program knows, and updates an older one.
         let store = Store::open(&unverified.join(DATABASE)).await?;
         let held = async {
             store.check().await?;
@@ -95,7 +95,7 @@ fn check_empty(root: &Path) -> Result<(), Error> {
     }
 }
 
-/// Unpacks the files, and compares each with the list at the end.
+/// Unpacks the files, and compares each with the list of digests at the end.
 fn unpack(input: &mut dyn Read, to: &Path, from: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the backup", path: from.to_owned(), source };
     let damaged = |what: &str| {

@@ -1,4 +1,4 @@
-//! What steps leave to the server: keys, the node's settings, instance ids, and who a boot reporter reports to.
+//! Fills in what steps leave to the server: keys, the node's settings, instance ids, and where boot reporters report.
 
 use slipway_protocol::{Action, Network, SecureBootUpdate, SecureBootVariable, Step};
 use slipway_secure_boot::{Variable, Write};
@@ -10,10 +10,10 @@ use crate::keys::secure_boot::Update;
 use crate::run::facts::Facts;
 
 const INSTANCE_PREFIX: &str = "slipway-";
-/// Length of what follows: 128 bits in hexadecimal.
+/// Number of hexadecimal digits after the prefix: 128 bits.
 const INSTANCE_DIGITS: usize = 32;
 
-/// Gives every `enrol-secure-boot` step without updates the updates for the site's keys.
+/// Fills in the updates for the site's keys in every `enrol-secure-boot` step that has no updates.
 pub fn keys(steps: &mut [Step], updates: &[Update]) {
     let variable = |variable: Variable| match variable {
         Variable::Dbx => SecureBootVariable::Dbx,
@@ -47,7 +47,7 @@ pub fn node_settings(steps: &mut [Step], name: Option<&str>, network: Option<&Ne
 }
 
 /// Gives every seed without an instance id a new one, so that cloud-init treats the system as a new machine. An id that
-/// slipway made is replaced, because it is from an older run, whose system may still report with it.
+/// slipway made is replaced too, because it is from an older run, whose system may still report with it.
 pub fn instance_ids(steps: &mut [Step], secret: &str) {
     for (number, step) in steps.iter_mut().enumerate() {
         if let Action::SeedCloudInit(seed) = &mut step.action
@@ -58,7 +58,7 @@ pub fn instance_ids(steps: &mut [Step], secret: &str) {
     }
 }
 
-/// The instance ids that systems may report with: those that cannot be guessed.
+/// Returns the instance ids that systems may report with: those that cannot be guessed.
 pub fn instances(steps: &[Step]) -> Vec<String> {
     let instances = steps.iter().filter_map(|step| match &step.action {
         Action::SeedCloudInit(seed) => Some(&seed.instance_id),
@@ -67,14 +67,14 @@ pub fn instances(steps: &[Step]) -> Vec<String> {
     instances.filter(|instance| is_unguessable(instance)).cloned().collect()
 }
 
-/// An id for the seed of the step with this number. Nobody can guess it without the secret, so the installed system
-/// needs nothing else to report.
+/// Returns an instance id for the seed of the step with this number. Nobody can guess the id without the secret, so the
+/// installed system needs nothing else to report.
 fn instance_id(secret: &str, number: usize) -> String {
     let digest = random::token_hash(&format!("{secret} {number}"));
     format!("{INSTANCE_PREFIX}{digest:.INSTANCE_DIGITS$}")
 }
 
-/// Whether an instance id was made by slipway, not one that an operator chose and others may guess.
+/// Returns whether slipway made this instance id. An id that an operator chose may be guessed by others.
 fn is_unguessable(instance_id: &str) -> bool {
     let digits = instance_id.strip_prefix(INSTANCE_PREFIX).unwrap_or_default();
     digits.len() == INSTANCE_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,5 +1,5 @@
-//! URLs of this server's images in steps. A workflow may name an image by its name or the start of its digest:
-//! `https://SERVER/images/debian-12.raw.zst`.
+//! URLs of this server's images in steps. In place of the digest, a workflow may use the name of an image or the start
+//! of its digest: `https://SERVER/images/debian-12.raw.zst`.
 
 use slipway_protocol::{Action, Digest, ErrorCode, Step};
 
@@ -9,21 +9,21 @@ use crate::image::named;
 use crate::run::facts::Facts;
 use crate::store::images::Image;
 
-/// The URL of an image on this server.
+/// Returns the URL of an image on this server.
 pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
-/// The digest in a URL of this server's images, with or without a token. Whether the host is this server, or a cache in
-/// front of it, does not matter.
+/// Returns the digest in a URL of this server's images, with or without a token. The host may also be a cache in front
+/// of this server, so it is not compared.
 pub fn image_at(url: &str) -> Option<Digest> {
     let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
 }
 
-/// Puts the digest in the place of each name. What a step fetches by its name is then checked by its digest, unless the
-/// step says what to check. A list of sums says nothing about the new URL, so the digest takes its place.
+/// Replaces each image name in a URL with the image's digest. A step that fetches an image by name then checks the
+/// digest, unless it has a check of its own. A list of sums lacks the new name, so the digest replaces the list.
 pub fn resolve(steps: &mut [Step], facts: &Facts) -> Result<(), Error> {
     for step in steps {
         if let Some((url, checks)) = origin(&mut step.action)
@@ -43,7 +43,7 @@ struct Checks<'a> {
     digest: &'a mut Option<Digest>,
     sums: &'a mut Option<String>,
     is_signed: bool,
-    /// Whether something else checks it.
+    /// Whether another field of the step, `raw_digest`, checks the content.
     is_checked: bool,
 }
 
@@ -67,7 +67,7 @@ impl Checks<'_> {
     }
 }
 
-/// What a step fetches first, and how it checks that.
+/// Returns the URL that a step fetches first, and how the step checks the content.
 fn origin(action: &mut Action) -> Option<(&mut String, Checks<'_>)> {
     let (url, digest, sums, signature, is_checked) = match action {
         Action::StreamImage(of) => (&mut of.url, &mut of.digest, &mut of.sums, &of.signature, of.raw_digest.is_some()),
@@ -78,13 +78,13 @@ fn origin(action: &mut Action) -> Option<(&mut String, Checks<'_>)> {
     Some((url, Checks { digest, sums, is_signed: signature.is_some(), is_checked }))
 }
 
-/// Puts the digest in the place of the name of an image of this server in a URL, and returns it.
+/// Replaces the name in a URL of this server's images with the digest of the image, and returns the digest.
 fn put_digest(url: &mut String, facts: &Facts) -> Result<Option<Digest>, Error> {
     let Some(server) = &facts.server else { return Ok(None) };
     let Some(reference) = url.strip_prefix(server).and_then(|path| path.strip_prefix("/images/")) else {
         return Ok(None);
     };
-    // A full digest is left alone: the file may be added later, and other checks report if it is missing.
+    // A full digest is left alone: the file may be added later, and other checks report a missing file.
     if reference.is_empty() || reference.contains('?') || reference.parse::<Digest>().is_ok() {
         return Ok(None);
     }
@@ -94,7 +94,7 @@ fn put_digest(url: &mut String, facts: &Facts) -> Result<Option<Digest>, Error> 
     Ok(Some(digest))
 }
 
-/// Adds a token to the URL of each image that was captured. Such images are for nodes and operators alone. Returns the
+/// Adds a token to the URL of each captured image, because only nodes and operators may read these images. Returns the
 /// hashes of the tokens. Refuses a URL with a query of its own, such as the token of an earlier run.
 pub fn open_captured(steps: &mut [Step], facts: &Facts, token: &str) -> Result<Vec<String>, Error> {
     let mut hashes = Vec::new();

@@ -8,13 +8,13 @@ use super::images::image_url;
 use crate::store::systems::System;
 
 const MINUTE: u64 = 60;
-/// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
+/// Seconds. A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
 const STREAM_TIMEOUT: u64 = 120 * MINUTE;
 const STREAM_RETRIES: u32 = 2;
 const SHORT_TIMEOUT: u64 = 10 * MINUTE;
 
-/// The steps that install a system on a node. They have no instance id yet, and their user-data has yet to be made to
-/// report or not; see [`compose`](super::compose).
+/// Returns the steps that install a system on a node. They have no instance id yet, and their user-data has yet to be
+/// made to report or not; see [`compose`](super::compose).
 ///
 /// `server` is the URL at which machines reach the server. `user_data` is that of the run. The system's user-data is
 /// used only if the run has none. Empty user-data counts as user-data.
@@ -59,7 +59,7 @@ pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<St
         let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
         steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
     }
-    // For the next boot only. The operator decides whether later boots come from the network or the disk.
+    // For the next boot only, because the operator decides whether later boots come from the network or the disk.
     let order = EfiBootOrder { disk: disk(), position: BootPosition::Next, optional: true, ..EfiBootOrder::default() };
     steps.push(step("efi-boot-order", Action::EfiBootOrder(order), SHORT_TIMEOUT));
     steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));

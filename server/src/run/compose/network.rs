@@ -10,7 +10,7 @@ use slipway_protocol::{Bond, BondMode, Interface, Network};
 /// a link failed.
 const LINK_CHECK: u32 = 100;
 
-/// The network configuration as JSON, which is also YAML. The network must be valid.
+/// Returns the network configuration as JSON, which is also YAML. The network must be valid.
 pub fn text(network: &Network) -> String {
     let [mut ethernets, mut bonds, mut vlans] = [Map::new(), Map::new(), Map::new()];
     for interface in &network.interfaces {
@@ -42,7 +42,7 @@ pub fn text(network: &Network) -> String {
     format!("{config:#}\n")
 }
 
-/// The settings common to all kinds of interface.
+/// Returns the settings that all kinds of interface have in common.
 fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
     let mut value = Map::new();
     let mut put = |key: &str, given: Value| value.insert(key.to_owned(), given);
@@ -52,7 +52,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
         put("addresses", json!(interface.addresses));
     }
     for gateway in &interface.gateways {
-        // Not as routes, because cloud-init 22.4 would turn ::/0 into ::/64.
+        // Gateways are not written as routes, because cloud-init 22.4 would turn ::/0 into ::/64.
         let is_ipv6 = gateway.parse().is_ok_and(|gateway: IpAddr| gateway.is_ipv6());
         put(if is_ipv6 { "gateway6" } else { "gateway4" }, json!(gateway));
     }
@@ -68,7 +68,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
 fn bond_parts(bond: &Bond) -> [(String, Value); 2] {
     let mut parameters = json!({ "mode": bond.mode, "mii-monitor-interval": LINK_CHECK });
     if bond.mode == BondMode::Lacp {
-        // So that the switch notices a lost link within seconds.
+        // With the fast rate, the switch notices a lost link within seconds.
         parameters["lacp-rate"] = json!("fast");
     }
     [("interfaces".to_owned(), json!(bond.of)), ("parameters".to_owned(), parameters)]

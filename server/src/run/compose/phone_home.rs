@@ -6,10 +6,10 @@ use slipway_user_data::{Block, Refusal, inject_phone_home, inject_text, remove_t
 
 use crate::base::error::Error;
 
-/// Paths of this server that installed systems report to. The first is followed by a run's token.
+/// Paths of this server that installed systems report to. After the first path comes a run's token.
 const PATHS: [&str; 3] = ["/v1/phone-home/", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home"];
 
-/// Adds the block to every `seed-cloud-init` step and removes all other blocks. The report uses TLS that trusts `ca`.
+/// Adds the block to every `seed-cloud-init` step, and removes all other blocks. The report trusts `ca` for TLS.
 pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
     let mut asked = false;
     for seed in seeds(steps) {
@@ -53,7 +53,7 @@ pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// Whether systems of any run report to this server at this URL.
+/// Returns whether this URL is one at which this server takes reports of installed systems, of whatever run.
 fn is_of(url: &str, server: &str) -> bool {
     let Some((at, _)) = url.match_indices('/').nth(2) else { return false };
     let (origin, path) = url.split_at(at);
@@ -66,7 +66,7 @@ fn without_default_port(origin: &str) -> &str {
     origin.strip_suffix(":443").unwrap_or(origin)
 }
 
-/// Whether the user-data has a phone_home block of its own, which the server's block would replace.
+/// Returns whether the user-data has a `phone_home` block of its own, which the server's block would replace.
 pub fn has_own_block(user_data: &str) -> bool {
     !workflow::is_ignition(user_data) && matches!(remove_text(user_data, &|_| true), Ok(Some(_)))
 }

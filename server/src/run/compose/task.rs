@@ -1,4 +1,4 @@
-//! What a task says about its run, before anything is added.
+//! What a task asks for, before the server adds anything.
 
 use slipway_protocol::{ErrorCode, Proof, Step};
 
@@ -10,7 +10,7 @@ use crate::run::new_run::{NewRun, Task, check_disk};
 use crate::store::nodes::Node;
 use crate::store::systems::System;
 
-/// The steps of a task, and its settings.
+/// The steps of a task, and its settings for the run.
 pub struct Said {
     pub steps: Vec<Step>,
     pub reporting: PhoneHomeSettings,
@@ -19,7 +19,7 @@ pub struct Said {
     pub require: Proof,
 }
 
-/// What a task says. Settings of the run take precedence.
+/// Returns the steps and settings of a task. Settings of the run take precedence.
 pub fn said(new: NewRun, system: Option<System>, node: &Node, facts: &Facts) -> Result<Said, Error> {
     let reporting = new.reporting();
     let own_steps = new.known_steps;
@@ -64,7 +64,7 @@ pub fn said(new: NewRun, system: Option<System>, node: &Node, facts: &Facts) -> 
             steps: workflow.steps,
             keep_metadata: workflow.keep_metadata,
             known_steps: known_steps(workflow.known_steps),
-            // A workflow requires nothing more than node and site.
+            // A workflow requires no more proof than the node and the site.
             require: Proof::default(),
         }),
     }

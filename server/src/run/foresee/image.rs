@@ -9,15 +9,15 @@ use crate::run::facts::{Facts, Stored};
 use crate::store::findings::Content;
 use crate::store::images::Image;
 
-/// The image of this server that a step certainly writes, wherever it fetches it.
+/// Returns the image of this server that a step certainly writes, wherever the step fetches it.
 pub(super) fn of<'a>(step: &StreamImage, facts: &'a Facts) -> Option<&'a Stored> {
     let with = |digest: &Digest| facts.image(digest);
-    // Another place may have another image, unless a digest says which one is meant.
+    // A mirror may have another image, unless a digest says which image is meant.
     let at_url = || image_at(&step.url).filter(|_| step.mirrors.is_empty());
     step.digest.as_ref().and_then(with).or_else(|| at_url().as_ref().and_then(with))
 }
 
-/// Why an image on this server cannot be what the step says.
+/// Returns why an image on this server cannot be what the step says.
 pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     let name = format!("the image {} ({})", image.file_name, image.digest);
     match (&step.digest, &step.raw_digest) {
@@ -42,7 +42,7 @@ pub fn contradiction(step: &StreamImage, image: &Image) -> Option<String> {
     Some(format!("the raw image of {} has {found} bytes, not {said} bytes as given", image.file_name))
 }
 
-/// Why machines cannot use the image as the step says, judged by the content of its file.
+/// Returns why machines cannot use the image as the step says, judged by the content of its file.
 pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
     let is_read_once = step.digest.is_some() || step.sums.is_some() || step.signature.is_some();
     match content {
@@ -57,14 +57,14 @@ pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
 }
 
 impl Stored {
-    /// Why a machine of this architecture cannot use the image in a step. An empty architecture is unknown.
+    /// Returns why a machine of this architecture cannot use the image in a step. An empty architecture is unknown.
     pub(super) fn problem(&self, step: &StreamImage, machine: &str) -> Option<String> {
         let content = &self.finding.as_ref()?.content;
         let foreign = |made_for: &MadeFor| architecture::mismatch(&made_for.machines, machine);
         unusable(step, content).or_else(|| self.made_for().and_then(foreign))
     }
 
-    /// What kind of disk and machine the image is made for.
+    /// Returns the kind of disk and machine that the image is made for. `None` if unknown.
     pub(super) fn made_for(&self) -> Option<&MadeFor> {
         match &self.finding.as_ref()?.content {
             Content::MadeFor(made_for) => Some(made_for),

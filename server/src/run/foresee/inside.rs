@@ -9,8 +9,8 @@ use crate::run::facts::{Facts, Stored};
 use crate::store::findings::{Finding, Inside};
 use crate::store::images::Image;
 
-/// The first step that would not find what it needs in the image on its disk. A step in between that may change what is
-/// there, or the disk, leaves that to the machine.
+/// Returns the first step that would not find what it needs in the image on its disk. Nothing is said about steps after
+/// one that may change the image or the disk; the machine checks them.
 pub(super) fn lacking(facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     let mut written: Option<(&Stored, &DiskHints)> = None;
     let mut has_own_arguments = true;
@@ -46,14 +46,14 @@ pub(super) fn lacking(facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     None
 }
 
-/// Why a step would not find what it needs in this image on any machine. `steps` are those that follow the one that
+/// Returns why a step would not find what it needs in this image on any machine. `steps` are those after the step that
 /// writes the image.
 pub fn unmet(image: Image, finding: Option<Finding>, steps: &[Step]) -> Option<String> {
     let facts = Facts { server: None, images: vec![Stored { image, finding }] };
     lacking(&facts, steps).map(|foreseen| foreseen.problem)
 }
 
-/// Whether these kernel arguments may change how cloud-init treats a seed.
+/// Returns whether these kernel arguments may change how cloud-init treats a seed.
 fn concerns_cloud_init(arguments: &KernelArgs) -> bool {
     let replaced = arguments.replace.iter().map(|replacement| &replacement.old);
     arguments.added().chain(&arguments.delete).chain(replaced).any(|argument| is_telling(argument))
@@ -68,7 +68,7 @@ fn no_boot_loader(Image { file_name, digest, .. }: &Image, inside: &Inside) -> O
     })
 }
 
-/// Why cloud-init would not accept a seed, even with the configuration that the step overwrites.
+/// Returns why cloud-init would not accept a seed, even with the configuration files that the step writes.
 fn not_taken(step: &SeedCloudInit, image: &Image, configuration: &Configuration) -> Option<String> {
     let seed = Seed {
         has_network: step.network_config.is_some(),

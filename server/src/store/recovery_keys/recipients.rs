@@ -11,7 +11,7 @@ pub async fn insert(connection: &mut Connection, recipient: &str, now: Millis) -
     Ok(done.map_err(database("storing a recipient"))?.rows_affected() > 0)
 }
 
-/// All public keys, oldest first.
+/// Returns all public keys, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT recipient FROM recipients ORDER BY added_at, recipient");
     let rows = query.fetch_all(connection).await.map_err(database("reading the recipients"))?;

@@ -26,7 +26,7 @@ struct Crate {
     manifest_path: PathBuf,
 }
 
-/// The licence texts in crates. Each text appears once, below the names of the crates that contain it.
+/// Collects the licence texts of crates. Each text appears once, below the names of the crates that contain it.
 pub fn of_crates(components: &[Component]) -> Result<String> {
     let metadata = command(workspace::cargo(), ["metadata", "--locked", "--format-version", "1"]);
     let metadata = stdout({ metadata }.current_dir(workspace::root()))?;
@@ -57,8 +57,8 @@ fn texts_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The `copyright` file of each Debian package that the parts contain, by package name. `kernels` are the root folders
-/// of unpacked kernels.
+/// Reads the `copyright` file of each Debian package that the parts contain. The result's keys are package names.
+/// `kernels` are the root folders of unpacked kernels.
 pub fn of_debian(components: &[Component], kernels: &[PathBuf]) -> Result<BTreeMap<String, Vec<u8>>> {
     let firmware = firmware_packages()?;
     let suite = debian::sources()?.suite;
@@ -83,7 +83,7 @@ pub fn of_debian(components: &[Component], kernels: &[PathBuf]) -> Result<BTreeM
     Ok(texts)
 }
 
-/// The packages that `initramfs/firmware.txt` takes files from.
+/// Returns the packages from which `initramfs/firmware.txt` takes files.
 fn firmware_packages() -> Result<BTreeSet<String>> {
     let list = files::read(&workspace::root().join("initramfs/firmware.txt"))?;
     let list = String::from_utf8(list).context("reading firmware.txt")?;

@@ -24,7 +24,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// A package without files yet, described by `packaging/NAME`. `date` is the date of all its files, in seconds
+    /// Starts a package without files, described by `packaging/NAME`. `date` is the date of all its files, in seconds
     /// since 1970.
     pub fn new(name: &'static str, architecture: &'static str, date: u64) -> Result<Self> {
         let folder = tempfile::tempdir().context("creating a temporary folder")?;
@@ -66,7 +66,8 @@ impl Package {
         format!("usr/share/doc/{}/{name}", self.name)
     }
 
-    /// The packages of the libraries that a program is linked with, in the format of the field `Depends`.
+    /// Finds the packages of the libraries that a program is linked with. Returns them in the format of the field
+    /// `Depends`.
     pub fn libraries(&self, program: &str) -> Result<String> {
         // dpkg-shlibdeps reads package names from the control file of a source package.
         let source = tempfile::tempdir().context("creating a temporary folder")?;
@@ -119,12 +120,13 @@ impl Package {
         Ok(path)
     }
 
-    /// A subfolder, because the temporary folder has mode 700 and the package would get it.
+    /// Returns the folder of the package's files: a subfolder, because the package would get the temporary folder's
+    /// mode, 700.
     fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    /// The line of a file in `md5sums`.
+    /// Returns the line of a file in `md5sums`.
     fn sum(&self, file: &Path) -> Result<String> {
         let sum = stdout(command("md5sum", ["--binary"]).arg(file))?;
         let sum = sum.split_whitespace().next().unwrap_or_default();

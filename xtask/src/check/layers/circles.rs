@@ -7,7 +7,7 @@ use super::imports::Import;
 /// The imports from one sibling to another.
 type Arrows<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Import>>;
 
-/// Each circle, with all imports that are part of it.
+/// Finds each circle, with all imports that are part of it.
 ///
 /// Only siblings make a circle. A child may use what its parent's file defines while the parent uses the child: errors,
 /// constants and small functions that a folder has in common are there, as is usual in Rust, and nobody needs to read a
@@ -42,7 +42,7 @@ pub fn circles(imports: &[Import]) -> Vec<String> {
     found
 }
 
-/// The modules that one leads to, directly or over others.
+/// Returns the modules to which `from` leads, directly or over others.
 fn reach<'a>(from: &'a str, arrows: &Arrows<'a>) -> BTreeSet<&'a str> {
     let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
     while let Some(module) = waiting.pop() {

@@ -12,13 +12,13 @@ pub type Module = Vec<String>;
 
 /// A place in a module at which another module of the crate is named.
 pub struct Import {
-    /// Relative to the root of the repository.
+    /// Path of the file, relative to the root of the repository.
     pub file: String,
     pub line: usize,
-    /// The path as the code has it.
+    /// The imported path, as the code has it.
     pub written: String,
     pub from: Module,
-    /// The module that defines what is named: re-exports are followed.
+    /// The module that defines what is imported: re-exports are followed.
     pub to: Module,
     /// The first name after the root of the crate, for a path that begins there.
     pub from_root: Option<String>,
@@ -30,11 +30,11 @@ struct File {
     code: String,
 }
 
-/// What `use` brings into a module, by the module and the name: a path from the root.
+/// What `use` brings into a module. The key is the module and the name; the value is a path from the root of the crate.
 type Names<'a> = BTreeMap<(&'a Module, String), Module>;
 
-/// The imports of all files below the source folder of a crate, except tests, and the number of files. `root` is that
-/// of the repository.
+/// Reads the imports of all files below the source folder of a crate, except tests. Also returns the number of files.
+/// `root` is the root of the repository.
 pub fn of_crate(root: &Path, source: &Path) -> Result<(Vec<Import>, usize)> {
     let mut files = Vec::new();
     read_files(root, source, &[], &mut files)?;
@@ -77,8 +77,8 @@ fn names<'a>(files: &'a [File], modules: &BTreeSet<&Module>) -> Names<'a> {
     names
 }
 
-/// The module that a path leads to. Follows what a module itself imports, a limited number of times, because imports
-/// may form a circle.
+/// Returns the module that a path leads to. Follows what a module itself imports, a limited number of times, because
+/// imports may form a circle.
 fn resolve(mut path: Module, modules: &BTreeSet<&Module>, names: &Names<'_>) -> Module {
     for _ in 0..8 {
         let is_module = |length: &usize| *length == 0 || modules.contains(&path[..*length].to_vec());
@@ -111,7 +111,7 @@ fn read_files(root: &Path, folder: &Path, module: &[String], files: &mut Vec<Fil
     Ok(())
 }
 
-/// A text with spaces in place of comments and literals, up to its tests. Lines keep their numbers.
+/// Returns a text with spaces in place of comments and literals, up to its tests. Lines keep their numbers.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -129,7 +129,7 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// The length of the comment, string or character that a text begins with.
+/// Returns the length of the comment, string or character that a text begins with, in bytes.
 fn literal(text: &str) -> Option<usize> {
     let until = |end: &str, from: usize| text[from..].find(end).map_or(text.len(), |at| from + at + end.len());
     if text.starts_with("//") {
@@ -162,11 +162,11 @@ fn literal(text: &str) -> Option<usize> {
 struct Written<'a> {
     at: usize,
     words: Vec<&'a str>,
-    /// The name that it has where it is imported.
+    /// The name under which the module uses the path, which `as` may change.
     name: &'a str,
 }
 
-/// The paths in a text of code that begin at its crate, at a module above, or at itself.
+/// Finds the paths in a text of code that begin with `crate`, `super` or `self`.
 fn paths(code: &str) -> Vec<Written<'_>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::", "self::"] {
@@ -190,7 +190,7 @@ fn skip(code: &str, at: usize, skipped: &[char]) -> usize {
     code.len() - code[at..].trim_start_matches(|c: char| c.is_whitespace() || skipped.contains(&c)).len()
 }
 
-/// Adds the path at a place in the code, or each path of a group in braces. Returns the place after it.
+/// Adds the path at a place in the code, or each path of a group in braces. Returns the place after the path or group.
 fn read_path<'a>(code: &'a str, start: usize, before: &[&'a str], found: &mut Vec<Written<'a>>) -> usize {
     let start = skip(code, start, &[]);
     let (mut at, mut words) = (start, before.to_vec());
@@ -228,7 +228,7 @@ fn read_path<'a>(code: &'a str, start: usize, before: &[&'a str], found: &mut Ve
     at
 }
 
-/// A path in a module, converted to a path from the root of the crate. None if it begins elsewhere.
+/// Converts a path in a module to a path from the root of the crate. `None` if it begins elsewhere.
 fn absolute(module: &[String], words: &[&str]) -> Option<Module> {
     let up = words.iter().take_while(|word| **word == "super").count();
     match *words.first()? {

@@ -27,7 +27,7 @@ pub fn check(folder: &Path) -> Result<()> {
     }
 }
 
-/// The addresses on other hosts that a page or style sheet loads.
+/// Finds the addresses on other hosts that a page or style sheet loads.
 fn loads(text: &str, is_page: bool) -> impl Iterator<Item = &str> {
     let tags = text.split('<').filter_map(|rest| Some(rest.split_once('>')?.0)).filter(|tag| !tag.starts_with("a "));
     let in_tags = tags.filter(move |_| is_page).flat_map(|tag| values(tag, &ATTRIBUTES));
@@ -37,7 +37,7 @@ fn loads(text: &str, is_page: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What follows one of these words, without quotes.
+/// Returns what follows each of these words, without quotes.
 fn values<'a>(text: &'a str, words: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
     let end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ')' | '>');
     let start = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');

@@ -13,8 +13,8 @@ use crate::host::files;
 use crate::lab::write_log::Request;
 use crate::lab::{power_cut, tables};
 
-/// Size in bytes of the pieces that a file system expects the disk to write atomically: one of its blocks. ext4's
-/// superblock is not in a journal, and mount does not try the copies; that is so for every mount.
+/// Size in bytes of the pieces that a file system expects the disk to write atomically: one block of the file system.
+/// ext4's superblock is not in a journal, and mount never tries its copies.
 pub(super) const WHOLE: usize = BLOCK;
 
 /// The part of a run during which the file system grows.
@@ -32,8 +32,9 @@ pub(super) struct Growing {
 }
 
 impl Growing {
-    /// Finds the flush after which the disk has its final partition table. `requests` are the run's requests; the first
-    /// has number `first` in the recording. Fails if the file system did not grow or lost its file.
+    /// Finds the flush after which the disk has its final partition table. `requests` are the run's requests, and
+    /// `first` is the number of the first of them in the recording. Fails if the file system did not grow or lost its
+    /// file.
     pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Result<Self> {
         let mut last = old.to_vec();
         requests.iter().for_each(|request| power_cut::apply(&mut last, request));
@@ -77,8 +78,8 @@ impl Growing {
         at > self.at
     }
 
-    /// Undoes the writes of this part, so that the rest can be compared. Returns false if the kernel would not find a
-    /// valid file system with its file there.
+    /// Undoes the writes of this part, so that the other content can be compared. Returns false if the kernel would not
+    /// find a valid file system with [`FILE`] on the disk.
     pub(super) fn undo(&self, disk: &mut [u8], at: usize) -> Result<bool> {
         if !self.has_begun(at) {
             return Ok(true);
@@ -91,13 +92,13 @@ impl Growing {
     }
 }
 
-/// The number of blocks of an ext4, from its superblock (kernel documentation, filesystems/ext4/super.rst).
+/// Reads the number of blocks of an ext4 from its superblock (kernel documentation, filesystems/ext4/super.rst).
 fn blocks(file_system: &[u8]) -> u32 {
     let count = file_system.get(1028..1032).and_then(|bytes| bytes.try_into().ok());
     count.map_or(0, u32::from_le_bytes)
 }
 
-/// Content of [`FILE`] in a file system. `None` if e2fsck would ask before a repair.
+/// Reads the content of [`FILE`] in a file system. `None` if e2fsck would ask before a repair.
 fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file-system");

@@ -28,16 +28,16 @@ const MBR_IMAGE_SIZE: usize = 24 << 20;
 const GROWING_IMAGE_SIZE: u64 = 72 << 20;
 const GROWING_PARTITION: u64 = 64 << 20;
 const GROWING_SIZE: u64 = 7 << 20;
-/// Block size of that file system, in bytes.
+/// Block size of the file system that grows, in bytes.
 pub(super) const BLOCK: usize = 1024;
-/// Name of the file in that file system.
+/// Name of the file in the file system that grows.
 pub(super) const FILE: &str = "file";
 const FILE_SIZE: usize = 4 << 20;
-/// Share of a system filled with data, in percent. The file system needs the rest.
+/// Share of a disk with a system that is filled with data, in percent. The FAT file system needs the rest.
 const FILLER: u64 = 90;
 const NODE: &str = "torture";
 const UUID: &str = "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b301";
-/// Emulated processors are slow. A run that takes longer hangs.
+/// Time limit of a run. Emulated processors are slow, but a run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A run and where it ends in the recording.
@@ -47,9 +47,9 @@ pub struct Run {
     pub name: String,
     /// Number of requests from the beginning of the recording to the end of the run.
     pub end: usize,
-    /// Whether it leaves a bootable system.
+    /// Whether the run leaves a bootable system.
     pub installs: bool,
-    /// Whether the kernel then grows a file system in it.
+    /// Whether the kernel then grows a file system of that system.
     pub grows: bool,
 }
 
@@ -185,7 +185,7 @@ fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     Ok(!reached.is_empty() && blocks.all(|(start, end)| is_same(start, end)))
 }
 
-/// The block map of an image, with blocks of zeros as holes.
+/// Makes the block map of an image, with blocks of zeros as holes, and returns its path.
 fn map(image: &Path, folder: &Path) -> Result<PathBuf> {
     let (sparse, map) = (folder.join("sparse"), folder.join("map"));
     fs::copy(image, &sparse).with_context(|| format!("copying {}", image.display()))?;
@@ -253,13 +253,13 @@ fn growing_image(path: &Path) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// A disk with an MBR, boot code in and after it, and one partition.
+/// Makes a disk with an MBR, boot code in and after the MBR, and one partition.
 fn mbr_image() -> Vec<u8> {
     const FIRST: usize = 2048;
     let mut image = noise(4, MBR_IMAGE_SIZE);
     let blocks = MBR_IMAGE_SIZE / tables::BLOCK - FIRST;
     image[446..510].fill(0);
-    // Active, of type Linux; first block and number of blocks at 8 and 12.
+    // An active partition of type Linux. Its first block and number of blocks are at bytes 8 and 12 of the entry.
     (image[446], image[450]) = (0x80, 0x83);
     image[454..458].copy_from_slice(&(FIRST as u32).to_le_bytes());
     image[458..462].copy_from_slice(&(blocks as u32).to_le_bytes());
@@ -267,7 +267,7 @@ fn mbr_image() -> Vec<u8> {
     image
 }
 
-/// Random bytes in which no two sectors are equal, from a xorshift generator (Marsaglia, 2003).
+/// Makes `length` random bytes in which no two sectors are equal, by a xorshift generator (Marsaglia, 2003).
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -23,14 +23,14 @@ impl Tally {
         self.0.entry(Kind { run: cut.run, flushes: cut.flushes, found }).or_default().push(cut.clone());
     }
 
-    /// Cuts after which neither system was whole.
+    /// Returns the cuts after which neither system was whole.
     pub fn unverified(&self) -> Vec<&Cut> {
         let bad = self.0.iter().filter(|(kind, _)| matches!(kind.found, Found::Unverified { .. }));
         bad.flat_map(|(_, cuts)| cuts).collect()
     }
 
-    /// The cuts in an order that alternates between the results. For each result, one cut of each kind comes before the
-    /// second of any kind. Cuts late in a run come first, because then the disk is about to become bootable.
+    /// Returns the cuts in an order that alternates between the results. For each result, one cut of each kind comes
+    /// before the second of any kind. Cuts late in a run come first, because then the disk is about to become bootable.
     pub fn in_turn(&self) -> Vec<(Found, &Cut)> {
         let of_kind = |(kind, cuts): (&Kind, &Vec<Cut>)| (0..cuts.len()).map(|nth| (nth, *kind)).collect::<Vec<_>>();
         let mut ranked: Vec<(usize, Kind)> = self.0.iter().flat_map(of_kind).collect();
@@ -46,7 +46,7 @@ impl Tally {
         turns.into_iter().map(|(_, found, cut)| (found, cut)).collect()
     }
 
-    /// Lines for the terminal: each run, with the results for each period between two flushes.
+    /// Returns lines for the terminal: each run, with the results for each period between two flushes.
     pub fn lines(&self, runs: &[Run]) -> Vec<String> {
         let mut lines = Vec::new();
         for (index, run) in runs.iter().enumerate() {

@@ -38,14 +38,14 @@ impl Accel {
     }
 }
 
-/// Time limit for a guest to show that it runs. A working one needs a fifth of it.
+/// Time limit for a guest to show that it runs. A guest under a working KVM needs a fifth of that.
 const PROBE: Duration = Duration::from_secs(10);
 /// What the firmware of a machine without disks finally prints. A BIOS would prove nothing, because it does not use the
 /// instructions that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
-/// KVM if a guest runs under it, unless `SLIPWAY_ACCEL` is set to `kvm` or `tcg`. An architecture other than the host's
-/// is always translated.
+/// Chooses the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`) if it is set, else KVM if a guest runs under it, else TCG. An
+/// architecture other than the host's is always translated.
 pub fn choose(arch: Arch) -> Result<Accel> {
     if !arch.is_of_host() {
         return Ok(Accel::Tcg);

@@ -34,7 +34,7 @@ pub(super) fn board(arch: Arch) -> &'static str {
     }
 }
 
-/// The arguments for a machine.
+/// Returns QEMU's arguments for a machine.
 pub(super) fn of(
     config: &MachineConfig,
     accel: [&str; 4],
@@ -86,7 +86,7 @@ pub(super) fn of(
                 _ => Release::of_host(config.secure_boot),
             };
             add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
-            // Nothing answers PXE here, and waiting for it would take a minute.
+            // Nothing answers PXE on this network, and waiting for an answer would take a minute.
             for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
             }

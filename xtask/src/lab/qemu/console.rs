@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 /// The log of a serial port. Each search starts at the end of the last match.
 pub struct Console {
     log: PathBuf,
-    /// Characters already passed by searches.
+    /// Number of bytes of [`Console::text`] that searches have passed.
     seen: usize,
 }
 
@@ -23,7 +23,7 @@ impl Console {
         &self.log
     }
 
-    /// Everything written so far, without terminal control sequences.
+    /// Returns everything written so far, without terminal control sequences.
     pub fn text(&self) -> Result<String> {
         match fs::read(&self.log) {
             Ok(bytes) => Ok(plain(&String::from_utf8_lossy(&bytes))),
@@ -40,7 +40,7 @@ impl Console {
         Ok(found.is_some())
     }
 
-    /// The first complete line with the text after the last match. `None` if there is none yet.
+    /// Returns the first complete line with the text after the last match. `None` if there is no such line yet.
     pub fn find_line(&mut self, wanted: &str) -> Result<Option<String>> {
         let text = self.text()?;
         let Some(at) = text.get(self.seen..).and_then(|rest| rest.find(wanted)).map(|at| self.seen + at) else {

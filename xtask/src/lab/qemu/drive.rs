@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{Disk, escape_commas};
 
-/// A disk with a volatile cache. Its requests are recorded in a log file, which must exist and be empty, in the format
-/// of [`crate::lab::write_log`].
+/// Returns the arguments for a disk with a volatile cache. Its requests are recorded in a log file, which must exist
+/// and be empty, in the format of [`crate::lab::write_log`].
 pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     let (name, log) = (&disk.serial, escape_commas(log));
     let log = format!("driver=file,node-name={name}-log,filename={log}");
@@ -13,8 +13,8 @@ pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     attach(disk, &[&log], &layer, "write-cache=on")
 }
 
-/// A disk that answers requests with EIO according to these rules (`inject-error` of blkdebug in QEMU's QAPI
-/// reference). Each rule is a list of options such as `event=none,iotype=write,sector=2048`.
+/// Returns the arguments for a disk that answers requests with EIO according to `rules` (`inject-error` of blkdebug in
+/// QEMU's QAPI reference). Each rule is a list of options such as `event=none,iotype=write,sector=2048`.
 pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
     let rules = rules.iter().enumerate().flat_map(|(index, rule)| {
         rule.split(',').map(move |rule_option| format!(",inject-error.{index}.{rule_option}"))
@@ -23,7 +23,7 @@ pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
     attach(disk, &[], &layer, "rerror=report,werror=report")
 }
 
-/// A disk below another block driver.
+/// Returns the arguments for a disk below another block driver, whose options are `layer`.
 fn attach(disk: &Disk, nodes: &[&str], layer: &str, options: &str) -> Vec<String> {
     let name = &disk.serial;
     let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", escape_commas(&disk.path));

@@ -61,9 +61,9 @@ fn of(arch: Arch, release: Release) -> Result<Firmware> {
 /// A small EFI program: the host's network boot loader. Without a network it prints its greeting and gives up.
 pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
 
-/// The network boot loader for an architecture. For x64 it is the variant that uses the firmware's network driver:
-/// `ipxe.efi` of Debian 12, with its own driver, never returned to this firmware after `exit 1` in its script, so the
-/// machine did not continue to its disk. For arm64 there is only one variant.
+/// Returns the network boot loader for an architecture. For x64 it is the variant that uses the firmware's network
+/// driver: `ipxe.efi` of Debian 12, with its own driver, never returned to this firmware after `exit 1` in its script,
+/// so the machine did not continue to its disk. For arm64 there is only one variant.
 pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
     let name = match arch {
         Arch::X86_64 => "snponly.efi",
@@ -72,8 +72,8 @@ pub fn network_boot_loader(arch: Arch) -> Result<PathBuf> {
     Ok(debian::unpacked(&debian::IPXE)?.join("usr/lib/ipxe").join(name))
 }
 
-/// Makes a machine's own variables, unless they exist from an earlier start. With a URI, the firmware boots from there
-/// at its next start only (as with a one-time boot choice), and then from disk.
+/// Makes a machine's own variables, unless they exist from an earlier start. With a URI, the firmware boots from that
+/// URI at its next start only (as with a one-time boot choice), and then from disk.
 pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&str>) -> Result<()> {
     if path.exists() {
         return Ok(());
@@ -96,7 +96,7 @@ pub struct Variable {
     pub vendor: &'static str,
     /// Attributes (UEFI specification 2.10, 8.2.1).
     pub attributes: u32,
-    /// Its content.
+    /// Value of the variable.
     pub content: Vec<u8>,
 }
 
@@ -107,7 +107,7 @@ const IMAGE_SECURITY: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
 /// Attributes of a variable whose updates must be signed.
 const AUTHENTICATED: u32 = 0x27;
 
-/// The Secure Boot keys in a folder that `slipway-server keys export` wrote, as firmware variables.
+/// Reads the Secure Boot keys that `slipway-server keys export` wrote into a folder, as firmware variables.
 pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
     let mut variables = Vec::new();
     for (name, vendor) in [("dbx", IMAGE_SECURITY), ("db", IMAGE_SECURITY), ("KEK", GLOBAL), ("PK", GLOBAL)] {
@@ -121,7 +121,7 @@ pub fn exported_keys(folder: &Path) -> Result<Vec<Variable>> {
     Ok(variables)
 }
 
-/// Sets a machine's variables. If they include keys, Secure Boot is on.
+/// Sets a machine's variables. If keys are among them, Secure Boot is on.
 pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
     let json = |variable: &Variable| {
         let hex = base16ct::lower::encode_string(&variable.content);

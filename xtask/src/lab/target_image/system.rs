@@ -2,8 +2,8 @@
 
 use slipway_parts::Arch;
 
-/// Packages that open an encrypted root with the TPM, and dracut, which includes them in the initramfs. It replaces
-/// Debian's usual program.
+/// Packages that open an encrypted root with the TPM, and dracut, which includes them in the initramfs. dracut replaces
+/// [`USUAL_INITRAMFS`].
 const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
 /// Debian's usual program for making an initramfs.
 pub(super) const USUAL_INITRAMFS: &str = "initramfs-tools";
@@ -53,13 +53,13 @@ impl System {
     pub const ALL: [System; 6] =
         [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut, System::Ostree, System::Arm64];
 
-    /// Folders of its recipes, in the order in which they set up the system.
+    /// Returns the folders of the recipes, in the order in which they set up the system.
     pub(super) fn recipes(self) -> [&'static str; 2] {
         // Usually the boot loader is set up first. An OSTree commit must come after everything else.
         if self == System::Ostree { [COMMON, self.recipe()] } else { [self.recipe(), COMMON] }
     }
 
-    /// Folder of the recipe that is added to the common one.
+    /// Returns the folder of the recipe that is added to the common one.
     pub(super) fn recipe(self) -> &'static str {
         match self {
             System::SystemdBoot | System::Dracut | System::Arm64 => "systemd-boot",
@@ -73,17 +73,17 @@ impl System {
         if self == System::Arm64 { Arch::Aarch64 } else { Arch::X86_64 }
     }
 
-    /// Type of its root partition.
+    /// Returns the type GUID of the root partition.
     pub(super) fn root_type(self) -> &'static str {
         if self == System::Arm64 { ROOT_TYPE_ARM64 } else { ROOT_TYPE }
     }
 
-    /// Packages in addition to those of its recipes.
+    /// Returns the packages in addition to those of the recipes.
     pub(super) fn packages(self) -> &'static [&'static str] {
         if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
     }
 
-    /// Whether dracut makes its initramfs instead of [`USUAL_INITRAMFS`].
+    /// Whether dracut makes the initramfs instead of [`USUAL_INITRAMFS`].
     pub(super) fn has_dracut(self) -> bool {
         matches!(self, System::Dracut | System::Ostree)
     }
@@ -93,7 +93,8 @@ impl System {
         if self == System::Ostree { "./sysroot" } else { "." }
     }
 
-    /// The partitions before the root partition. A partition mounted inside another comes before it.
+    /// Returns the partitions before the root partition. A partition mounted inside another precedes that other
+    /// partition.
     pub(super) fn boot_file_systems(self) -> &'static [BootFileSystem] {
         match self {
             System::SystemdBoot | System::Grub | System::Dracut | System::Arm64 => &[ESP],

@@ -23,7 +23,7 @@ impl Plan {
             self.grub.entries += usize::from(starts_linux);
             self.has_kernelopts |= has_kernelopts;
             self.note(index, path, Some(text), menu, starts_linux || has_kernelopts)?;
-            // The menu includes it (GRUB, util/grub.d/41_custom.in).
+            // GRUB's menu includes custom.cfg (GRUB, util/grub.d/41_custom.in).
             let (custom, to) = (format!("{dir}/custom.cfg"), self.to);
             self.grub.entries +=
                 self.edit(index, volume, &custom, &|text| boot_config::grub_config(text, wanted, to))?;

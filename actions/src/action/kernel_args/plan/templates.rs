@@ -11,8 +11,8 @@ use crate::target::volume::Volume;
 /// Used by kernel-install(8) if the system has no command line of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
-/// Used by grub-mkconfig for the next grub.cfg. The files in the folder are read afterwards and may set the same
-/// variables.
+/// Used by grub-mkconfig for the next grub.cfg. The files in `GRUB_DEFAULT_DIR` are read afterwards and may set the
+/// same variables.
 const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
 /// Programs that write the menus of U-Boot and EXTLINUX, and where each reads the arguments from.
@@ -35,10 +35,10 @@ impl Plan {
         let old = volume.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?;
         let text = match &old {
             Some(text) => text.clone(),
-            // A link to another file system. This step cannot know what belongs there.
+            // The name is a link to another file system. This step cannot know what belongs there.
             None if volume.root.has(KERNEL_CMDLINE) => return Ok(()),
-            // Without this file, a later kernel would get the vendor's command line, or the one of the kernel that runs
-            // at that time.
+            // Without this file, a later kernel would get the vendor's command line, or that of the kernel that runs at
+            // that time.
             None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries + self.images > 0 => {
                 match (volume.root.read_up_to(VENDOR_CMDLINE, MAX_ENTRY)?, &self.newest) {
                     (Some(vendor), _) => vendor,
@@ -75,7 +75,7 @@ pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
 }
 
-/// Paths and texts of GRUB's defaults, in the order in which a shell reads them.
+/// Returns the paths and texts of GRUB's defaults, in the order in which a shell reads them.
 fn grub_default_files(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
     let Some(first) = volume.root.read_up_to(GRUB_DEFAULT, MAX_MENU)? else { return Ok(Vec::new()) };
     let mut files = vec![(GRUB_DEFAULT.to_owned(), first)];

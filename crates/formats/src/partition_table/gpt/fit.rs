@@ -22,7 +22,7 @@ pub struct Fitted<'a> {
 
 impl Gpt {
     /// Plans the table for a disk of `blocks` blocks. `head` is the beginning of the image. Fails with the reason, as a
-    /// clause, if the table cannot be changed without changing more of it.
+    /// clause, if the table cannot be fitted to the disk.
     pub fn fit(&self, blocks: u64, partitions: &[Partition], head: &[u8]) -> Result<Fitted<'_>, String> {
         let (block, len) = (self.block(), self.entries_len());
         let start = self.entries_lba.saturating_mul(block);
@@ -53,9 +53,9 @@ impl Fitted<'_> {
         (self.backup_entries * self.gpt.block(), self.last * self.gpt.block())
     }
 
-    /// Changes the primary copy in the head of the image. With `grown`, the partition with this number ends at this
-    /// byte. Returns the backup in whole blocks: entries and header. The checksums of the copy in the head were right,
-    /// so nothing damaged gets a right one.
+    /// Changes the primary copy in the head of the image. With `grown`, a partition number and a byte, makes this
+    /// partition end at this byte. Returns the entries and the header of the backup, each in whole blocks. The
+    /// checksums in the head were right before, so nothing damaged gets a right one.
     pub fn write(&self, head: &mut [u8], grown: Option<(u32, u64)>) -> (Vec<u8>, Vec<u8>) {
         let block = self.gpt.block();
         if let Some((number, end)) = grown {

@@ -128,7 +128,7 @@ fn the_advice_for_a_damaged_table_of_larger_blocks_has_their_size() {
     }
 }
 
-/// What mends which was tried with these programs; `actions/tests/damaged_tables.rs` tries it again.
+/// Which program mends which damage was tried; `actions/tests/damaged_tables.rs` tries it again.
 #[test]
 fn the_advice_is_a_program_that_mends_it() {
     let sealed = |at: usize, byte: u8| {

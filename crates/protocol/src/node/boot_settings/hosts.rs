@@ -4,16 +4,16 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of the hosts that are reached without a proxy.
+/// The longest `no_proxy`, in bytes.
 const MOST_NO_PROXY: usize = 4096;
 
-/// An HTTP proxy for everything that a machine loads, from the server too.
+/// An HTTP proxy for everything that a machine downloads, also from the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proxy {
-    /// Its URL, as in `http://proxy.example:3128`.
+    /// The URL of the proxy, such as `http://proxy.example:3128`.
     pub url: String,
-    /// Hosts that are reached without it, separated by commas, as in `no_proxy` of curl(1): names, which stand for the
-    /// names below them too, addresses, and networks as in `10.0.0.0/8`.
+    /// Hosts that are reached without the proxy, separated by commas, as in `no_proxy` of curl(1): host names, which
+    /// include their subdomains, addresses, and networks such as `10.0.0.0/8`.
     pub except: String,
 }
 
@@ -27,14 +27,15 @@ pub fn check_server(url: &str) -> Result<(), String> {
     check_host_and_port(rest).map(drop).map_err(wrong)
 }
 
-/// Checks a proxy. The error has the key and what is wrong with its value, as the end of a sentence about it.
+/// Checks a proxy. The error has the key, `proxy` or `no_proxy`, and what is wrong, as the end of a sentence about the
+/// key's value.
 pub fn check_proxy(proxy: &Proxy) -> Result<(), (&'static str, String)> {
     let wrong = |why: &str| ("proxy", format!("{why}: write it as http://proxy.example:3128"));
     let rest = proxy.url.strip_prefix("http://");
     let rest = rest
         .ok_or("does not begin with http://; what goes through the proxy is encrypted from end to end by itself")
         .map_err(wrong)?;
-    // Programs do not agree on the default port.
+    // Programs do not agree on the default port of a proxy.
     if !check_host_and_port(rest).map_err(wrong)? {
         return Err(wrong("has no port"));
     }
@@ -44,7 +45,7 @@ pub fn check_proxy(proxy: &Proxy) -> Result<(), (&'static str, String)> {
     }
     let mut hosts = proxy.except.split(',').map(str::trim).filter(|_| !proxy.except.is_empty());
     match hosts.position(|host| !is_host_or_network(host)) {
-        // Not repeated, because it may contain a password.
+        // The message does not repeat the entry, because it may contain a password.
         Some(index) => {
             Err(wrong(format!("has an entry, number {}, that is not a name, address or network", index + 1)))
         }
@@ -80,7 +81,7 @@ pub fn is_host_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// Whether what follows the scheme of a URL, which is a host, has a port.
+/// Checks the part of a URL after `://`, which must be a host and an optional port. Returns whether the port is there.
 fn check_host_and_port(rest: &str) -> Result<bool, &'static str> {
     let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
     if host_and_port.contains('@') {

@@ -1,4 +1,4 @@
-//! A network as a setting: a text with JSON, because every source of settings has texts.
+//! Reads and writes a network in the settings as a text of JSON, because every source of settings has only texts.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 

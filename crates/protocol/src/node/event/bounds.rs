@@ -1,4 +1,4 @@
-//! The bounds of an event: what a node must keep to, so that the server stores what it reports.
+//! The bounds of an event. The server refuses an event that exceeds them.
 
 use super::{DiskErasure, Erasure, Event, EventKind, Failure, Outcome};
 
@@ -6,14 +6,14 @@ use super::{DiskErasure, Erasure, Event, EventKind, Failure, Outcome};
 pub const MAX_EVENT_TEXT_BYTES: usize = 8 << 10;
 /// The most bytes of all texts in an event together. Each text counts as 16 bytes more than it has.
 pub const MAX_EVENT_BYTES: usize = 64 << 10;
-/// How much further than the last stored event the sequence number of another may be. Numbers are skipped only for
-/// progress that was not sent, at most two in a second, so this is enough for five days without the server.
+/// The largest difference between the sequence numbers of an event and of the last stored event. Numbers are skipped
+/// only for progress that was not sent, at most two per second, which is enough for five days without the server.
 pub const MAX_SEQ_GAP: u64 = 1_000_000;
-/// The bytes that a text counts as in addition to its own, so that empty ones are bounded too.
+/// The bytes that a text counts as in addition to its own, so that the number of empty texts is bounded too.
 const TEXT_OVERHEAD: usize = 16;
 
 impl Event {
-    /// Why the server refuses the event, whatever run it belongs to.
+    /// Returns why the server refuses the event, whatever its run. None if the event is within the bounds.
     pub fn problem(&self) -> Option<String> {
         let (seq, texts) = (self.seq, self.kind.texts());
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
@@ -40,7 +40,7 @@ impl EventKind {
         }
     }
 
-    /// Drops the text that is worth least. False if none can be dropped.
+    /// Drops the least useful text. Returns false if no text can be dropped.
     fn drop_one(&mut self) -> bool {
         match self {
             EventKind::Retrying(failure) | EventKind::Failed(failure) | EventKind::TimedOut(failure) => {

@@ -1,4 +1,4 @@
-//! Stands between a format and a type, and looks at each value before the type does.
+//! A deserializer between a format and a type. It checks each value before the type gets it.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use access::{Entries, Items, Variants};
 
 mod access;
 
-/// Below it, a number with a point and nothing but zeros after it stands for one whole number, and is taken as that
-/// (JSON Schema Validation, "type": 1.0 is an integer).
+/// 2^53. Below it, floating point numbers represent every whole number exactly. So a number such as 1.0 is taken as the
+/// integer 1 (JSON Schema Validation, "type").
 const WHOLE: f64 = (1_u64 << 53) as f64;
 
 /// A format's deserializer, at a place.
@@ -26,8 +26,9 @@ impl<'a, D> Given<'a, D> {
     }
 }
 
-/// Makes the kinds of values that a type can ask for. YAML would give `null` as an empty list or mapping to a type that
-/// asks for one. So the format is first asked whether there is a value, and then for the kind.
+/// Defines the kinds of values that a type can ask for, and the methods that ask. A YAML reader gives `null` as an
+/// empty list or mapping to a type that asks for a list or mapping. So the format is first asked whether there is a
+/// value, and then for the kind.
 macro_rules! kinds {
     ($($kind:ident $method:ident($($argument:ident: $of:ty),*);)*) => {
         #[derive(Clone, Copy)]
@@ -88,7 +89,7 @@ kinds! {
 }
 
 impl Kind {
-    /// The names that the value may have.
+    /// Returns the names that fields or variants of the value may have.
     fn names(self) -> &'static [&'static str] {
         match self {
             Kind::Struct { fields, .. } => fields,
@@ -98,7 +99,7 @@ impl Kind {
     }
 }
 
-/// Asks for a kind if there is a value. Without a kind, the type is an option, and asks for one itself.
+/// Asks the format for `kind` if there is a value. Without `kind`, the type is an `Option`, and its content asks.
 struct Present<'a, V> {
     kind: Option<Kind>,
     visitor: V,
@@ -128,7 +129,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Present<'_, V> {
     }
 }
 
-/// Looks at a value and passes it on.
+/// Checks a value and passes it on to the type's visitor.
 struct Looking<'a, V> {
     visitor: V,
     place: Place<'a>,
@@ -141,7 +142,7 @@ impl<V> Looking<'_, V> {
     }
 }
 
-/// Values that are always values.
+/// Passes on the kinds of values that need no check.
 macro_rules! passes {
     ($($method:ident $of:ty;)*) => {
         $(fn $method<E: Error>(self, value: $of) -> Result<V::Value, E> {
@@ -176,7 +177,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<V::Value, E> {
-        // The numbers in reports have narrower bounds, each with its own words.
+        // The numbers in reports have narrower bounds, each with its own error message.
         if number > LARGEST && !self.place.is_in_report() {
             return Err(E::invalid_value(Unexpected::Unsigned(number), &"a number below 2^63"));
         }
@@ -224,7 +225,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Looking<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        // A derived type would take a list as its fields in order, and an empty one as no fields.
+        // A derived type would take a list as its fields in order, and an empty list as no fields.
         if matches!(self.kind, Kind::Struct { .. }) {
             return Err(A::Error::invalid_type(Unexpected::Seq, &self.visitor));
         }

@@ -1,5 +1,5 @@
-//! Options and arguments of a command line. One that was given without a value, such as an empty variable of a script,
-//! is refused.
+//! Options and arguments of a command line. An option without a value, such as an empty variable of a script, is
+//! refused.
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, Error, FromArgMatches};
 
 use super::{is_blank, may_be_blank};
 
-/// Reads the arguments of a program, the first of which is its name.
+/// Reads a command line. Its first word is the name of the program.
 pub fn read<T: CommandFactory + FromArgMatches>(words: impl IntoIterator<Item = OsString>) -> Result<T, Error> {
     let mut command = T::command();
     let words: Vec<OsString> = words.into_iter().collect();
@@ -24,13 +24,13 @@ pub fn read<T: CommandFactory + FromArgMatches>(words: impl IntoIterator<Item = 
     T::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// The name of an argument's value, as the usage has it.
+/// Returns the name of an argument's value, as in the usage.
 pub fn name_of(argument: &Arg) -> String {
     let name = argument.get_value_names().and_then(<[_]>::first);
     name.map_or_else(|| argument.get_id().as_str().to_uppercase(), ToString::to_string)
 }
 
-/// What is wrong with the first argument that has no value.
+/// Returns what is wrong with the first argument that has no value. None if each argument has one.
 fn problem(command: &Command, matches: &ArgMatches) -> Option<String> {
     let own = command.get_arguments().find_map(|argument| problem_of(argument, matches));
     own.or_else(|| {
@@ -55,7 +55,7 @@ fn problem_of(argument: &Arg, matches: &ArgMatches) -> Option<String> {
     })
 }
 
-/// The message for an option or argument that has no value. `name` is written as in the usage.
+/// Returns the message for an option or argument that has no value. `name` is written as in the usage.
 fn without_value(name: &str) -> String {
     let advice = if name.starts_with("--") { ": leave the option out, or give it one" } else { "" };
     format!("{name} has no value{advice}")
@@ -65,8 +65,8 @@ fn variable_without_value(name: &str) -> String {
     format!("{name} is set but has no value: unset it, or give it one")
 }
 
-/// The variable of the environment that gave an option its value. An error does not say where a value came from. The
-/// command line takes precedence over the environment.
+/// Returns the environment variable that gave an option its value. None if the command line, which takes precedence,
+/// has the option. A clap error does not say where a value came from.
 fn variable_of(command: &Command, option: &str, words: &[OsString]) -> Option<String> {
     let is_word = |word: &OsString| {
         let rest = word.to_str().and_then(|word| word.strip_prefix(option));
@@ -80,7 +80,7 @@ fn variable_of(command: &Command, option: &str, words: &[OsString]) -> Option<St
     own.or_else(|| command.get_subcommands().find_map(|below| variable_of(below, option, words)))
 }
 
-/// What a refused value should have been, if the library's own error says it in other words.
+/// Returns what a refused value should have been, if clap's own error is not plain enough.
 fn needed(error: &Error) -> Option<String> {
     let reason = error.source()?;
     if reason.is::<ParseIntError>() {
@@ -88,7 +88,7 @@ fn needed(error: &Error) -> Option<String> {
     }
     let text = reason.to_string();
     if reason.is::<AddrParseError>() {
-        // The type does not say which kind of address was asked for.
+        // `AddrParseError` does not say which kind of address was asked for, but its text does.
         let needed = match text.contains("socket") {
             true => "an IP address and a port are needed, such as 192.0.2.1:8443 or [2001:db8::1]:8443",
             false => "an IP address is needed",
@@ -99,7 +99,7 @@ fn needed(error: &Error) -> Option<String> {
     Some(format!("a number from {least} to {most} is needed"))
 }
 
-/// The error for a refused value, without the library's words.
+/// Returns the error for a refused value in slipway's words. Returns any other error unchanged.
 fn in_plain_words(command: &mut Command, words: &[OsString], error: Error) -> Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

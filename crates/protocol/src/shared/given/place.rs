@@ -1,4 +1,4 @@
-//! Where a value is, and what it may be there.
+//! Where a value is in its document, and whether it may be blank or empty there.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::Error;
 
 use super::{NO_VALUE, NOTHING, Rule, may_be_blank, selects};
 
-/// The place of a value. Its path has names of our own types and numbers, so it repeats no input.
+/// The place of a value. The path consists of names from slipway's own types and of numbers, so it repeats no input.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     rule: Rule,
@@ -20,7 +20,7 @@ pub(super) enum Step {
     Root,
     /// A field, or a variant of an enum.
     Key(&'static str),
-    /// A variable's value, or a field of a type that has not been chosen yet.
+    /// An entry with any name, such as a variable's value, or a field of a type that has not been chosen yet.
     Entry,
     Index(usize),
 }
@@ -34,7 +34,7 @@ impl<'a> Place<'a> {
         Self { rule: self.rule, parent: Some(self), step }
     }
 
-    /// The error for a key without a value.
+    /// Returns the error for a key without a value.
     pub(super) fn no_value<E: Error>(&self) -> E {
         match self.step {
             Step::Root => E::custom(NOTHING),
@@ -42,7 +42,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether a machine reports it.
+    /// Whether the value is part of a machine's report.
     pub(super) fn is_in_report(&self) -> bool {
         self.rule == Rule::Report
     }
@@ -59,7 +59,7 @@ impl<'a> Place<'a> {
         is_removal || self.is_in_report() || !selects(key)
     }
 
-    /// The nearest name.
+    /// Returns the last key of the path, which an index or entry may follow.
     fn key(&self) -> Option<&'static str> {
         match self.step {
             Step::Key(key) => Some(key),

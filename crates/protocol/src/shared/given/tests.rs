@@ -11,7 +11,7 @@ fn json<T: DeserializeOwned>(rule: Rule, text: &str) -> Result<T, String> {
     read(rule, &mut reader).map_err(|error| error.to_string())
 }
 
-/// A type with what the formats have.
+/// A type with a field of each kind that the formats have.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct All {

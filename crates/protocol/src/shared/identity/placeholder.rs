@@ -1,9 +1,9 @@
 //! Values that many machines share instead of having their own.
 //!
-//! Vendors leave them where a technician should have written a value, so all these machines have the same one. The
-//! values come from public inventories: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs,
-//! FreeBSD's `rc.d/hostid`, Dell OpenManage's common MAC addresses, and reports of lshw and dmidecode. Most of them
-//! follow from a few rules, so that others of their kind are known too.
+//! Vendors leave such values where a technician should have written a real value. The values come from public
+//! inventories: the blacklists of GLPI, FusionInventory and OCS Inventory, FOG's invalid UUIDs, FreeBSD's
+//! `rc.d/hostid`, Dell OpenManage's common MAC addresses, and reports of lshw and dmidecode. Most of the values follow
+//! from a few rules, which also find values that no inventory lists.
 
 /// Words that make up placeholders, such as "To be filled by O.E.M." or "Enter Serial Number".
 #[rustfmt::skip]
@@ -113,7 +113,7 @@ const MAC_BEGINNINGS: &[&str] = &[
 /// Ends of MAC addresses of software adapters (" RAS" in ASCII), and of cards that were not given an address.
 const MAC_ENDS: &[&str] = &[":20:52:41:53", ":00:00:00", ":ff:ff:ff"];
 
-/// Beginnings of addresses that people give to virtual machines by hand, counting from zero.
+/// The beginning of MAC addresses that people give to virtual machines by hand, counting from zero.
 const GIVEN: &str = "52:54:00:";
 
 /// Whether a text is a placeholder or empty: words about values, one repeated character, or characters in counting
@@ -143,8 +143,8 @@ pub(super) fn is_serial(text: &str) -> bool {
     SERIALS.contains(&marks.as_str())
 }
 
-/// Whether the 32 digits are a UUID of many machines, in this order of bytes or the other: firmware before SMBIOS 2.6
-/// has the first three fields in the other order (DSP0134, 7.2.1).
+/// Whether the 32 digits are a UUID of many machines, in this byte order or with the bytes of the first three fields
+/// reversed. Firmware before SMBIOS 2.6 has these fields in reverse order (DSP0134, 7.2.1).
 pub(super) fn is_uuid(digits: &str) -> bool {
     let bytes = base16ct::mixed::decode_vec(digits).ok().and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
     let Some(bytes @ [a, b, c, d, e, f, g, h, rest @ ..]) = bytes else { return false };
@@ -163,14 +163,14 @@ fn is_shared_uuid(bytes: &[u8]) -> bool {
         || is_even(bytes)
         || fields.iter().all(|field| is_filler(field))
         || quarters.all(is_repeated)
-        // A few bytes were written over a blank.
+        // A few bytes were written over a blank value.
         || count(0xFF) >= 12
         || count(0) >= 14
         || is_blank_dell(bytes)
         || is_of_mac(bytes)
 }
 
-/// Whether it is filler and a MAC address that many cards have, as in UUIDs from Supermicro's firmware.
+/// Whether the UUID is filler and a MAC address that many cards have, as in UUIDs from Supermicro's firmware.
 fn is_of_mac(bytes: &[u8]) -> bool {
     let Some((blank, mac)) = bytes.split_at_checked(10) else { return false };
     let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -205,7 +205,7 @@ fn is_even(bytes: &[u8]) -> bool {
     steps.all(|step| Some(step) == first)
 }
 
-/// Pieces of letters alone and of digits alone.
+/// Splits a text into pieces that are only digits and pieces without digits.
 fn parts(marks: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = marks;
@@ -226,14 +226,14 @@ fn is_made_of_words(letters: &str) -> bool {
     WORDS.iter().any(|word| letters.strip_prefix(word).is_some_and(is_rest)) || has_blank && is_rest(after_blank)
 }
 
-/// Whether it is one repeated character, or empty.
+/// Whether a text is one repeated character, or empty.
 fn is_repeated(marks: &str) -> bool {
     let mut marks = marks.chars();
     let first = marks.next();
     marks.all(|c| Some(c) == first)
 }
 
-/// Whether it counts up or down: 12345, 67890123, 987, abcdef, 789abc. Three characters or more.
+/// Whether a text counts up or down: 12345, 67890123, 987, abcdef, 789abc. Three characters or more.
 fn is_run(marks: &str) -> bool {
     let follows = |a: u8, b: u8| a + 1 == b || matches!((a, b), (b'9', b'0' | b'a') | (b'f', b'0'));
     let pairs = || marks.as_bytes().iter().zip(marks.as_bytes().iter().skip(1));
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::shared::identity::{Unusable, mac_address, meaningful, serial_number, system_uuid};
 
-    /// What the inventories named above list, in spellings that they list or that firmware shows.
+    /// The values of the inventories named above, in spellings that the inventories or firmware use.
     #[test]
     fn serial_numbers_of_many_machines_are_known() {
         let table = [

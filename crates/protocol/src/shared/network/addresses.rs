@@ -10,7 +10,7 @@ pub fn prefixed(text: &str) -> Option<(IpAddr, u32)> {
     (len <= bits(&address).1).then_some((address, len))
 }
 
-/// Returns the bits of the address, the last one lowest, and their number.
+/// Returns the address as a number, and its length in bits.
 fn bits(address: &IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()), 32),

@@ -5,8 +5,8 @@ use super::{Interface, Network};
 
 /// Returns the problems of a boot image's network, one sentence each. Empty if the network makes sense.
 ///
-/// It has no bonds. An interface with neither `mac` nor `vlan` stands for each hardware interface that no other one
-/// names.
+/// A boot image has no bonds. An interface with neither `mac` nor `vlan` applies to each hardware interface whose MAC
+/// address is not in the network.
 pub fn boot_problems(network: &Network) -> Vec<String> {
     let bonds = network.interfaces.iter().filter(|interface| interface.bond.is_some());
     let refused = bonds.map(|bond| {

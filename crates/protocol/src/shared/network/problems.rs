@@ -23,7 +23,7 @@ pub fn problems(network: &Network) -> Vec<String> {
     })
 }
 
-/// Returns the problems of a network. `wrong_kind` says what is wrong with what an interface is.
+/// Returns the problems of a network. `wrong_kind` returns the problem of an interface's kind: hardware, bond or VLAN.
 pub(super) fn judge(network: &Network, wrong_kind: impl Fn(&Interface) -> Option<&'static str>) -> Vec<String> {
     let mut problems = Vec::new();
     if network.interfaces.is_empty() || network.interfaces.len() > MAX_INTERFACES {
@@ -50,7 +50,7 @@ pub(super) fn judge(network: &Network, wrong_kind: impl Fn(&Interface) -> Option
     problems
 }
 
-/// Returns the problems of an interface with the other interfaces.
+/// Returns the problems between an interface and the other interfaces.
 fn place_problems(network: &Network, interface: &Interface, earlier: &[Interface]) -> Vec<String> {
     let mut problems = Vec::new();
     if earlier.iter().any(|other| other.name == interface.name) {
@@ -113,7 +113,7 @@ fn mtu_problem(network: &Network, interface: &Interface) -> Option<String> {
     Some(format!("has an mtu of {mtu}, but {:?}, which it is a VLAN of, has only {most}: raise that mtu", below.name))
 }
 
-/// Allows one default route for each IP version. With two of them, nobody knows which one is used.
+/// Returns a problem for each IP version with several gateways: nobody knows which default route is used.
 fn gateways_problems(network: &Network) -> Vec<String> {
     let all = network.interfaces.iter().flat_map(|interface| &interface.gateways);
     let all: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();

@@ -1,5 +1,5 @@
-//! Whether hints select a disk, judged by its own properties. The machine decides whether the disk may be touched at
-//! all.
+//! Whether hints select a disk, judged by the disk's own properties. The machine decides whether the disk may be
+//! touched at all.
 
 use super::{BY_PATH, DiskHints, is_of_one_disk};
 use crate::shared::identity::serial_number;
@@ -8,23 +8,23 @@ use crate::shared::printable::size;
 use crate::workflow::hint::TextHint;
 
 const GIB: u64 = 1 << 30;
-/// Transports of disks that have the serial number of their maker.
+/// Transports whose disks have a serial number from their maker.
 const OF_MAKERS: [&str; 4] = ["nvme", "sata", "ata", "sas"];
 
 impl DiskHints {
-    /// Whether the hints name a disk, so that a removable one is meant too.
+    /// Returns whether the hints name a disk, so that they may select a removable disk too.
     pub fn names_one_disk(&self) -> bool {
         let names = [&self.serial, &self.wwn, &self.wwn_with_extension];
         self.device.is_some() || names.into_iter().flatten().any(TextHint::is_exact)
     }
 
-    /// Whether no disk but this one can match the hints, whatever else the machine has. Not by a serial number that
-    /// somebody gives to virtual disks, or that a maker left as it was.
+    /// Returns whether no disk but this one can match the hints, whatever else the machine has. Serial numbers of
+    /// virtual disks and placeholders are not enough for that.
     pub fn is_certain(&self, disk: &Disk) -> bool {
         let is_one =
             |hint: &Option<TextHint>| hint.as_ref().is_some_and(|hint| hint.is_exact() && hint.values().len() == 1);
         let is_place = [&self.name, &self.by_path, &self.hctl].into_iter().any(is_one);
-        // Without its vendor extension, several volumes of an array have the same.
+        // Without its vendor extension, several volumes of an array have the same name.
         let is_whole = |hint: &TextHint| hint.matches(&disk.wwn.as_deref().into_iter().collect::<Vec<_>>(), bare_wwn);
         let names = [&self.wwn, &self.wwn_with_extension];
         let has_name = names.into_iter().any(|hint| is_one(hint) && hint.as_ref().is_some_and(is_whole));
@@ -35,19 +35,20 @@ impl DiskHints {
         (self.device.is_some() || is_place || is_named || has_serial) && self.mismatch(disk).is_none()
     }
 
-    /// The property by which a disk does not match the hints. `device` and `choose` are not looked at.
+    /// Returns the property by which a disk does not match the hints, in words. None if it matches. Ignores `device`
+    /// and `choose`.
     pub fn mismatch(&self, disk: &Disk) -> Option<String> {
         let skip = self.skip.iter().find(|skip| mismatch(skip, disk).is_none());
         skip.map(|skip| format!("is to be skipped: it is {}", wanted(skip))).or_else(|| mismatch(self, disk))
     }
 
-    /// The hints in words.
+    /// Returns the hints in words.
     pub fn wanted(&self) -> String {
         wanted(self)
     }
 }
 
-/// The property by which a disk does not match the hints.
+/// Returns the property by which a disk does not match the hints, apart from `skip`.
 fn mismatch(hints: &DiskHints, disk: &Disk) -> Option<String> {
     let facts = facts(hints, disk);
     let differs = facts.iter().find_map(|fact| {
@@ -88,7 +89,7 @@ struct Fact<'a> {
     key: &'static str,
     hint: Option<&'a TextHint>,
     found: Vec<&'a str>,
-    /// Strips the parts that do not count.
+    /// Strips the parts of a value that do not count, such as a prefix.
     bare: fn(&str) -> &str,
 }
 
@@ -113,7 +114,7 @@ fn facts<'a>(hints: &'a DiskHints, disk: &'a Disk) -> [Fact<'a>; 10] {
     ]
 }
 
-/// The model without a leading vendor, as Ironic has it.
+/// Returns the model without a leading vendor, as Ironic has it. None if the model has no leading vendor.
 fn model_alone(disk: &Disk) -> Option<&str> {
     disk.model.as_deref()?.strip_prefix(disk.vendor.as_deref()?).map(str::trim_start)
 }
@@ -126,13 +127,13 @@ fn bare_path(path: &str) -> &str {
     path.strip_prefix(BY_PATH).unwrap_or(path)
 }
 
-/// A World Wide Name in lower case and without its prefix.
+/// Strips the prefix of a World Wide Name that is in lower case.
 fn bare_wwn(wwn: &str) -> &str {
     ["naa.", "eui.", "uuid.", "nvme.", "0x"].iter().find_map(|prefix| wwn.strip_prefix(prefix)).unwrap_or(wwn)
 }
 
-/// The two halves of a name of 16 bytes (SPC-4, 7.8.6.6.5, NAA IEEE Registered Extended): the part that udev calls the
-/// WWN, and its vendor extension.
+/// Splits a World Wide Name of 16 bytes (SPC-4, 7.8.6.6.5, NAA IEEE Registered Extended) into the part that udev calls
+/// the WWN, and its vendor extension.
 fn split_wwn(wwn: &str) -> Option<(&str, &str)> {
     let bare = wwn.strip_prefix("naa.")?;
     let is_extended = bare.len() == 32 && bare.starts_with('6') && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -177,7 +178,7 @@ mod tests {
             r#"{"choose": "largest"}"#,
             r#"{"serial": "<in> S6PENG"}"#,
             r#"{"serial": "<or> S6PENG0T912345 <or> S2"}"#,
-            // Other volumes of the array have the same without the extension.
+            // Without the extension, other volumes of the array have the same name.
             r#"{"wwn": "0x6001405d27e5d898"}"#,
             r#"{"wwn": "<in> 6001405d27e5d898829468b90ce4ef8c"}"#,
             r#"{"device": "/dev/sda", "model": "other"}"#,

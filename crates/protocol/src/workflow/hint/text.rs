@@ -32,13 +32,13 @@ enum Condition {
 }
 
 impl TextHint {
-    /// Returns whether one of the texts found matches. For `s!=`, returns whether none of them is the unwanted text.
-    /// `bare` removes the parts of a text in lower case that do not count, such as a prefix. It applies to texts found
-    /// and to texts wanted. If no text was found, nothing matches.
+    /// Returns whether a text in `found` matches. For `s!=`, returns whether no text in `found` is the unwanted text.
+    /// `bare` removes the parts of a text in lower case that do not count, such as a prefix. It is applied to the texts
+    /// in `found` and to the hint's values. If `found` is empty, the hint does not match.
     pub fn matches(&self, found: &[&str], bare: fn(&str) -> &str) -> bool {
         let found: Vec<String> = found.iter().map(|text| text.trim().to_lowercase()).collect();
         let mut found = found.iter().map(|text| bare(text)).filter(|text| !text.is_empty()).peekable();
-        // A prefix alone asks for nothing. It must not match every disk.
+        // A value that is only a prefix must not match every disk.
         if found.peek().is_none() || self.values().iter().any(|wanted| bare(wanted).is_empty()) {
             return false;
         }
@@ -120,7 +120,7 @@ impl fmt::Display for TextHint {
 impl utoipa::PartialSchema for TextHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
-        // After an operator, and without one, there is something that can be seen. A sign alone is not an operator.
+        // With and without an operator, a value must have a visible character. A sign alone is not an operator.
         let visible = crate::shared::given::VISIBLE;
         let first = visible.replace(']', "=!<>");
         let operator = format!(r"s(==|[!<>]=|[<>])(\s+{visible}|{first}])|<(in|all-in|or)>\s*{visible}");

@@ -41,10 +41,10 @@ pub(super) enum Is {
 pub(super) type Keys = &'static [(&'static str, Is)];
 
 pub(super) const RENDERERS: &[&str] = &["networkd", "NetworkManager"];
-/// Addresses that NetworkManager makes.
+/// Words for hardware addresses that NetworkManager makes.
 const MADE: &[&str] = &["permanent", "preserve", "random", "stable", "default"];
 
-/// Of all devices.
+/// Keys of all devices.
 const COMMON: Keys = &[
     ("accept-ra", Is::Bool),
     ("activation-mode", Is::Word(&["manual", "off"])),
@@ -294,7 +294,7 @@ fn judge_value(node: &Node, key: &str, is: Is) -> Judged {
     }
 }
 
-/// YAML's words (netplan, src/parse.c, `handle_generic_bool`).
+/// Whether a text is one of YAML's words for true and false (netplan, src/parse.c, `handle_generic_bool`).
 fn is_bool(text: &str) -> bool {
     ["true", "on", "yes", "y", "false", "off", "no", "n"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }

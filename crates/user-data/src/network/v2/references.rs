@@ -7,7 +7,7 @@ use super::KINDS;
 use crate::network::{Judged, given, wrong};
 use crate::tree::{Entry, Node};
 
-/// Refuses a name that two devices have, a device that is named but not defined, and one that is in two others.
+/// Refuses a name that two devices have, a device that is named but not defined, and a device that is in two others.
 pub(super) fn judge(config: &Node) -> Judged {
     let devices = || {
         let kinds = config.mapping().unwrap_or_default().iter().filter(|entry| KINDS.contains(&entry.key.as_str()));
@@ -17,7 +17,7 @@ pub(super) fn judge(config: &Node) -> Judged {
     if let Some(again) = devices().find(|device| !names.insert(device.key.as_str())) {
         return wrong(again.at, format!("{:?} is already the name of a device of another kind", again.key));
     }
-    // Its ports have names of their own.
+    // The ports of Open vSwitch have names of their own.
     if config.get("openvswitch").is_some() {
         return Ok(());
     }

@@ -118,7 +118,7 @@ pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
     Ok(ByHand { action: Action::StreamImage(image), overwritten, host })
 }
 
-/// The digest, or the one given by one of three options of an older spelling. At most one is set.
+/// Returns `digest`, or the digest from one of three options of an older spelling. At most one of the four is set.
 fn digest(digest: Option<Digest>, option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));

@@ -71,7 +71,7 @@ pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
     Ok(Action::SeedCloudInit(seed).into())
 }
 
-/// User-data or vendor-data in a file, decompressed if necessary.
+/// Reads user-data or vendor-data from a file, and decompresses it if necessary.
 fn user_data(file: &Option<PathBuf>) -> Result<Option<String>> {
     let read = |file: &PathBuf| {
         let reading = || format!("reading {}", file.display());
@@ -289,7 +289,7 @@ pub(super) struct ReporterArguments {
 pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
     let ReporterArguments { target, url, token_file, ca, hours, every } = given;
     let token = Secret::from(read_file(&token_file)?.trim().to_owned());
-    // Run by hand, nothing else reports a failure, so it must be an error.
+    // When the action is run by hand, nothing else reports a failure of the reporter, so it must be an error.
     let reporter =
         BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every, optional: false };
     Ok(Action::BootReporter(reporter).into())

@@ -11,7 +11,7 @@ use super::Given;
 use crate::shared::given::TWICE;
 use crate::shared::given::place::{Place, Step};
 
-/// A seed whose value is looked at.
+/// A seed whose value is checked.
 struct Looked<'a, S> {
     seed: S,
     place: Place<'a>,
@@ -25,7 +25,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Looked<'_, S> {
     }
 }
 
-/// The seed of a name, which is kept.
+/// The seed of a key or variant. It stores the name in `name`.
 struct Named<'k, S> {
     seed: S,
     name: &'k mut String,
@@ -40,7 +40,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Named<'_, S> {
     }
 }
 
-/// The step to what has this name.
+/// Returns the last part of the path to the field or variant of this name.
 fn step(names: &'static [&'static str], name: &str) -> Step {
     names.iter().find(|own| **own == name).map_or(Step::Entry, |own| Step::Key(own))
 }
@@ -99,7 +99,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Entries<'_, A> {
         if key.is_none() && self.seen.is_empty() && !self.place.may_be_empty() {
             return Err(self.place.no_value());
         }
-        // The types refuse fields that are there twice, but a map would keep the last one.
+        // Structs refuse fields that are there twice, but a map would keep the last value.
         if key.is_some() && !self.seen.insert(self.name.clone()) {
             return Err(match step(self.names, &self.name) {
                 Step::Key(name) => A::Error::duplicate_field(name),
@@ -119,7 +119,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Entries<'_, A> {
     }
 }
 
-/// The variant of an enum. What it holds may be empty: an action without options has none.
+/// The variant of an enum. Its content may be empty: an action without options has none.
 pub(super) struct Variants<'a, A> {
     inner: A,
     place: Place<'a>,
@@ -143,7 +143,7 @@ impl<'a, 'de, A: EnumAccess<'de>> EnumAccess<'de> for Variants<'a, A> {
     }
 }
 
-/// What a variant holds.
+/// The content of a variant.
 pub(super) struct Content<'a, A> {
     inner: A,
     place: Place<'a>,
