@@ -43,11 +43,11 @@ const fn part(
 }
 
 /// The static binary: crates, zig, std.
-pub const BINARY: Part = part("the static binary", &[packages::PYTHON], ("binary", 1), [300, 150, 900]);
+pub const BINARY: Part = part("the static binary", &[packages::PYTHON], ("binary", 1), [200, 150, 900]);
 /// The static binary for arm64, if the x86-64 one exists.
-pub const BINARY_ARM64: Part = part("the static binary for arm64", &[packages::PYTHON], ("binary", 2), [300, 40, 700]);
+pub const BINARY_ARM64: Part = part("the static binary for arm64", &[packages::PYTHON], ("binary", 2), [200, 40, 700]);
 /// slipway-server for machines in QEMU.
-pub const SERVER: Part = part("the server", &[packages::C_COMPILER], ("target-host/debug/deps", 1), [120, 40, 900]);
+pub const SERVER: Part = part("the server", &[packages::C_COMPILER], ("target-host/debug/deps", 1), [100, 40, 900]);
 /// slipway-server for benchmarks.
 pub const RELEASE_SERVER: Part =
     part("the server", &[packages::C_COMPILER], ("target-host/release/deps", 1), [300, 40, 600]);
@@ -60,23 +60,23 @@ pub const RELEASE: Part = part(
 );
 /// Kernel, programs and archive of the boot image.
 pub const BOOT_IMAGE: Part =
-    part("the boot image", &[packages::BOOT_IMAGE, packages::MKFS], ("mkfs", 1), [90, 90, 400]);
+    part("the boot image", &[packages::BOOT_IMAGE, packages::MKFS], ("mkfs", 1), [60, 90, 400]);
 /// Kernel, programs and archive of the boot image for arm64.
 pub const BOOT_IMAGE_ARM64: Part = part(
     "the boot image for arm64",
     &[packages::BOOT_IMAGE, packages::MKFS, packages::MKFS_ARM64],
     ("mkfs", 2),
-    [120, 120, 450],
+    [90, 120, 450],
 );
 /// The Debian that the demo installs.
 pub const TARGET_IMAGE: Part =
-    part("a Debian to install", &[packages::TARGET_IMAGE], ("target-image", 1), [150, 130, 170]);
+    part("a Debian to install", &[packages::TARGET_IMAGE], ("target-image", 1), [90, 130, 170]);
 /// The six Debians that the tests install.
 pub const TARGET_IMAGES: Part = part(
     "six Debians to install",
     &[packages::TARGET_IMAGE, packages::TRANSLATION],
     ("target-image", 6),
-    [1380, 850, 1150],
+    [420, 850, 1150],
 );
 /// The program that builds web pages of the manual.
 pub const MANUAL: Part = part("the program that builds the manual", &[packages::PYTHON], ("python", 1), [15, 25, 140]);
@@ -85,13 +85,13 @@ pub const LARGE_IMAGE: Part =
     part("the benchmark image", &[packages::TARGET_IMAGE, packages::BENCH], ("large-image", 1), [300, 500, 3000]);
 /// Machines in QEMU.
 pub const MACHINES: Part =
-    part("virtual machines", &[packages::QEMU, packages::PYTHON, packages::TARGET_IMAGE], ("python", 2), [30, 20, 100]);
+    part("virtual machines", &[packages::QEMU, packages::PYTHON, packages::TARGET_IMAGE], ("python", 2), [15, 20, 100]);
 /// The test programs.
 pub const TEST_PROGRAMS: Part = part(
     "lints, manual and test programs",
     &[packages::PYTHON, packages::C_COMPILER, packages::TESTS],
     ("target-host/debug/deps", 1),
-    [700, 60, 5000],
+    [300, 60, 5000],
 );
 /// The servers and other tools that `bench stream` compares with.
 pub const BENCH: Part = part("the tools to compare with", &[packages::BENCH], ("", 0), [0, 0, 0]);

@@ -41,7 +41,7 @@ struct Summary {
 impl Demo {
     pub fn run(self) -> Result<()> {
         let parts = [prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::TARGET_IMAGE, prepare::MACHINES];
-        prepare::prepare("cargo xtask demo", &parts, Duration::from_secs(4 * 60))?;
+        prepare::prepare("cargo xtask demo", &parts, Duration::from_secs(150))?;
         let folder = workspace::root().join("target/slipway/demo");
         let demo = demo::Demo::prepare(&folder, self.keep, &say)?;
         let mut machine = demo.power_on()?;
