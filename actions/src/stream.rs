@@ -54,7 +54,7 @@ use crate::text;
 pub(crate) use self::halt::Halt;
 pub(crate) use self::pipeline::Reading;
 
-/// Two threads with direct writes keep a disk busy; with one it is idle half of the time.
+/// Number of threads that write to a disk. Two with direct writes keep it busy; with one it is idle half of the time.
 const WRITERS: u64 = 2;
 
 /// What is known about a raw image before its first byte.

@@ -203,7 +203,7 @@ fn the_newest_kernel_has_the_initrd_beside_it_on_a_boot_partition() {
 fn the_newest_kernel_is_not_started_without_an_initrd_that_is_elsewhere() {
     let true = can_mount() else { return };
     let refused = |boot: Files, root: Files, kernel: &str, initrd: &str| {
-        let expect = format!("{kernel} is started with an initrd that does not exist: looked for {initrd}; give");
+        let expect = format!("an initrd for {kernel} does not exist: looked for {initrd}; give");
         check_refused(&with_links(boot, root), Kexec::default(), &expect);
     };
     let (kernel, initrd) = (("vmlinuz", "kernel"), ("initrd.img", "initrd"));
@@ -228,7 +228,7 @@ fn an_entry_is_not_started_without_its_initrd() {
     ];
     for menu in menus {
         for root in [&root[..], &root[..1]] {
-            let expect = "/vmlinuz-6.1 of partition 2 (boot) is started with an initrd that does not exist: looked for \
+            let expect = "an initrd for /vmlinuz-6.1 of partition 2 (boot) does not exist: looked for \
                           /initrd.img-6.1 of partition 2 (boot); give";
             check_refused(&installed(&[], &[menu, ("vmlinuz-6.1", "kernel")], root), Kexec::default(), expect);
         }

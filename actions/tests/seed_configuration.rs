@@ -76,7 +76,11 @@ fn what_cannot_be_written_over_is_named_before_anything_is_written() {
     };
     let list = "datasource_list: [ Ec2, None ]\n";
     check(&[], &[("etc/cloud/cloud.cfg.d/~aws.cfg", list)], "/etc/cloud/cloud.cfg.d/~aws.cfg (line 1)");
-    check(&[], &[("etc/cloud/cloud.cfg", "conf_d: /etc/other\n")], "/etc/cloud/cloud.cfg (line 1) has cloud-init read");
+    check(
+        &[],
+        &[("etc/cloud/cloud.cfg", "conf_d: /etc/other\n")],
+        "/etc/cloud/cloud.cfg (line 1) makes cloud-init read",
+    );
     check(&[], &[("etc/cloud/cloud.cfg", "users: [\n")], "/etc/cloud/cloud.cfg (line 1) cannot be read by cloud-init");
     let mask = ("etc/systemd/system/cloud-init-local.service", "-> /dev/null");
     check(&[], &[mask], "/etc/systemd/system/cloud-init-local.service masks what runs cloud-init");

@@ -106,7 +106,7 @@ fn a_read_only_root_needs_no_change_if_its_configuration_takes_a_seed() {
     assert_eq!(file(&bench, &format!("@/var/{SEED}")), USER_DATA);
     let bench = btrfs(&micro("datasource_list: [ Ec2 ]\n"));
     let refusal = bench.refusal(&seed(SeedPlace::Auto));
-    assert!(refusal.contains("/etc/cloud/cloud.cfg (line 1) has cloud-init use the data source Ec2"), "{refusal}");
+    assert!(refusal.contains("/etc/cloud/cloud.cfg (line 1) makes cloud-init use the data source Ec2"), "{refusal}");
     assert!(refusal.contains("its fstab mounts overlay on /etc"), "{refusal}");
 }
 

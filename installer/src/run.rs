@@ -116,8 +116,8 @@ impl Runner {
         }
     }
 
-    /// Runs a workflow to its end. Returns once every event is queued. The caller must flush the reporter before it
-    /// leaves the machine.
+    /// Runs a workflow to its end. Returns once every event is queued. The caller must then flush the reporter, before
+    /// the machine restarts or starts another kernel.
     pub async fn run(&self, workflow: &Workflow) -> End {
         self.reporter.begin(&workflow.run, workflow.next_seq);
         if let Some(interrupted) = self.interrupted(&workflow.run) {
@@ -253,7 +253,7 @@ impl Runner {
             Err(over) => {
                 cancel.set();
                 if timeout(LET_GO, task).await.is_err() {
-                    warn!("{} did not stop in {} s: a disk may hang", step.action.name(), LET_GO.as_secs());
+                    warn!("{} did not stop in {} s: a disk may be hanging", step.action.name(), LET_GO.as_secs());
                 }
                 return Err(over);
             }
@@ -277,7 +277,8 @@ impl Runner {
         let limit = step.timeout.unwrap_or_default();
         let mut causes = vec![format!("it took longer than the {limit} s that the workflow allows")];
         if stuck {
-            causes.push(format!("it was asked to stop, but still ran {} s later: a disk may hang", LET_GO.as_secs()));
+            let seconds = LET_GO.as_secs();
+            causes.push(format!("it was asked to stop, but still ran {seconds} s later: a disk may be hanging"));
         }
         Failure { reason: format!("running {}", step.action.name()), causes, log_tail: self.log.tail() }
     }

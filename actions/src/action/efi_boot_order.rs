@@ -1,4 +1,4 @@
-//! `efi-boot-order`: has the firmware start the installed system, by writing EFI variables directly.
+//! `efi-boot-order`: makes the firmware start the installed system, by writing EFI variables directly.
 //!
 //! The machine must still start if the firmware has no room for variables, refuses them or forgets them. So the boot
 //! loader is installed at the removable path before a variable is changed.

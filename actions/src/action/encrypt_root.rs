@@ -41,7 +41,7 @@ use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
 use table::{State, Table};
 
-/// All entries get the arguments, because without them rescue entries would not start either.
+/// The boot entries that get the arguments: all, because without them rescue entries would not start either.
 const ENTRIES: EntryScope = EntryScope::All;
 /// Placeholder for a volume that has no UUID yet.
 const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
@@ -120,8 +120,8 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: Tell) -> 
     Ok(Done::go_on(summary, warnings))
 }
 
-/// Returns what in the boot files would keep the system from starting or the files from being changed. Problems that
-/// affect only a rescue entry are added to `warnings`.
+/// Returns the reason in the boot files, if there is one, why the encrypted system would not start or why its kernel
+/// arguments cannot be changed. Problems that affect only a rescue entry are added to `warnings`.
 fn obstacle(
     disk: &OpenDisk,
     volumes: &[crate::target::volume::Volume],

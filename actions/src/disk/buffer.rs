@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-/// Direct I/O needs memory aligned to the logical block size, which is at most a page.
+/// Alignment of memory for direct I/O, in bytes: at least the logical block size, which is at most a page.
 const ALIGNMENT: usize = 4096;
 
 /// A piece of a stream, in memory aligned for direct I/O.

@@ -113,7 +113,7 @@ mod tests {
             (
                 "nvme0c0n1",
                 &[("size", "8"), ("hidden", "1")],
-                Err("one path of an NVMe namespace, which has a name of its own"),
+                Err("one path to an NVMe namespace; give the device of the namespace itself"),
             ),
             ("sde", &[("size", "0"), ("removable", "1")], Err("a drive without a medium")),
             ("sdf", &[("size", "0")], Err(nothing)),

@@ -88,7 +88,7 @@ const MAX_ENTRIES: u32 = 8192;
 /// Size of an entry in bytes. Larger ones are valid (UEFI specification, 5.3.2), but Linux does not read them, and the
 /// gpt crate panics on them.
 const ENTRY_SIZE: u32 = 128;
-/// The header is in the block after the protective MBR, and the entries usually begin in the next one.
+/// Number of the block with the header, after the protective MBR, and of the block in which the entries usually begin.
 const HEADER_LBA: u64 = 1;
 const ENTRIES_LBA: u64 = 2;
 /// Attribute bit of an entry: read-only.
@@ -132,7 +132,7 @@ fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Op
         Some(_) => Err(disk.failed(Error::ReadDisk { disk: disk.path().to_owned(), offset, source })),
         None => Ok(None),
     };
-    // The crate expects the header in the second block of its device.
+    // The gpt crate expects the header in the second block of the device.
     let mut device = Device { disk, start: offset - block_size.as_u64(), at: 0 };
     let header = match read_header_from_arbitrary_device(&mut device, block_size) {
         Ok(header) => header,

@@ -68,7 +68,7 @@ enum Class {
 
 type Probe = fn(&Area) -> Option<FileSystem>;
 
-/// In the order that libblkid uses.
+/// All probes, in the order that libblkid uses.
 const PROBES: &[(Class, Probe)] = &[
     (Class::Raid, raid::md_member),
     (Class::Raid, raid::ddf),

@@ -27,7 +27,7 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of uses of a disk that a message names.
 const MOST_USES: usize = 4;
-/// More steps than any machine needs. If they are exceeded, something restores what is taken down.
+/// Maximum number of steps, more than any machine needs. If it is exceeded, something restores what is taken down.
 const MAX_STEPS: usize = 10_000;
 
 /// Takes down everything that holds a disk by any path, if slipway is the operating system, with one note for each

@@ -28,9 +28,9 @@ const SEALED: &[(&str, &str, bool)] = &[
     (types::USR_ARM64, types::USR_ARM64_VERITY, false),
 ];
 
-/// Root file systems that are sealed.
+/// What [`check`] found, if a root file system is sealed by dm-verity.
 pub(crate) struct SealedRoots {
-    /// The sealed partitions in words, at least one.
+    /// Descriptions of the sealed root partitions, at least one.
     pub(crate) names: Vec<String>,
     /// Warnings about what could not be verified.
     pub(crate) warnings: Vec<String>,

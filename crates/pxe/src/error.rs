@@ -39,7 +39,7 @@ pub enum Error {
         port: u16,
         source: io::Error,
     },
-    /// Another proxy already answers boot firmware on this network.
+    /// Another proxy DHCP server already answers boot firmware on this network.
     #[error(
         "another PXE proxy, {address}, already answers on {interface}, and machines would use either answer; stop \
          that proxy first, or start without --proxy-dhcp"

@@ -1,5 +1,5 @@
-//! Checks whether another proxy already answers boot firmware. Sends a request like firmware's, because proxies send
-//! nothing unasked.
+//! Checks whether another proxy DHCP server already answers boot firmware. Sends a request like firmware's, because
+//! such servers send nothing unasked.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Largest packet in one Ethernet frame, in bytes.
 const LARGEST_PACKET: usize = 1500;
 
-/// Fails with the address of another proxy that answers on the interface. `exchange` is a transaction ID that no client
-/// uses.
+/// Fails with the address of another proxy DHCP server that answers on the interface. `exchange` is a transaction ID
+/// that no client uses.
 pub async fn refuse_if_answered(interface: &Interface, exchange: u32) -> Result<(), Error> {
     let failed = |doing| {
         let interface = interface.name.clone();

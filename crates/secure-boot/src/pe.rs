@@ -126,7 +126,7 @@ impl Layout {
         add(self.checksum + 4..self.directory);
         add(self.directory + DIRECTORY..self.headers);
         self.sections.iter().cloned().for_each(&mut add);
-        // The specification has the rest begin at the number of bytes that were hashed so far. Without gaps, that is
+        // By the specification, the rest begins at the number of bytes that were hashed so far. Without gaps, that is
         // the end of the last section.
         add(self.counted()..self.certificates.start);
         let mut digest = [0; 32];

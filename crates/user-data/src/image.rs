@@ -66,7 +66,7 @@ pub struct Seed {
     pub has_network: bool,
     /// Whether the seed has vendor-data.
     pub has_vendor_data: bool,
-    /// Whether the seed has the installed system report by cloud-init's module `phone_home`.
+    /// Whether the seed makes the installed system report by cloud-init's module `phone_home`.
     pub has_phone_home: bool,
     /// Whether the seed is in a partition of its own.
     pub is_partition: bool,
@@ -120,7 +120,7 @@ pub fn judge(image: &Image, seed: Seed) -> (Vec<Obstacle>, Vec<String>) {
     let decided = decide(&in_order, image.ds_identify.as_ref(), &arguments);
     let by = decided.by.unwrap_or((LIST, 0));
     match decided.decision {
-        Decision::Disabled => obstacles.push(obstacle(by, "has ds-identify disable cloud-init")),
+        Decision::Disabled => obstacles.push(obstacle(by, "makes ds-identify disable cloud-init")),
         Decision::Sources(sources) if !sources.iter().any(|source| source == NO_CLOUD) => {
             obstacles.push(obstacle(by, &pinned(&sources.join(", "))));
         }
@@ -138,7 +138,7 @@ fn obstacle((path, line): (&str, usize), reason: &str) -> Obstacle {
 }
 
 fn pinned(sources: &str) -> String {
-    format!("has cloud-init use the data source {sources} instead of a seed")
+    format!("makes cloud-init use the data source {sources} instead of a seed")
 }
 
 /// The obstacle that the list of data sources lacks NoCloud, where ds-identify leaves the choice to cloud-init.
@@ -176,21 +176,21 @@ fn without_module(read: &[Settings], seed: Seed) -> Option<String> {
     (!found).then(|| obstacle(*by, &reason).to_string())
 }
 
-/// Finds settings that have cloud-init look in other places.
+/// Finds settings that make cloud-init look in other places.
 fn elsewhere(image: &Image, read: &[Settings]) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let main = image.main.as_ref().and_then(|main| read.iter().find(|file| file.path == main.path));
     if let Some((_, line, node)) = main.and_then(|main| main.settings.iter().find(|(key, ..)| key == "conf_d")) {
         let folder = node.text().unwrap_or_default().trim().trim_end_matches('/');
         if folder != PARTS {
-            let reason = format!("has cloud-init read {folder:?} (conf_d) instead of {PARTS}");
+            let reason = format!("makes cloud-init read {folder:?} (conf_d) instead of {PARTS}");
             obstacles.extend(main.map(|main| obstacle((main.path, *line), &reason)));
         }
     }
     let is_other = |node: &Node| node.text().is_some_and(|folder| folder.trim_end_matches('/') != STATE);
     let folder = setting(read, &["system_info", "paths", "cloud_dir"]);
     if let Some((Node::Text(folder), by)) = folder.filter(|(node, _)| is_other(node)) {
-        obstacles.push(obstacle(by, &format!("has cloud-init look for a seed below {folder:?} (cloud_dir)")));
+        obstacles.push(obstacle(by, &format!("makes cloud-init look for a seed below {folder:?} (cloud_dir)")));
     }
     obstacles
 }
@@ -200,24 +200,24 @@ fn overridden(read: &[Settings], seed: Seed) -> Vec<Obstacle> {
     let no_cloud = |key: &str| setting(read, &["datasource", NO_CLOUD, key]);
     let mut obstacles = Vec::new();
     if let Some((Node::Text(from), by)) = no_cloud("seedfrom").filter(|(node, _)| node.text() != Some("")) {
-        obstacles.push(obstacle(by, &format!("has cloud-init take its seed from {from:?} (seedfrom)")));
+        obstacles.push(obstacle(by, &format!("makes cloud-init take its seed from {from:?} (seedfrom)")));
     }
     if let (Some((_, by)), Some(_)) = (no_cloud("user-data"), no_cloud("meta-data")) {
         obstacles.push(obstacle(by, "has user-data and meta-data that replace a seed's"));
     }
     let is_label = |node: &Node| node.text().is_some_and(|text| text.eq_ignore_ascii_case(LABEL));
     if let Some((_, by)) = no_cloud("fs_label").filter(|(node, _)| seed.is_partition && !is_label(node)) {
-        obstacles.push(obstacle(by, "has cloud-init look for a partition with another label (fs_label)"));
+        obstacles.push(obstacle(by, "makes cloud-init look for a partition with another label (fs_label)"));
     }
     // cloudinit/util.py, is_true.
     let is_true = |text: &str| matches!(text.to_lowercase().trim(), "true" | "1" | "on" | "yes");
     let allows = |node: &Node| node.text().is_some_and(is_true);
     if let Some((_, by)) = setting(read, &["allow_userdata"]).filter(|(node, _)| !allows(node)) {
-        obstacles.push(obstacle(by, "has cloud-init ignore user-data (allow_userdata)"));
+        obstacles.push(obstacle(by, "makes cloud-init ignore user-data (allow_userdata)"));
     }
     let vendor_data = setting(read, &["vendor_data", "enabled"]);
     if let Some((_, by)) = vendor_data.filter(|(node, _)| seed.has_vendor_data && !allows(node)) {
-        obstacles.push(obstacle(by, "has cloud-init ignore vendor-data (vendor_data)"));
+        obstacles.push(obstacle(by, "makes cloud-init ignore vendor-data (vendor_data)"));
     }
     if let Some((_, by)) = setting(read, &["network"]).filter(|(node, _)| seed.has_network && **node != Node::Null) {
         obstacles.push(obstacle(by, "has a network configuration that takes precedence over a seed's (network)"));

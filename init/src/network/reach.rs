@@ -97,12 +97,12 @@ impl Network {
         if nobody_won {
             self.unroute(way.index, way.source.metric()).await;
         }
-        let asked = if lease.name_servers.is_empty() {
-            "without a name server, because none is known".to_owned()
-        } else {
-            format!("at {}", lease.name_servers.join(", "))
+        let asked = match lease.name_servers.as_slice() {
+            [] => "without a name server (none is known)".to_owned(),
+            [one] => format!("with the name server {one}"),
+            several => format!("with the name servers {}", several.join(", ")),
         };
-        let found = found.with_context(|| format!("looking up {host}, to reach {}, {asked}", self.server))?;
+        let found = found.with_context(|| format!("looking up {host} {asked}, to reach {}", self.server))?;
         Ok(found.collect())
     }
 

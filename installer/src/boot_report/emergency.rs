@@ -7,7 +7,7 @@ use super::collect::output;
 
 /// Services that set up the network.
 const NETWORKS: &[&str] = &["systemd-networkd.service", "networking.service", "NetworkManager.service"];
-/// Most services require this target. It conflicts with the emergency shell, so starting a service that requires it
+/// Target that most services require. It conflicts with the emergency shell, so starting a service that requires it
 /// would end the shell.
 const SYSTEM: &str = "sysinit.target";
 /// Maximum size of systemctl's output in bytes.

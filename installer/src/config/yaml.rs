@@ -81,7 +81,10 @@ impl Reader {
         match std::mem::replace(&mut self.next, Node::Key) {
             Node::Root if is_null => Ok(()),
             Node::Root => Err(refuse(span, Node::Root.wanted())),
-            Node::Key if is_null => Err(refuse(span, "the key is missing: put the words null and ~ in quotes")),
+            Node::Key if is_null => {
+                let reason = "this key is empty: write a key, or put null or ~ in quotes if that is meant as the key";
+                Err(refuse(span, reason))
+            }
             Node::Key if is_plain && text == "<<" => Err(refuse(span, "this merges mappings, but values must be text")),
             Node::Key if is_plain && is_number(text) => {
                 Err(refuse(span, "put a key that begins with a digit, or with a sign and a digit, in quotes"))
@@ -190,8 +193,8 @@ mod tests {
             check(&format!("\ntoken:{null}\n\nserver: s\n"), "line 2, column 1: this key has no value");
         }
         check("{server: s, s3cret}", "line 1, column 13: this key has no value");
-        check(": b", "line 1, column 1: the key is missing");
-        check("a: b\n~: b", "line 2, column 1: the key is missing");
+        check(": b", "line 1, column 1: this key is empty");
+        check("a: b\n~: b", "line 2, column 1: this key is empty");
         check("a: b\n\n\"a\": c\n", "line 3, column 1: this key is already set");
         check("!!str 1: b\n'1': c\n", "line 2, column 1: this key is already set");
         check("11: a\n0xb: b\n", "line 1, column 1: put a key that begins with a digit");

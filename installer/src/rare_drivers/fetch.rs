@@ -125,7 +125,7 @@ impl Client {
         let (status, url) = (answer.status(), answer.url().clone());
         let wrong = |why: String| ClientError::Answer { what, url: url.to_string(), status, source: why.into() };
         if status != expected {
-            return Err(wrong("it is not the requested part of the file".to_owned()));
+            return Err(wrong(format!("the status is not {expected}")));
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|e| ClientError::transport(what, &url, e))? {

@@ -57,8 +57,8 @@ struct Segment {
 }
 
 impl NetworkBoot {
-    /// Binds the sockets on each interface, after checking for two seconds that no other proxy answers there. Fetches
-    /// by TFTP are recorded in `fetches`. `None` if the settings have no interface.
+    /// Binds the sockets on each interface, after checking for two seconds that no other proxy DHCP server answers
+    /// there. Fetches by TFTP are recorded in `fetches`. `None` if the settings have no interface.
     pub async fn bind(
         settings: &Settings,
         folder: Option<&Path>,

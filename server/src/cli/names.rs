@@ -13,7 +13,7 @@ use slipway_server::store::{Store, images, nodes, systems};
 
 use super::{Arguments, print};
 
-/// Time limit, because somebody is typing.
+/// Time limit for reading the names, short because somebody is typing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Kind of name, which follows from the name of the argument's value in the usage.

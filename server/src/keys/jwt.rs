@@ -17,7 +17,7 @@ use crate::base::random;
 use crate::base::time::Millis;
 use hmac::{Hmac, Mac};
 
-/// `{"alg":"HS256","typ":"JWT"}`.
+/// Header of a JWT, in base64url: `{"alg":"HS256","typ":"JWT"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const AUDIENCE: &str = "slipway-node";
 /// Prefix of a run's id when it is signed. A JWT begins differently, so one kind of token cannot pass for the other.

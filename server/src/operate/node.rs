@@ -57,7 +57,7 @@ pub struct NodeChange {
         max_length = 253
     )]
     pub name: Option<String>,
-    /// Identifiers of its machine. Each kind that is given replaces what was registered, as after a repair.
+    /// Identifiers of its machine. Each kind that is given replaces what was registered, for example after a repair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
     /// Kinds of identifiers to forget, as of one that other machines have too. At least one identifier must be left.

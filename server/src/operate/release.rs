@@ -27,7 +27,7 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
             Some(claimant) => Ok(claimant),
             None => {
                 let message = format!(
-                    "no node has the id or name {reference:?}, and no machine that waits shows this claim code; \
+                    "no node has the id or name {reference:?}, and no waiting machine shows this claim code; \
                      `status` lists both"
                 );
                 return Err(Error::refused(ErrorCode::NotFound, message));

@@ -140,7 +140,7 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
         .bind(MAX_OF_NETWORK)
         .execute(connection)
         .await;
-    done.map(drop).map_err(database("removing old boot files of unknown machines"))
+    done.map(drop).map_err(database("removing old records of the boot files that unknown machines fetched"))
 }
 
 /// Returns the id of the node recently seen at an address, if it is the only one.
@@ -216,7 +216,7 @@ async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), E
                ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place FROM boot_fetches WHERE node = $1) AS kept \
                WHERE place > $2)";
     let done = sqlx::query(sql).bind(node).bind(MAX_OF_NODE).execute(connection).await;
-    done.map(drop).map_err(database("removing old boot files of a node"))
+    done.map(drop).map_err(database("removing old records of the boot files that a node fetched"))
 }
 
 fn text(address: IpAddr) -> String {

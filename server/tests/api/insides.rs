@@ -125,7 +125,7 @@ async fn an_image_that_would_not_take_a_seed_is_not_seeded() {
             kernel("cloud-init=disabled"),
             "/boot/grub/grub.cfg (line 2) gives the kernel cloud-init=disabled",
         ),
-        ("ec2", kernel("ds=Ec2"), "has cloud-init use the data source Ec2 instead of a seed"),
+        ("ec2", kernel("ds=Ec2"), "makes cloud-init use the data source Ec2 instead of a seed"),
         (
             "esp",
             format!("$ext; $esp; {}", ENTRIES.replace("root=", "cloud-init=disabled root=")),
@@ -137,9 +137,9 @@ async fn an_image_that_would_not_take_a_seed_is_not_seeded() {
             "/etc/cloud/cloud.cfg (line 1) cannot be read",
         ),
         ("aws", "echo 'datasource_list: [ Ec2 ]' >$root/etc/cloud/cloud.cfg.d/zz.cfg; $ext".to_owned(), ""),
-        ("wins", wins.to_owned(), "has cloud-init ignore user-data (allow_userdata)"),
+        ("wins", wins.to_owned(), "makes cloud-init ignore user-data (allow_userdata)"),
         ("own-var", fstab("/var"), ""),
-        ("own-home", fstab("/home"), "has cloud-init use the data source Ec2"),
+        ("own-home", fstab("/home"), "makes cloud-init use the data source Ec2"),
         ("no-root", format!("rm $root/etc/os-release; {}", kernel("ds=Ec2")), ""),
         ("sealed", kernel("ds=Ec2 roothash=0a"), ""),
     ] {

@@ -64,8 +64,8 @@ fn mbr_entries(disk: &[u8]) -> Option<Vec<MbrEntry>> {
     Some(mbr[MBR_ENTRIES..MBR_SIGNATURE.start].chunks_exact(MBR_ENTRY).map(entry).collect())
 }
 
-/// Returns the ranges that the MBR refers to. Its boot code continues in the following blocks, which no table
-/// describes.
+/// Returns the byte ranges that the MBR uses: its partitions and, if it has boot code, the range from byte 0 to the
+/// first partition, because boot code continues there. On a disk with a GPT, that range is only the first block.
 fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let entries = mbr_entries(disk)?;
     let has_code = disk[..BOOT_CODE].iter().any(|byte| *byte != 0);

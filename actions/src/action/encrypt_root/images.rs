@@ -59,8 +59,8 @@ impl<'a> System<'a> {
         std::ptr::eq(self.boot, volume) && self.images.iter().any(|image| Some(image.as_str()) == name)
     }
 
-    /// Whether the boot loader's copy of a kernel is updated together with its initramfs: TOKEN/VERSION/linux, as
-    /// kernel-install(8) names it.
+    /// Whether a kernel is a copy for the boot loader (`TOKEN/VERSION/linux`, kernel-install(8)) that is made again
+    /// after the initramfs of that version, as the script `INITRAMFS` does on systems with Debian's hook.
     pub(super) fn makes_copy(&self, kernel: &str) -> bool {
         let mut names = kernel.rsplit('/').skip(1);
         let (Some(copied), Some(_)) = (names.next(), names.next()) else { return false };

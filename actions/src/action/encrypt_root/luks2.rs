@@ -37,8 +37,8 @@ const HASH: usize = 32;
 const SECTOR: usize = 512;
 const AREA: usize = (STRIPES * KEY).next_multiple_of(4096);
 const SALT: usize = 32;
-/// The minimum that cryptsetup accepts. It is enough for passphrases of 256 random bits, and systemd-cryptenroll uses
-/// it too.
+/// Number of iterations of PBKDF2: the minimum that cryptsetup accepts. It is enough for passphrases of 256 random
+/// bits, and systemd-cryptenroll uses it too.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(1000).expect("not zero");
 const ENCRYPTION: &str = "aes-xts-plain64";
 

@@ -9,7 +9,7 @@ const NAME: &str = "root";
 const DEVICE: &str = "/dev/mapper/root";
 const CRYPTTAB: &str = "etc/crypttab";
 const FSTAB: &str = "etc/fstab";
-/// Configuration file that has dracut add these modules for later kernels too: path and content.
+/// Configuration file that makes dracut add these modules for later kernels too: path and content.
 const DRACUT: (&str, &str) =
     ("etc/dracut.conf.d/50-slipway-encrypt-root.conf", "add_dracutmodules+=\" crypt tpm2-tss \"\n");
 /// Programs that make the initramfs or go into it: alternative paths, and the Debian package that has them.

@@ -15,8 +15,8 @@ const SECURITY_ERASE_PREPARE: u8 = 0xF3;
 const SECURITY_ERASE_UNIT: u8 = 0xF4;
 const SECURITY_DISABLE_PASSWORD: u8 = 0xF6;
 const BLOCK: usize = 512;
-/// A disk needs a password before it erases itself, and the erase removes it. If the erase does not get that far, this
-/// password unlocks the disk.
+/// The password that a disk is given, because it needs one before it erases itself. The erase removes the password. If
+/// the erase does not get that far, the password unlocks the disk.
 const PASSWORD: &str = "slipway";
 /// Time limit in milliseconds of a command that does not erase.
 const SHORT: u32 = 60_000;

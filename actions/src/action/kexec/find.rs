@@ -246,8 +246,7 @@ impl<'a> Search<'a> {
     fn start(&self, title: &str, cmdline: &str, kernel: &Located, initrds: &[Located]) -> Result<Startable, Error> {
         if let Some(missing) = initrds.iter().find(|initrd| !initrd.exists()) {
             return Err(self.refused(format!(
-                "{kernel} is started with an initrd that does not exist: looked for {missing}; give kernel, initrd and \
-                 cmdline"
+                "an initrd for {kernel} does not exist: looked for {missing}; give kernel, initrd and cmdline"
             )));
         }
         let open = |file: &Located| file.volume.root.open_file(&file.path);

@@ -17,7 +17,7 @@ use crate::sys::md;
 
 /// The program that the kernel itself uses to load modules.
 const MODPROBE: &str = "/sbin/modprobe";
-/// Writing a name here makes an array (kernel documentation, md, "new_array").
+/// File that makes an array when the name of the array is written to it (kernel documentation, md, "new_array").
 const NEW_ARRAY: &str = "/sys/module/md_mod/parameters/new_array";
 const LEVELS: &str = "/proc/mdstat";
 const DEVICE_MAPPER: &str = "/dev/mapper/control";

@@ -71,7 +71,9 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     mount_kernel_file_systems()?;
     let resolver = resolver.as_deref().map(|text| {
         let given = resolver::give(text);
-        given.map_err(|error| format!("giving the command the machine's name servers: {}", text::chain(&error)))
+        given.map_err(|error| {
+            format!("making the machine's name servers available to the command: {}", text::chain(&error))
+        })
     });
     let resolver = resolver.transpose()?;
     let mut other_end = control.try_clone().map_err(|error| error.to_string())?;

@@ -21,7 +21,7 @@ const COREOS_ENTRIES: &str = "loader/entries";
 pub(in crate::action) const FLATCAR: (&str, &str) = ("OEM", "config.ign");
 /// Name of another partition, by which Flatcar is recognised.
 const FLATCAR_USR: &str = "USR-A";
-/// The config contains secrets.
+/// Mode of the file with the config, which contains secrets.
 pub(in crate::action) const MODE: u32 = 0o600;
 
 /// The file system for the config, and its path there.

@@ -20,7 +20,7 @@ use crate::text::chain;
 
 /// Folder of cloud-init's state. Its folder `seed` may have seeds.
 const STATE: &str = "var/lib/cloud";
-/// Below the state.
+/// Folder of the seed that is written, below `STATE`.
 const SEED: &str = "seed/nocloud";
 /// State that makes cloud-init believe that it has run, and a seed that it would read instead. Paths below the state.
 const LEFTOVERS: &[&str] = &["instance", "instances", "sem", "data", "seed/nocloud-net"];
@@ -31,7 +31,7 @@ const PROGRAM: &str = "bin/cloud-init";
 const MAX_SHEBANG: u64 = 256;
 /// Optional files of a seed.
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
-/// The seed contains secrets.
+/// Mode of the files of a seed, which contain secrets.
 const SEED_MODE: u32 = 0o600;
 /// A system on the disk, with the folders that it has when it runs, wherever they are mounted from.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl System {
         Ok((changes, warnings))
     }
 
-    /// Removes what former seeds left, and has cloud-init look for a NoCloud seed.
+    /// Removes what former seeds left, and makes cloud-init look for a NoCloud seed.
     fn prepare(&self, changes: &[Change]) -> Result<(), Error> {
         for (etc, change) in self.etcs.iter().zip(changes) {
             change.make(&etc.folder)?;

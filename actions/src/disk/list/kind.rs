@@ -40,7 +40,9 @@ pub(crate) fn why_no_disk(sys: &Path, path: &str) -> Option<String> {
     match never(name) {
         _ if !folder.is_dir() => None,
         Some(what) => Some(format!("{what}; slipway never writes to one")),
-        None if is("hidden", "1") => Some("one path of an NVMe namespace, which has a name of its own".to_owned()),
+        None if is("hidden", "1") => {
+            Some("one path to an NVMe namespace; give the device of the namespace itself".to_owned())
+        }
         None if is("size", "0") && is("removable", "1") => Some("a drive without a medium".to_owned()),
         None if is("size", "0") => Some("a device without a size: nothing is connected to it".to_owned()),
         None => None,

@@ -6,7 +6,7 @@ use super::fields::{be32, le32, text, uuid};
 
 /// Minimum size in bytes: ten pages of the smallest size.
 const MIN_SIZE: u64 = 10 * 4096;
-/// The signature is at the end of the first page. The page size depends on the machine.
+/// Page sizes of machines in bytes. The signature is at the end of the first page.
 const PAGES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 const SIGNATURE_LEN: u64 = 10;
 /// `TuxOnIce` marks an image with these bytes, and keeps the signature of the swap space.

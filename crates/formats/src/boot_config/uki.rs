@@ -75,7 +75,7 @@ pub fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs
     }
 }
 
-/// Makes an addon with this command line, for images of a machine type. systemd-stub has the firmware load an addon
+/// Makes an addon with this command line, for images of a machine type. systemd-stub lets the firmware load an addon
 /// like any program, but never starts it.
 pub fn addon(machine: u16, command_line: &str) -> Vec<u8> {
     let sections = [(b".sbat\0\0\0", SBAT), (b".cmdline", command_line.as_bytes())];

@@ -12,7 +12,8 @@ use super::{Block, Error, Out, first, first_mut};
 
 /// Most pending clusters: known, but not reached yet. A pass remembers those of the L2 tables that it has read so far.
 const MAX_PENDING: usize = 1 << 18;
-/// A compressed cluster may begin in the last sector of the previous one.
+/// Size of a sector in bytes. The last sector of a compressed cluster is kept, because the next compressed cluster may
+/// begin in it.
 const SECTOR: usize = 512;
 
 /// A qcow2 image whose header has been read.

@@ -190,7 +190,7 @@ fn group_problems(
             if !raids.iter().any(|made| made.name == *raid) {
                 problems.push(format!("there is no array {raid:?} in this step"));
             } else if raids_used.contains(raid) {
-                problems.push(format!("another group is on the array {raid:?}"));
+                problems.push(format!("another volume group already uses the array {raid:?}"));
             }
             raids_used.push(raid.clone());
         }

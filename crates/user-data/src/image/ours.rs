@@ -15,9 +15,9 @@ const NETWORK: &str = "network: null\n";
 
 impl Image {
     /// Adds our settings, which take precedence over the image's: the data source, and others where the image's own
-    /// would be obstacles. Removes what can be overwritten: a file that disables cloud-init, our settings for earlier
-    /// seeds, and a configuration of ds-identify for another source. Returns the name and content of the new file in
-    /// /etc/cloud/cloud.cfg.d.
+    /// would be obstacles. Removes our settings for earlier seeds, and two things that no setting can override: a file
+    /// that disables cloud-init, and a configuration of ds-identify that does so or names another source. Returns the
+    /// name and content of the new file in /etc/cloud/cloud.cfg.d.
     pub fn configure(&mut self, seed: Seed) -> (String, String) {
         self.disabled = None;
         if self.ds_identify.as_ref().is_some_and(replaces) {

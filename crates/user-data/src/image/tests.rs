@@ -29,12 +29,12 @@ fn an_image_as_it_is_takes_a_seed_or_says_why_not() {
     let aws = ("zz-aws.cfg", "datasource_list: [ Ec2, None ]\n");
     check("", &[], "");
     check("users: [default]\n", &[("05.cfg", "a: 1\n")], "");
-    check("", &[aws], "/etc/cloud/cloud.cfg.d/zz-aws.cfg (line 1) has cloud-init use the data source Ec2, None");
-    check("datasource_list: [Ec2]\n", &[], "cloud.cfg (line 1) has cloud-init use the data source Ec2");
+    check("", &[aws], "/etc/cloud/cloud.cfg.d/zz-aws.cfg (line 1) makes cloud-init use the data source Ec2, None");
+    check("datasource_list: [Ec2]\n", &[], "cloud.cfg (line 1) makes cloud-init use the data source Ec2");
     check("datasource_list: [Ec2]\n", &[("a.cfg", "datasource_list: ['NoCloud', \"None\"]")], "");
     check("", &[("99-installer.cfg", "x: 1\ndatasource_list: [None]\n")], "99-installer.cfg (line 2)");
     check("datasource_list: [ None, NoCloud ]\n", &[], "");
-    check("datasource_list: [ Azure, Ec2 ]\n", &[], "has ds-identify disable cloud-init");
+    check("datasource_list: [ Azure, Ec2 ]\n", &[], "makes ds-identify disable cloud-init");
     check("datasource_list:\n- Ec2\n", &[], "");
     check("datasource_list: []\n", &[], "");
     check("datasource: {NoCloud: {seedfrom: http://x/}}\n", &[], "take its seed from \"http://x/\"");
@@ -108,10 +108,10 @@ fn ds_identify_obeys_its_own_file_and_the_kernel() {
         let found = found(&image, ALL).join("; ");
         assert!(if expect.is_empty() { found.is_empty() } else { found.contains(expect) }, "{config} {boot}: {found}");
     };
-    check("policy: disabled\n", "", "ds-identify.cfg (line 1) has ds-identify disable cloud-init");
+    check("policy: disabled\n", "", "ds-identify.cfg (line 1) makes ds-identify disable cloud-init");
     check("# policy: disabled\npolicy: enabled\n", "", "");
     check("policy: search,found=first\n", "", "");
-    check("\ndatasource: 'Ec2'\n", "", "ds-identify.cfg (line 2) has cloud-init use the data source Ec2");
+    check("\ndatasource: 'Ec2'\n", "", "ds-identify.cfg (line 2) makes cloud-init use the data source Ec2");
     check("datasource: Ec2\npolicy: report\n", "", "");
     check("datasource: Ec2\n", "linux /v ci.ds=NoCloud\n", "");
     let linux = |argument: &str, expect: &str| {
@@ -125,8 +125,8 @@ fn ds_identify_obeys_its_own_file_and_the_kernel() {
     linux("\"ds=nocloud;s=http://x/\"", "gives the kernel ds=nocloud;s=http://x/");
     linux("ds=nocloud\\;i=x", "gives the kernel ds=nocloud");
     linux("ds=Ec2", "gives the kernel ds=Ec2");
-    linux("ci.datasource=Ec2", "has cloud-init use the data source Ec2");
-    linux("ci.di.policy=disabled", "has ds-identify disable cloud-init");
+    linux("ci.datasource=Ec2", "makes cloud-init use the data source Ec2");
+    linux("ci.di.policy=disabled", "makes ds-identify disable cloud-init");
     linux("network-config=disabled", "gives the kernel network-config=disabled");
     linux("cc:{'datasource_list':['Ec2']}", "gives the kernel cc:");
     let volatile = Image { boot: vec![file("/x", "linux /v systemd.volatile=state\n")], ..Image::default() };

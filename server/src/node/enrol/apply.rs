@@ -26,7 +26,8 @@ const MAX_CLAIMANTS_OF_A_NODE: usize = 20;
 /// Milliseconds after which a machine that no longer waits is forgotten.
 const FORGOTTEN: Millis = 24 * 60 * 60 * 1000;
 
-/// Stores the node with the key and the report of its machine, and that the token was used. Returns the node's id.
+/// Stores the node with its machine's key and report, and marks the token, if there is one, as used. Returns the node's
+/// id.
 pub(super) async fn let_in(
     connection: &mut Connection,
     applicant: &Applicant<'_>,

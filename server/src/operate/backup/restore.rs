@@ -95,7 +95,7 @@ fn check_empty(root: &Path) -> Result<(), Error> {
     }
 }
 
-/// Unpacks the files, and compares each with the list of digests at the end.
+/// Unpacks the files, and checks their digests against `SHA256SUMS`, the last file of the archive.
 fn unpack(input: &mut dyn Read, to: &Path, from: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the backup", path: from.to_owned(), source };
     let damaged = |what: &str| {

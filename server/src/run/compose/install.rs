@@ -8,7 +8,8 @@ use super::images::image_url;
 use crate::store::systems::System;
 
 const MINUTE: u64 = 60;
-/// Seconds. A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
+/// Timeout of the step that streams the image, in seconds. A 100 GB image over 1 Gbit/s takes a quarter of an hour; two
+/// hours leave room for a busy site.
 const STREAM_TIMEOUT: u64 = 120 * MINUTE;
 const STREAM_RETRIES: u32 = 2;
 const SHORT_TIMEOUT: u64 = 10 * MINUTE;

@@ -8,11 +8,11 @@ use super::{Plan, refused, resolved};
 use crate::error::Error;
 use crate::target::volume::Volume;
 
-/// Used by kernel-install(8) if the system has no command line of its own.
+/// File with the command line that kernel-install(8) uses if the system has none of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
-/// Used by grub-mkconfig for the next grub.cfg. The files in `GRUB_DEFAULT_DIR` are read afterwards and may set the
-/// same variables.
+/// File with the variables that grub-mkconfig uses for the next grub.cfg. The files in `GRUB_DEFAULT_DIR` are read
+/// afterwards and may set the same variables.
 const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
 /// Programs that write the menus of U-Boot and EXTLINUX, and where each reads the arguments from.

@@ -215,7 +215,7 @@ fn gateway_problem(interface: &Interface, text: &str) -> Option<&'static str> {
     }
     let is_none = |len: &u32| address_problem(&format!("{gateway}/{len}")).is_some();
     if gateway.is_ipv4() && own.iter().any(|network| reaches(network) && is_none(&network.1)) {
-        return Some("it is the first or the last address of its network, which no router has");
+        return Some("it is the first or the last address of its network, which no router can have");
     }
     // With DHCP only, cloud-init leaves the gateway to DHCP.
     (!own.iter().any(reaches)).then_some("it is not in the network of any of the interface's addresses")
