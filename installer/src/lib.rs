@@ -94,6 +94,8 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
             Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,
             Ok(Some(workflow)) => {
                 backoff.reset();
+                // Before the wait, in which nothing else would tell the server that the machine is there.
+                reporter.begin(&workflow.run, workflow.next_seq);
                 runner.wait_for_disks(&workflow.steps).await;
                 // Removed here: an installer that ends during enrolment leaves the message for the next one, and later
                 // the message would no longer describe how the current installer ends.

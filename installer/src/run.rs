@@ -116,10 +116,9 @@ impl Runner {
         }
     }
 
-    /// Runs a workflow to its end. Returns once every event is queued. The caller must then flush the reporter, before
-    /// the machine restarts or starts another kernel.
+    /// Runs a workflow, which the reporter has begun, to its end. Returns once every event is queued. The caller must
+    /// then flush the reporter, before the machine restarts or starts another kernel.
     pub async fn run(&self, workflow: &Workflow) -> End {
-        self.reporter.begin(&workflow.run, workflow.next_seq);
         if let Some(interrupted) = self.interrupted(&workflow.run) {
             return self.report_interruption(workflow, &interrupted);
         }

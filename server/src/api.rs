@@ -49,7 +49,9 @@ use crate::keys::ca::Authority;
 use crate::keys::jwt::Signer;
 use crate::node::admission::Policy;
 use crate::node::capture::Captures;
+use crate::node::contacts::Contacts;
 use crate::node::enrol::tpm;
+use crate::node::watcher::Watcher;
 use crate::store::Store;
 use answer::ApiError;
 use auth::{NodeName, OperatorName, Peer};
@@ -101,6 +103,10 @@ pub struct App {
     pub limits: Arc<Limits>,
     /// Host name at which machines reach the server.
     pub site: String,
+    /// Notes when nodes were heard from.
+    pub contacts: Arc<Contacts>,
+    /// Wakes what waits for a change of a node.
+    pub watcher: Arc<Watcher>,
     /// Stores captured disks.
     pub captures: Captures,
     /// Becomes true when the server stops.

@@ -2,7 +2,9 @@
 
 pub mod admission;
 pub mod capture;
+pub mod contacts;
 pub mod enrol;
 pub mod recovery_keys;
 pub mod reports;
 pub mod status;
+pub mod watcher;

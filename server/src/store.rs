@@ -17,6 +17,8 @@ pub mod external_steps;
 pub mod findings;
 pub mod images;
 pub mod logs;
+pub mod node_changes;
+pub mod node_contacts;
 pub mod nodes;
 pub mod notes;
 pub mod operators;
@@ -246,6 +248,8 @@ fn migrations() -> Migrator {
         migration(15, "boot builds", include_str!("../migrations/0015_boot_builds.sql")),
         migration(16, "restored runs", include_str!("../migrations/0016_restored_runs.sql")),
         migration(17, "findings", include_str!("../migrations/0017_findings.sql")),
+        migration(18, "contacts of nodes", include_str!("../migrations/0018_node_contacts.sql")),
+        migration(19, "changes of nodes", include_str!("../migrations/0019_node_changes.sql")),
     ])
 }
 

@@ -44,6 +44,8 @@ pub struct Reporter {
 #[derive(Debug, Default)]
 struct Queue {
     run: String,
+    /// Whether the machine works on the run.
+    is_active: bool,
     next_seq: u64,
     /// Sequence number of the last event being sent. Events up to it must not change.
     sending: u64,
@@ -73,7 +75,8 @@ impl Reporter {
     /// Begins a run. The events of the previous run must have been flushed.
     pub fn begin(&self, run: &str, next_seq: u64) {
         let mut queue = self.lock();
-        *queue = Queue { run: run.to_owned(), next_seq: next_seq.clamp(1, LARGEST_SEQ), ..Queue::default() };
+        let next_seq = next_seq.clamp(1, LARGEST_SEQ);
+        *queue = Queue { run: run.to_owned(), is_active: true, next_seq, ..Queue::default() };
         self.waiting.send_replace(0);
         self.over.send_replace(None);
     }
@@ -101,7 +104,8 @@ impl Reporter {
     }
 
     /// Waits until the server has stored every event and the log, or until the time limit for the log. Fails with the
-    /// reason if the server accepts no more reports for this run, because then some events are not stored.
+    /// reason if the server accepts no more reports for this run, because then some events are not stored. No heartbeat
+    /// is sent after that.
     pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -117,6 +121,7 @@ impl Reporter {
             Ok(Err(error)) => warn!("{}", Failure::of(&error).in_one_line()),
             Err(_) => warn!("sending the log took longer than {} s", LOG_PATIENCE.as_secs()),
         }
+        self.lock().is_active = false;
         self.over.borrow().clone().map_or(Ok(()), Err)
     }
 
@@ -230,8 +235,11 @@ impl Reporter {
     async fn send_heartbeats(self) {
         loop {
             sleep(Duration::from_secs(HEARTBEAT_SECONDS)).await;
-            // The server notices a missing heartbeat, and the other tasks log the failure.
-            let _ = self.session.client().heartbeat().await;
+            // Between runs, polls are the signs of life.
+            if self.lock().is_active {
+                // The server notices a missing heartbeat, and the other tasks log the failure.
+                let _ = self.session.client().heartbeat().await;
+            }
         }
     }
 

@@ -52,7 +52,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
         }
         let node = run_events::admitted_node(&mut *app.store.read().await?, &subject).await?;
         let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
-        run_events::seen(&app.store, &node, from, now()).await?;
+        app.contacts.heard(&node.id, from, now());
         Ok(Self(subject))
     }
 }

@@ -20,6 +20,7 @@ use crate::api::auth::NodeCaller;
 use crate::api::body::too_large;
 use crate::api::known_body::{JsonReport, Raw};
 use crate::base::error::Error;
+use crate::base::random;
 use crate::base::time::now;
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
@@ -28,9 +29,6 @@ use crate::store::logs;
 use crate::store::logs::Chunk;
 use utoipa::IntoParams;
 
-/// Interval at which a poll queries the database. A poll does not wait for a signal in this process, because any
-/// process on the same database can start a run.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum length of a boot id or run id. The kernel's boot ids have 36 characters, and our run ids have fewer.
 const MAX_ID_BYTES: usize = 64;
 
@@ -47,7 +45,7 @@ fn poll_seconds() -> u64 {
     POLL_SECONDS
 }
 
-/// Get the workflow of the node's run. The server holds the request until there is one or `wait` has passed.
+/// Get the workflow of the node's run. The server holds the request until there is one or most of `wait` has passed.
 #[utoipa::path(get, path = "/v1/node/workflow", params(Poll), security(("node" = [])), responses(
     (status = 200, body = Workflow), (status = 204, description = "There is no workflow. Ask again."),
     (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
@@ -57,19 +55,21 @@ pub async fn workflow(
     UrlQuery(poll): UrlQuery<Poll>,
 ) -> Result<Response, ApiError> {
     let wait = Duration::from_secs(poll.wait.min(POLL_SECONDS));
-    let deadline = Instant::now() + wait;
+    // Up to a tenth is left out at random. Otherwise, machines that were started together would always ask together.
+    let [random] = random::bytes();
+    let deadline = Instant::now() + wait - wait / 10 * u32::from(random) / u32::from(u8::MAX);
     let mut stopping = app.stopping.clone();
+    // Before the first look, so that no change is missed.
+    let mut watched = app.watcher.watch(&subject.node);
+    let _poll = app.contacts.polls(&subject.node);
     loop {
         if let Some(workflow) = run_events::hand_out_workflow(&app.store, &subject, now()).await? {
             return Ok(Json(workflow).into_response());
         }
-        let look_again = (Instant::now() + LOOK_INTERVAL).min(deadline);
         tokio::select! {
-            () = tokio::time::sleep_until(look_again) => {}
+            () = watched.changed() => {}
+            () = tokio::time::sleep_until(deadline) => return Ok(StatusCode::NO_CONTENT.into_response()),
             _ = stopping.wait_for(|stopping| *stopping) => return Ok(StatusCode::NO_CONTENT.into_response()),
-        }
-        if Instant::now() >= deadline {
-            return Ok(StatusCode::NO_CONTENT.into_response());
         }
     }
 }

@@ -33,8 +33,10 @@ use crate::listen::listener::{self, Listener};
 use crate::listen::live_keys::LiveKeys;
 use crate::node::admission::Policy;
 use crate::node::capture::Captures;
+use crate::node::contacts::Contacts;
 use crate::node::enrol::tpm;
 use crate::node::reports::secrets;
+use crate::node::watcher::Watcher;
 use crate::operate;
 use crate::store;
 use crate::store::{Store, settings};
@@ -184,6 +186,7 @@ impl Server {
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
         captures.sweep().await?;
         secrets::forget_of_all(&store).await?;
+        let watcher = Arc::new(Watcher::new(store.clone()));
         let app = App {
             store,
             data,
@@ -205,6 +208,8 @@ impl Server {
             strangers: Semaphore::new(limits.strangers_at_once),
             limits,
             site: config.url.host.clone(),
+            contacts: Arc::default(),
+            watcher,
             captures,
             stopping,
         };
@@ -221,13 +226,18 @@ impl Server {
         self.boot.as_ref().map(address).transpose()
     }
 
+    /// Returns the contacts of nodes, so that tests need not wait until they are stored.
+    pub fn contacts(&self) -> Arc<Contacts> {
+        Arc::clone(&self.app.contacts)
+    }
+
     /// Answers requests until `shutdown` completes. Then polls are answered immediately, and other requests get ten
     /// seconds to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         // Read before the listener is moved away.
         let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
         let (app, limits) = (&self.app, &self.app.limits);
-        let keys = Arc::new(LiveKeys::new(app.store.clone()));
+        let keys = Arc::new(LiveKeys::new(app.store.clone(), Arc::clone(&app.watcher)));
         let lock = &self.lock;
         let signs_of_life = async move {
             let mut interval = tokio::time::interval(SIGN_OF_LIFE);
@@ -264,13 +274,17 @@ impl Server {
             () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
-            () = keys.follow() => {}
+            () = app.watcher.follow() => {}
+            () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}
             () = signs_of_life => {}
         }
         if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
             tracing::warn!(error = chain(&error), "could not store which boot files were fetched");
+        }
+        if let Err(error) = self.app.contacts.store(&self.app.store).await {
+            tracing::warn!(error = chain(&error), "could not store when nodes were heard from");
         }
         self.app.store.close().await;
     }

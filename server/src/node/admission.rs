@@ -30,13 +30,14 @@
 use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, HEARTBEAT_SECONDS, Identity, KeyOrigin, NodeKey, Proof};
 
 use crate::base::time::Millis;
+use crate::node::contacts::STORE_EVERY;
 use crate::store::claimants::Claimant;
 use crate::store::nodes::Node;
 use crate::store::tokens::Token;
 
-/// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS`, and two of
-/// these may be lost.
-pub const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
+/// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS`, two of these
+/// may be lost, and the third is stored up to two seconds later.
+pub const SILENT: Millis = (3 * HEARTBEAT_SECONDS + STORE_EVERY.as_secs()) * 1000;
 
 /// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two
 /// seconds.

@@ -15,7 +15,7 @@ use crate::rules::state::{self, NodeEvent};
 use crate::store;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, Store, attestations};
+use crate::store::{Connection, Store, attestations, node_contacts};
 
 /// Lets a node in, under another name if one is given. `reference` is the id or name of the node, or the claim code of
 /// a waiting machine. With a claim code, that machine is the node from now on, and no other.
@@ -174,6 +174,7 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
     };
     // A new node must be stored before its key.
     apply::give_key(connection, node, key).await?;
+    node_contacts::seen(connection, &node.id, claimant.last_asked).await?;
     claimants::remove(connection, &claimant.key).await
 }
 

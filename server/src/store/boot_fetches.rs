@@ -27,8 +27,6 @@ pub const AWAITED: Millis = 15 * 60 * 1000;
 /// Milliseconds for which a node's address, and a fetch by an unknown machine, are remembered. DHCP servers commonly
 /// lease an address for a day.
 pub const REMEMBERED: Millis = 24 * 60 * 60 * 1000;
-/// Milliseconds in which a node's stored address is not stored again.
-const NOTED: Millis = 10 * 60 * 1000;
 
 /// A boot file that was fetched completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +70,7 @@ pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<()
 /// another node was recently seen there.
 pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
     let address = text(address);
-    note(connection, node, &address, now).await?;
+    store_address(connection, node, &address, now).await?;
     if only_node_at(connection, &address, now).await?.as_deref() != Some(node) {
         return Ok(());
     }
@@ -82,26 +80,15 @@ pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: 
     forget_of_node(connection, node).await
 }
 
-/// Records that a node made a request from an address.
-pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
-    let address = text(address);
-    let sql = "SELECT at FROM node_addresses WHERE node = $1 AND address = $2";
-    let row = sqlx::query(sql).bind(node).bind(&address).fetch_optional(&mut *connection).await;
-    let at = row.map_err(database("looking up an address of a node"))?.map(|row| number(&row, "at")).transpose()?;
-    match at {
-        Some(at) if at <= now && now - at < NOTED => Ok(()),
-        _ => note(connection, node, &address, now).await,
-    }
-}
-
 /// Returns the fetches since the node was last heard from and last told to boot from its disk, oldest first, by node
 /// id. For one node, or for all if `node` is `None`.
 pub async fn since_heard(
     connection: &mut Connection,
     node: Option<&str>,
 ) -> Result<HashMap<String, Vec<BootFetch>>, Error> {
-    let sql = "SELECT node, at, address, file, bytes, way FROM boot_fetches JOIN nodes ON nodes.id = node \
-               WHERE ($1 IS NULL OR node = $1) AND at > COALESCE(last_seen, 0) AND at > COALESCE((SELECT MAX(sent.at) \
+    let sql = "SELECT node, at, address, file, bytes, way FROM boot_fetches WHERE node IS NOT NULL \
+               AND ($1 IS NULL OR node = $1) AND at > COALESCE((SELECT heard.at FROM node_contacts AS heard \
+               WHERE heard.node = boot_fetches.node), 0) AND at > COALESCE((SELECT MAX(sent.at) \
                FROM boot_fetches AS sent WHERE sent.node = boot_fetches.node AND sent.to_disk), 0) \
                ORDER BY at, boot_fetches.id";
     let rows = sqlx::query(sql).bind(node).fetch_all(connection).await;
@@ -160,7 +147,12 @@ async fn exists(connection: &mut Connection, node: &str) -> Result<bool, Error> 
     Ok(row.map_err(database("looking up a node"))?.is_some())
 }
 
-async fn note(connection: &mut Connection, node: &str, address: &str, now: Millis) -> Result<(), Error> {
+/// Stores that a node made a request from an address.
+pub async fn seen_at(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
+    store_address(connection, node, &text(address), now).await
+}
+
+async fn store_address(connection: &mut Connection, node: &str, address: &str, now: Millis) -> Result<(), Error> {
     // The node may have been removed since the caller looked it up.
     let sql = "INSERT INTO node_addresses (node, address, at) \
                SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM nodes WHERE id = $1) \

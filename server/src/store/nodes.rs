@@ -1,16 +1,26 @@
 //! Nodes, the identifiers they are registered by, and the keys of their machines.
 
-use std::collections::HashMap;
-
 use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, Proof};
 
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::Millis;
 use crate::store::{
-    Connection, database, enum_from_text, get, json, number, optional_json, optional_number, to_json, to_word,
+    Connection, database, enum_from_text, get, json, node_changes, number, optional_json, optional_number, to_json,
+    to_word,
 };
 use sqlx::sqlite::SqliteRow;
+
+/// Makes a statement that reads nodes, each with the time at which it was last heard from.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT nodes.*, (SELECT at FROM node_contacts WHERE node_contacts.node = nodes.id) AS last_seen \
+             FROM nodes ",
+            $rest
+        )
+    };
+}
 
 /// A node as stored.
 #[derive(Clone, Debug)]
@@ -107,8 +117,7 @@ impl Node {
 pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<Node>, Error> {
     let mut found: Vec<Node> = Vec::new();
     for (kind, value) in identity.values() {
-        let sql =
-            "SELECT nodes.* FROM nodes JOIN node_keys ON node_keys.node = nodes.id WHERE kind = $1 AND value = $2";
+        let sql = select!("JOIN node_keys ON node_keys.node = nodes.id WHERE kind = $1 AND value = $2");
         let row = sqlx::query(sql).bind(kind).bind(value).fetch_optional(&mut *connection).await;
         let node = row.map_err(database("looking up an identifier"))?.as_ref().map(from_row).transpose()?;
         found.extend(node.filter(|node| found.iter().all(|known| known.id != node.id)));
@@ -118,20 +127,20 @@ pub async fn matching(connection: &mut Connection, identity: &Identity) -> Resul
 
 /// Returns the node with this id.
 pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Node>, Error> {
-    let row = sqlx::query("SELECT * FROM nodes WHERE id = $1").bind(id).fetch_optional(connection).await;
+    let row = sqlx::query(select!("WHERE id = $1")).bind(id).fetch_optional(connection).await;
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns a node other than this one whose TPM has this endorsement key.
 pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
-    let sql = "SELECT nodes.* FROM nodes JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node <> $2";
+    let sql = select!("JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node_eks.node <> $2");
     let row = sqlx::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
     row.map_err(database("looking up an endorsement key"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns the node with this id, or else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
-    for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
+    for sql in [select!("WHERE id = $1"), select!("WHERE name = $1")] {
         let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
         if let Some(row) = row.map_err(database("reading a node"))? {
             return from_row(&row).map(Some);
@@ -142,24 +151,23 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
 
 /// Returns all nodes, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
-    let rows = sqlx::query("SELECT * FROM nodes ORDER BY created_at, id").fetch_all(connection).await;
+    let rows = sqlx::query(select!("ORDER BY created_at, id")).fetch_all(connection).await;
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores a node, its identifiers and its TPM's endorsement keys. For a decommissioned node, identifiers and
-/// endorsement keys are removed, so that no machine is recognised as that node. In the same transaction, the caller has
-/// checked that no other node has them.
+/// Stores a node, its identifiers and its TPM's endorsement keys, but not when it was last heard from. For a
+/// decommissioned node, identifiers and endorsement keys are removed, so that no machine is recognised as that node. In
+/// the same transaction, the caller has checked that no other node has them.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
-               agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
-               disk_json, key_json, armed, key_left, mac_only, required, tpm_json) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-               $22) \
+               agent_version, boot_id, created_at, enrolled_at, run, network_json, ssh_keys_json, disk_json, \
+               key_json, armed, key_left, mac_only, required, tpm_json) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                released = excluded.released, identity_json = excluded.identity_json, \
                inventory_json = excluded.inventory_json, timing_json = excluded.timing_json, \
                agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
-               last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run, \
+               enrolled_at = excluded.enrolled_at, run = excluded.run, \
                network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
                disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
                key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required, \
@@ -175,7 +183,6 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(&node.agent_version)
         .bind(&node.boot_id)
         .bind(node.created_at.cast_signed())
-        .bind(node.last_seen.map(u64::cast_signed))
         .bind(node.enrolled_at.map(u64::cast_signed))
         .bind(&node.run)
         .bind(node.network.as_ref().map(to_json))
@@ -190,6 +197,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
+    node_changes::record(connection, &node.id).await?;
     let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
     done.map_err(database("removing a node's identifiers"))?;
     let done = sqlx::query("DELETE FROM node_eks WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
@@ -209,24 +217,11 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
     Ok(())
 }
 
-/// Returns the fingerprint of each admitted key, by node id.
-pub async fn live_keys(connection: &mut Connection) -> Result<HashMap<String, String>, Error> {
-    let sql = "SELECT id, key_json FROM nodes WHERE released AND key_json IS NOT NULL AND state <> 'decommissioned'";
-    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the keys of nodes"))?;
-    rows.iter().map(|row| Ok((get(row, "id")?, json::<NodeKey>(row, "key_json")?.fingerprint))).collect()
-}
-
 /// Removes a node with its keys, runs and logs.
 pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(connection).await;
-    done.map(drop).map_err(database("removing a node"))
-}
-
-/// Records that a node was heard from.
-pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
-    let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";
-    let done = sqlx::query(sql).bind(now.cast_signed()).bind(id).execute(connection).await;
-    done.map(drop).map_err(database("recording that a node was heard from"))
+    let done = sqlx::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(&mut *connection).await;
+    done.map_err(database("removing a node"))?;
+    node_changes::record(connection, id).await
 }
 
 /// Maximum number of keys remembered for a node.

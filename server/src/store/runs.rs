@@ -7,7 +7,9 @@ use slipway_protocol::{Proof, Step};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::state::{self, RunProgress};
-use crate::store::{Connection, database, enum_from_text, get, json, number, optional_number, to_json, to_word};
+use crate::store::{
+    Connection, database, enum_from_text, get, json, node_changes, number, optional_number, to_json, to_word,
+};
 use sqlx::sqlite::SqliteRow;
 
 /// A run as stored.
@@ -192,7 +194,10 @@ pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error
     for sql in ["UPDATE runs SET restored = FALSE WHERE id = $1", "UPDATE nodes SET armed = released WHERE run = $1"] {
         sqlx::query(sql).bind(run).execute(&mut *connection).await.map_err(failed())?;
     }
-    Ok(())
+    match get_by_id(connection, run).await? {
+        Some(run) => node_changes::record(connection, &run.node).await,
+        None => Ok(()),
+    }
 }
 
 async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Run>, Error> {

@@ -10,7 +10,7 @@ use slipway_server::node::admission::{Policy, SILENT};
 use slipway_server::node::status;
 use slipway_server::operate::{self, NewNode, NodeChange};
 use slipway_server::store;
-use slipway_server::store::nodes;
+use slipway_server::store::{node_contacts, nodes};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{SqlSafeStr, SqlitePool};
@@ -48,9 +48,8 @@ async fn add_web1(server: &TestServer, require: Proof) -> String {
 async fn fall_silent(server: &TestServer) {
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();
-    let mut node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
-    node.last_seen = Some(time::now() - SILENT - 1000);
-    nodes::save(&mut transaction, &node).await.unwrap();
+    let node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    node_contacts::seen(&mut transaction, &node.id, time::now() - SILENT - 1000).await.unwrap();
     store::commit(transaction).await.unwrap();
 }
 

@@ -10,7 +10,7 @@ use slipway_server::node::status;
 use slipway_server::store;
 use slipway_server::store::boot_fetches::{self, Fetched};
 use slipway_server::store::nodes::{self, Node as Stored};
-use slipway_server::store::{Store, claimants};
+use slipway_server::store::{Store, claimants, node_contacts};
 
 use crate::installing::web1;
 use crate::program;
@@ -151,13 +151,11 @@ async fn a_machine_that_enrols_gets_what_its_address_fetched_before() {
 
     // It was heard from since, so look behind that.
     let mut transaction = store.write().await.unwrap();
-    let mut stored = nodes::get_by_id(&mut transaction, &id).await.unwrap().unwrap();
-    stored.last_seen = None;
-    nodes::save(&mut transaction, &stored).await.unwrap();
+    node_contacts::seen(&mut transaction, &id, 0).await.unwrap();
     store::commit(transaction).await.unwrap();
     assert_eq!(files(&store, &id).await, ["127.0.0.1 x86_64/slipway.efi"]);
     assert!(node.workflow(&server).await.is_none());
-    assert_eq!(files(&store, &id).await, [""; 0]);
+    assert_eq!(files(&server.store().await, &id).await, [""; 0]);
 }
 
 #[tokio::test]
@@ -167,9 +165,8 @@ async fn fifteen_minutes_of_silence_after_the_last_fetch_are_flagged_until_the_f
     let store = server.store().await;
     let web2 = add(&store, "web2", |_| {}).await;
     let mut transaction = store.write().await.unwrap();
-    let mut stored = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
-    stored.last_seen = Some(now() - HOUR);
-    nodes::save(&mut transaction, &stored).await.unwrap();
+    let stored = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    node_contacts::seen(&mut transaction, &stored.id, now() - HOUR).await.unwrap();
     store::commit(transaction).await.unwrap();
     let newest = now() - 15 * MINUTE;
     record(&store, &fetch(newest - MINUTE, "127.0.0.1", "x86_64/vmlinuz")).await;

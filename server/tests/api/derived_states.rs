@@ -3,8 +3,9 @@
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Progress};
 use slipway_server::base::time::now;
-use slipway_server::store::nodes;
+use slipway_server::node::admission::SILENT;
 use slipway_server::store::run_tokens::Purpose;
+use slipway_server::store::{node_contacts, nodes};
 use slipway_server::{operate, store};
 
 use crate::installing::{add_system, debian, install, report_path, start, web1};
@@ -26,10 +27,9 @@ async fn a_machine_that_says_nothing_in_mid_image_is_silent_and_has_no_rate() {
 
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();
-    let mut stored = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
-    let last = now() - 15_000;
-    stored.last_seen = Some(last);
-    nodes::save(&mut transaction, &stored).await.unwrap();
+    let stored = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    let last = now() - SILENT - 1000;
+    node_contacts::seen(&mut transaction, &stored.id, last).await.unwrap();
     store::commit(transaction).await.unwrap();
     let shown = web1(&server).await;
     let silent = Progress { rate: 0, seconds_left: None, ..progress };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slipway_protocol::{Cpu, Disk, DiskChoice, DiskHints, Event, EventKind, Inventory, NodeState, RunState};
 use slipway_server::image::examine::examine as examine_images;
-use slipway_server::store::nodes;
+use slipway_server::store::{node_contacts, nodes};
 use slipway_server::{Error, operate, store};
 
 use crate::installing::{add_system, debian, start, web1};
@@ -193,7 +193,7 @@ async fn what_a_machine_reported_long_ago_keeps_it_from_no_run() {
     for (arch, size) in [("aarch64", 256), ("x86_64", 64 * MIB)] {
         with_machine(&server, arch, size, 512).await;
         fail(&data, &line);
-        nodes::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
+        node_contacts::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
         succeed(&data, &line);
         succeed(&data, &["run", "cancel", "web1"]);
         assert_eq!(node.workflow(&server).await, None, "it is here again");

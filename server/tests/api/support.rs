@@ -19,6 +19,7 @@ use slipway_server::base::limits::Limits;
 use slipway_server::keys::ca::Authority;
 use slipway_server::listen::serve::{Config, Server};
 use slipway_server::node::admission::Policy;
+use slipway_server::node::contacts::Contacts;
 use slipway_server::operate::{self, NewNode};
 use slipway_server::store::Store;
 use tempfile::TempDir;
@@ -51,6 +52,7 @@ pub struct TestServer {
 pub struct Running {
     pub url: String,
     pub boot_url: String,
+    contacts: Arc<Contacts>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<()>,
 }
@@ -124,9 +126,11 @@ impl TestServer {
         self.data().operator_token().unwrap().unwrap()
     }
 
-    /// The database, opened as another process would, for example a command.
+    /// The database, opened as another process would, for example a command. It has the contacts of nodes until now.
     pub async fn store(&self) -> Store {
-        Store::open(&self.data().database()).await.unwrap()
+        let store = Store::open(&self.data().database()).await.unwrap();
+        self.running.contacts.store(&store).await.unwrap();
+        store
     }
 
     pub fn ca(&self) -> String {
@@ -179,9 +183,10 @@ impl Running {
         let server = Server::bind_with_clock(config, standing).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());
         let boot_url = format!("http://{}", server.boot_address().unwrap().unwrap());
+        let contacts = server.contacts();
         let (stop, stopped) = oneshot::channel();
         let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
-        Self { url, boot_url, stop, done }
+        Self { url, boot_url, contacts, stop, done }
     }
 
     async fn stop(self) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Response, StatusCode};
 use slipway_protocol::{ErrorCode, Event, EventAck, EventKind, Failure, NodeState, Progress, RunState, StepState};
 use slipway_server::operate::{self, LogType, NewRun, Task};
-use slipway_server::store::{events, nodes};
+use slipway_server::store::{events, node_contacts};
 use tokio::task::JoinHandle;
 
 use crate::support::{Node, TestServer, refusal};
@@ -39,7 +39,7 @@ async fn ack(server: &TestServer, node: &Node, run: &str, events: &[Event]) -> u
 /// A node asks for work. Returns when the server has begun to answer.
 async fn polling(server: &TestServer, node: &Node) -> JoinHandle<reqwest::Result<Response>> {
     let store = server.store().await;
-    nodes::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
+    node_contacts::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
     let poll = tokio::spawn(node.client.get(server.url("/v1/node/workflow")).send());
     while operate::show_node(&store, "web1").await.unwrap().last_seen == Some(0) {
         assert!(!poll.is_finished());
@@ -57,7 +57,8 @@ async fn a_poll_ends_after_the_time_it_asked_for_or_when_a_run_starts() {
     let began = Instant::now();
     let shorter = node.client.get(server.url("/v1/node/workflow?wait=1")).send().await.unwrap();
     assert_eq!(shorter.status(), StatusCode::NO_CONTENT);
-    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    // The server leaves out up to a tenth.
+    assert!(began.elapsed() >= Duration::from_millis(900), "{:?}", began.elapsed());
     let run = start(&server).await;
     let response = poll.await.unwrap().unwrap();
     assert_eq!(response.status(), StatusCode::OK, "the one that began before was still waiting");

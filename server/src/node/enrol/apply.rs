@@ -14,7 +14,7 @@ use crate::rules::state::{self, NodeEvent};
 use crate::store::attestations::{self, Attestation};
 use crate::store::claimants::{self, Claimant, Report};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, boot_fetches, to_word, tokens};
+use crate::store::{Connection, boot_fetches, node_contacts, to_word, tokens};
 
 /// Maximum number of machines that wait at a time, and of those from one network. A machine keeps its place while it
 /// asks.
@@ -70,6 +70,7 @@ pub(super) async fn let_in(
         keep_proof(connection, &mut node, applicant, facts, now).await?;
         nodes::save(connection, &node).await?;
     }
+    node_contacts::seen(connection, &node.id, now).await?;
     claimants::remove(connection, &applicant.key).await?;
     boot_fetches::met(connection, &node.id, applicant.address, now).await?;
     if let Some(token) = token {

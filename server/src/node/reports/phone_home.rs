@@ -12,7 +12,7 @@ use crate::base::time::Millis;
 use crate::rules::state::NodeEvent;
 use crate::store;
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, nodes};
+use crate::store::{Connection, Store, node_contacts, nodes};
 
 /// How the installed system identifies its run.
 pub enum Caller<'a> {
@@ -49,7 +49,7 @@ pub async fn phone_home(
     }
     run.last_contact_at = Some(now);
     runs::update(&mut transaction, &run).await?;
-    nodes::seen(&mut transaction, &run.node, now).await?;
+    node_contacts::seen(&mut transaction, &run.node, now).await?;
     node_state::advance(&mut transaction, &run, NodeEvent::PhonedHome).await?;
     secrets::forget_of_node(&mut transaction, &run.node).await?;
     store::commit(transaction).await

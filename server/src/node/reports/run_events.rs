@@ -1,7 +1,5 @@
 //! Events of runs, as reported by nodes.
 
-use std::net::IpAddr;
-
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
     StepState, Workflow,
@@ -18,11 +16,8 @@ use crate::run::foresee::{Machine, foresee, images_of};
 use crate::store;
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_fetches, events, nodes, notes};
+use crate::store::{Connection, Store, events, nodes, notes};
 
-/// Milliseconds after which the time of a node's last request is stored again. The delay saves a write for most
-/// requests, and is less than the time between two heartbeats.
-const SEEN_LATELY: Millis = 2000;
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
 /// The last note of a run whose events have reached the limit.
@@ -42,20 +37,6 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
     Ok(node)
-}
-
-/// Records that the node was heard from, and its address if known. Writes nothing if that was recorded shortly before,
-/// as for most requests.
-pub async fn seen(store: &Store, node: &Node, from: Option<IpAddr>, now: Millis) -> Result<(), Error> {
-    if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
-        return Ok(());
-    }
-    let mut transaction = store.write().await?;
-    nodes::seen(&mut transaction, &node.id, now).await?;
-    if let Some(from) = from {
-        boot_fetches::seen_at(&mut transaction, &node.id, from, now).await?;
-    }
-    store::commit(transaction).await
 }
 
 /// Returns the workflow for a node, and records that it was fetched. A run that has ended is not handed out again. A
@@ -149,7 +130,6 @@ pub async fn store_events(
         }
     }
     runs::update(&mut transaction, &run).await?;
-    nodes::seen(&mut transaction, node, now).await?;
     if !state::is_open(run.progress.state) {
         secrets::forget_of_node(&mut transaction, node).await?;
     }

@@ -8,7 +8,7 @@ use crate::base::rate::Rate;
 use crate::base::time::Millis;
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, nodes};
+use crate::store::{Connection, Store, node_contacts, nodes};
 
 /// Maximum number of tokens of a run for one purpose. Any of them may be in use, so none is revoked for another.
 const MAX_TOKENS: u64 = 16;
@@ -53,6 +53,6 @@ pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, 
         let message = format!("run {} is over: node {} has a newer run", run.id, node.label());
         return Err(Error::refused(ErrorCode::TokenExpired, message));
     }
-    nodes::seen(connection, &run.node, now).await?;
+    node_contacts::seen(connection, &run.node, now).await?;
     Ok(run)
 }

@@ -1,0 +1,214 @@
+//! Notes when nodes were heard from and where, and stores it for all of them at once: a transaction for each request
+//! would cost more than the request. What was noted last is lost in a crash.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slipway_protocol::HEARTBEAT_SECONDS;
+
+use crate::base::error::{Error, chain};
+use crate::base::time::{Millis, now};
+use crate::store::{self, Store, boot_fetches, node_contacts};
+
+/// Interval at which contacts are stored.
+pub const STORE_EVERY: Duration = Duration::from_secs(2);
+/// Milliseconds after which a node's address is stored again.
+const ADDRESS_AGE: Millis = 10 * 60 * 1000;
+
+/// Contacts of nodes.
+#[derive(Debug, Default)]
+pub struct Contacts {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When each node was heard from, if that is not stored yet.
+    heard: HashMap<String, Millis>,
+    /// The address of each node, and when it was noted.
+    addresses: HashMap<String, (IpAddr, Millis)>,
+    /// When nodes used an address, if that is not stored yet.
+    met: HashMap<(String, IpAddr), Millis>,
+    /// Number of open polls of each node.
+    polls: HashMap<String, usize>,
+    /// When the nodes with open polls were last noted.
+    polls_noted: Millis,
+}
+
+/// A node's poll, which is a sign of life as long as it is open.
+#[derive(Debug)]
+pub struct OpenPoll {
+    contacts: Arc<Contacts>,
+    node: String,
+}
+
+impl Contacts {
+    /// Notes that a node made a request, from this address if it is known.
+    pub fn heard(&self, node: &str, from: Option<IpAddr>, at: Millis) {
+        let mut state = self.state();
+        state.heard.insert(node.to_owned(), at);
+        let Some(from) = from else { return };
+        let is_noted = |(address, noted): &(IpAddr, Millis)| *address == from && at.abs_diff(*noted) < ADDRESS_AGE;
+        if !state.addresses.get(node).is_some_and(is_noted) {
+            state.addresses.insert(node.to_owned(), (from, at));
+            state.met.insert((node.to_owned(), from), at);
+        }
+    }
+
+    /// Counts the node as present until the returned value is dropped.
+    pub fn polls(self: &Arc<Self>, node: &str) -> OpenPoll {
+        *self.state().polls.entry(node.to_owned()).or_default() += 1;
+        OpenPoll { contacts: Arc::clone(self), node: node.to_owned() }
+    }
+
+    /// Stores what was noted, as long as the server runs.
+    pub async fn keep_stored(&self, store: &Store) {
+        let mut is_failing = false;
+        loop {
+            tokio::time::sleep(STORE_EVERY).await;
+            self.note_polls(now());
+            match self.store(store).await {
+                Ok(()) => is_failing = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(error = chain(&error), "could not store when nodes were heard from");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes the nodes with open polls, as often as a node sends heartbeats.
+    fn note_polls(&self, at: Millis) {
+        let State { heard, polls, polls_noted, .. } = &mut *self.state();
+        if at.abs_diff(*polls_noted) >= HEARTBEAT_SECONDS * 1000 {
+            *polls_noted = at;
+            heard.extend(polls.keys().map(|node| (node.clone(), at)));
+        }
+    }
+
+    /// Stores what was noted. What could not be stored is stored later.
+    pub async fn store(&self, store: &Store) -> Result<(), Error> {
+        let (heard, met) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.heard), std::mem::take(&mut state.met))
+        };
+        if heard.is_empty() && met.is_empty() {
+            return Ok(());
+        }
+        let heard: Vec<(String, Millis)> = heard.into_iter().collect();
+        let stored = write(store, &heard, &met).await;
+        if stored.is_err() {
+            let mut state = self.state();
+            for (node, at) in heard {
+                // A later contact is noted already.
+                state.heard.entry(node).or_insert(at);
+            }
+            for (contact, at) in met {
+                state.met.entry(contact).or_insert(at);
+            }
+        }
+        stored
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn write(
+    store: &Store,
+    heard: &[(String, Millis)],
+    met: &HashMap<(String, IpAddr), Millis>,
+) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    node_contacts::save(&mut transaction, heard).await?;
+    for ((node, from), at) in met {
+        boot_fetches::seen_at(&mut transaction, node, *from, *at).await?;
+    }
+    store::commit(transaction).await
+}
+
+impl Drop for OpenPoll {
+    fn drop(&mut self) {
+        let mut state = self.contacts.state();
+        if let Some(polls) = state.polls.get_mut(&self.node) {
+            *polls -= 1;
+            if *polls == 0 {
+                state.polls.remove(&self.node);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::Identity;
+
+    use super::*;
+    use crate::store::nodes::{self, Node};
+
+    async fn last_seen(store: &Store, node: &str) -> Option<Millis> {
+        let mut connection = store.read().await.unwrap();
+        nodes::get_by_id(&mut connection, node).await.unwrap().unwrap().last_seen
+    }
+
+    #[tokio::test]
+    async fn contacts_are_stored_together_and_an_open_poll_is_one() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let store = Store::open(&folder.path().join("slipway.db")).await?;
+        let mut transaction = store.write().await?;
+        let mut ids = Vec::new();
+        // More than one statement stores.
+        for _ in 0..250 {
+            let node = Node::new(Identity::default(), 1);
+            nodes::save(&mut transaction, &node).await?;
+            ids.push(node.id);
+        }
+        store::commit(transaction).await?;
+        let contacts = Arc::new(Contacts::default());
+        ids.iter().for_each(|node| contacts.heard(node, None, 1000));
+        contacts.heard("removed", "192.0.2.1".parse().ok(), 1000);
+        assert_eq!(last_seen(&store, &ids[0]).await, None, "it is only noted");
+        contacts.store(&store).await?;
+        for node in &ids {
+            assert_eq!(last_seen(&store, node).await, Some(1000));
+        }
+
+        let poll = contacts.polls(&ids[0]);
+        for (at, expected) in [(11_000, 11_000), (13_000, 11_000), (16_000, 16_000)] {
+            contacts.note_polls(at);
+            contacts.store(&store).await?;
+            assert_eq!(
+                (last_seen(&store, &ids[0]).await, last_seen(&store, &ids[1]).await),
+                (Some(expected), Some(1000))
+            );
+        }
+        drop(poll);
+        contacts.store(&store).await?;
+        contacts.note_polls(26_000);
+        contacts.store(&store).await?;
+        // A poll may end because the kernel found that the machine is gone.
+        assert_eq!(last_seen(&store, &ids[0]).await, Some(16_000));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn contacts_that_could_not_be_stored_are_stored_later() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("slipway.db");
+        let store = Store::open(&file).await?;
+        let node = Node::new(Identity::default(), 1);
+        let mut transaction = store.write().await?;
+        nodes::save(&mut transaction, &node).await?;
+        store::commit(transaction).await?;
+        let contacts = Contacts::default();
+        contacts.heard(&node.id, None, 1000);
+        assert!(contacts.store(&Store::open_read_only(&file)).await.is_err());
+        contacts.store(&store).await?;
+        assert_eq!(last_seen(&store, &node.id).await, Some(1000));
+        Ok(())
+    }
+}
