@@ -123,7 +123,9 @@ impl Store {
         }
         migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
         drop(lock);
-        let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
+        // A connection to a file cannot be lost, so it is not tested before each use.
+        let readers = SqlitePoolOptions::new().max_connections(READERS).test_before_acquire(false);
+        let readers = readers.connect_lazy_with(options);
         let folder = file.parent().unwrap_or(Path::new("")).to_owned();
         Ok(Self { readers, writer, folder, turns: Arc::default() })
     }

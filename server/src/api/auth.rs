@@ -50,9 +50,9 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
         if let Some(NodeName(name)) = parts.extensions.get() {
             let _ = name.set(subject.node.clone());
         }
-        let node = run_events::admitted_node(&mut *app.store.read().await?, &subject).await?;
+        run_events::admit(&mut *app.store.read().await?, &subject).await?;
         let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
-        app.contacts.heard(&node.id, from, now());
+        app.contacts.heard(&subject.node, from, now());
         Ok(Self(subject))
     }
 }

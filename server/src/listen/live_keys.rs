@@ -51,7 +51,7 @@ impl LiveKeys {
 
     async fn is_live(&self, subject: &Subject) -> Result<bool, Error> {
         let mut connection = self.store.read().await?;
-        match run_events::admitted_node(&mut connection, subject).await {
+        match run_events::admit(&mut connection, subject).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { .. }) => Ok(false),
             Err(fault) => Err(fault),

@@ -131,6 +131,35 @@ pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<N
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
+/// What each request of a node depends on.
+#[derive(Debug)]
+pub struct Access {
+    /// State of the node.
+    pub state: NodeState,
+    /// Whether an operator or a bootstrap token admitted it.
+    pub released: bool,
+    /// The key that is admitted.
+    pub key: Option<NodeKey>,
+    /// Whether its newest run is not finished.
+    pub has_open_run: bool,
+}
+
+/// Returns what a request of the node with this id depends on. Reads little, because each request needs it.
+pub async fn access(connection: &mut Connection, id: &str) -> Result<Option<Access>, Error> {
+    let sql = "SELECT state, released, key_json, EXISTS (SELECT 1 FROM runs WHERE runs.id = nodes.run AND \
+               runs.state IN ('pending', 'running')) AS has_open_run FROM nodes WHERE id = $1";
+    let row = sqlx::query(sql).bind(id).fetch_optional(connection).await.map_err(database("reading a node"))?;
+    let access = |row| {
+        Ok(Access {
+            state: enum_from_text(row, "state")?,
+            released: get(row, "released")?,
+            key: optional_json(row, "key_json")?,
+            has_open_run: get(row, "has_open_run")?,
+        })
+    };
+    row.as_ref().map(access).transpose()
+}
+
 /// Returns a node other than this one whose TPM has this endorsement key.
 pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
     let sql = select!("JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node_eks.node <> $2");

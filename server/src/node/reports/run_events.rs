@@ -23,9 +23,10 @@ const RESERVE_BYTES: u64 = 1 << 20;
 /// The last note of a run whose events have reached the limit.
 const BUDGET_SPENT: &str = "the events of this run have reached the server's limit; further notes are dropped";
 
-/// Returns the node with this key, if it may send requests. The credentials of a decommissioned node are refused.
-pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
-    let Some(node) = nodes::get_by_id(connection, &subject.node).await? else {
+/// Checks that the machine with this key may send requests as the node. The credentials of a decommissioned node are
+/// refused. Returns whether the node's newest run is not finished.
+pub async fn admit(connection: &mut Connection, subject: &Subject) -> Result<bool, Error> {
+    let Some(node) = nodes::access(connection, &subject.node).await? else {
         let message = "the credentials belong to a node that no longer exists";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     };
@@ -36,7 +37,7 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
         let message = "this key is no longer valid for the node; enrol again";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
-    Ok(node)
+    Ok(node.has_open_run)
 }
 
 /// Returns the workflow for a node, and records that it was fetched. A run that has ended is not handed out again. A
@@ -81,7 +82,10 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
 
 /// Returns the run that the machine with this key may execute, with its node.
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
-    let node = admitted_node(connection, subject).await?;
+    if !admit(connection, subject).await? {
+        return Ok(None);
+    }
+    let Some(node) = nodes::get_by_id(connection, &subject.node).await? else { return Ok(None) };
     let run = runs::newest_of(connection, &node.id).await?;
     let is_live = |run: &Run| state::is_open(run.progress.state) && !run.is_held();
     let may = |run: &Run| is_live(run) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
