@@ -19,7 +19,8 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -36,6 +37,9 @@ use crate::listen::live_keys::LiveKeys;
 
 /// Pause after accept(2) failed, most likely because no file descriptors were left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Silence after which the kernel asks whether a client is still there, and the interval at which it repeats that.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long to wait for requests in progress when stopping.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the numbers of refused connections are logged.
@@ -142,6 +146,10 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
     if let Err(error) = set_tcp_user_timeout(&stream, stall) {
         tracing::debug!(%error, %address, "setting TCP_USER_TIMEOUT");
     }
+    // Otherwise the poll of a machine that lost its power would stay open, and would count as a sign of life.
+    if let Err(error) = set_keepalive(&stream) {
+        tracing::debug!(%error, %address, "setting TCP keepalive");
+    }
     // Boxed, because a task is as large as its largest future, and most connections of an attacker never get here.
     let Some(tls) = &port.tls else {
         return Box::pin(serve(port, stream, Peer { address, certificate: None }, slot)).await;
@@ -178,6 +186,13 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
         Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => tracing::debug!(%address, "the TLS handshake took too long"),
     }
+}
+
+/// Has the kernel find out whether an idle client is still there. How long it tries is TCP_USER_TIMEOUT.
+fn set_keepalive(stream: &TcpStream) -> Result<(), Errno> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)
 }
 
 async fn serve<S>(port: &Port, stream: S, peer: Peer, slot: Arc<Slot>)
