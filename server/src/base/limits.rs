@@ -96,7 +96,7 @@ pub struct Pace {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            https: Connections { total: 4096, strangers: 2048, of_address: 512, of_node: 32 },
+            https: Connections { total: 20_480, strangers: 2048, of_address: 512, of_node: 32 },
             boot: Connections { total: 1024, strangers: 1024, of_address: 128, of_node: 2 },
             first_request: Duration::from_secs(10),
             stranger_idle: Duration::from_secs(30),
@@ -119,10 +119,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns these limits, with fewer connections if `files` open files do not suffice for them.
+    /// Returns these limits, with fewer connections if `files` open files do not suffice for them. Nodes keep at least
+    /// as many as strangers.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let affordable = files.saturating_sub(OTHER_FILES) / FILES_OF_CONNECTION;
+        let of_https = affordable.saturating_sub(self.boot.total);
+        self.https.total = self.https.total.min(of_https.max(2 * self.https.strangers));
         let wanted = self.https.total + self.boot.total;
         if affordable < wanted {
             for port in [&mut self.https, &mut self.boot] {
@@ -164,7 +167,10 @@ mod tests {
         assert_eq!(limits.boot, Connections { total: 89, strangers: 89, of_address: 11, of_node: 2 });
         let needed = OTHER_FILES + FILES_OF_CONNECTION * (limits.https.total + limits.boot.total);
         assert!(needed <= 1024, "{needed}");
-        assert_eq!(Limits::default().within(20_000).https, Limits::default().https);
+        assert_eq!(Limits::default().within(65_536).https, Limits::default().https);
+        let limits = Limits::default().within(20_000);
+        assert_eq!(limits.https, Connections { total: 8912, ..Limits::default().https });
+        assert_eq!(limits.boot, Limits::default().boot);
         assert_eq!(Limits::default().within(0).boot.total, 2);
     }
 }
