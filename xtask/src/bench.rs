@@ -3,8 +3,8 @@
 pub mod boot;
 pub mod cost;
 pub mod disk;
+pub mod load;
 pub mod servers;
-pub mod siege;
 pub mod stalls;
 pub mod stream;
 pub mod streams;

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum as _};
 use xtask::bench::boot::boot;
 use xtask::bench::disk::Kind;
-use xtask::bench::siege::siege;
+use xtask::bench::load::{fleet, siege};
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
 use xtask::bench::{stalls, user_data};
@@ -54,6 +54,18 @@ enum What {
         #[arg(long, default_value_t = 20)]
         seconds: u64,
     },
+    /// Have a fleet of nodes enrol, wait for work, get it and report each second.
+    Fleet {
+        /// Number of nodes that get a run and report.
+        #[arg(long, default_value_t = 1000)]
+        nodes: u64,
+        /// Number of further nodes that only wait for work. Each takes two of the open files that the server may have.
+        #[arg(long, default_value_t = 0)]
+        idle: u64,
+        /// Seconds for which the nodes report.
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+    },
     /// Put a phone_home block into a mebibyte of user-data with the static binary, including its start.
     UserData {
         /// Number of rounds per kind of user-data.
@@ -65,10 +77,11 @@ enum What {
 impl Bench {
     /// Returns the benchmark whose turn it is, in its short form. `turn` counts commits.
     pub fn short(turn: usize) -> Self {
-        let what = match turn % 4 {
+        let what = match turn % 5 {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
             1 => What::Boot { rounds: 1, way: Vec::new() },
             2 => What::Siege { seconds: 1 },
+            3 => What::Fleet { nodes: 0, idle: 0, seconds: 0 },
             _ => What::UserData { rounds: 1 },
         };
         Self { what, short: true }
@@ -80,6 +93,7 @@ impl Bench {
             What::Stream { .. } => "stream",
             What::Boot { .. } => "boot",
             What::Siege { .. } => "siege",
+            What::Fleet { .. } => "fleet",
             What::UserData { .. } => "user-data",
         }
     }
@@ -126,6 +140,11 @@ impl Bench {
                 prepare::prepare("cargo xtask bench siege", &[server], attacks)?;
                 siege(seconds, profile)?;
             }
+            What::Fleet { nodes, idle, seconds } => {
+                let time = Duration::from_secs(seconds + seconds.min(90) + nodes / 50 + idle / 50);
+                prepare::prepare("cargo xtask bench fleet", &[server], time)?;
+                fleet(nodes, idle, seconds, profile)?;
+            }
             What::UserData { rounds } => {
                 prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;
                 let rows = user_data::run(rounds)?;
@@ -152,6 +171,7 @@ impl What {
             }
             What::Boot { way, .. } => What::Boot { rounds: 1, way: or(way, &["kernel"]) },
             What::Siege { .. } => What::Siege { seconds: 1 },
+            What::Fleet { .. } => What::Fleet { nodes: 20, idle: 20, seconds: 3 },
             What::UserData { .. } => What::UserData { rounds: 1 },
         }
     }

@@ -1,24 +1,16 @@
-//! Attacks a server while nodes report to it: `siege SERVER [SECONDS]`. `cargo xtask bench siege` builds both and runs
-//! it.
+//! Attacks a server while nodes report to it.
 //!
 //! The server is a process of its own, and so is each attacker. Attackers run with a lower priority, because on another
 //! machine they would take no processor time from the server.
 
-#![allow(clippy::unwrap_used, reason = "a measurement that cannot be made ends")]
-
-mod attack;
-mod nodes;
-mod target;
-
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use slipway_server::base::limits::raise_open_files;
 
-use attack::Attack;
-use nodes::Nodes;
-use target::Target;
+use crate::attack::Attack;
+use crate::nodes::Nodes;
+use crate::target::Target;
 
 /// How long the nodes report before the first attack, and between two; less if the attacks are shorter.
 const REST: Duration = Duration::from_secs(5);
@@ -41,20 +33,10 @@ struct Results {
     attacks: Vec<Row>,
 }
 
-#[tokio::main]
-async fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    raise_open_files();
-    rustls::crypto::ring::default_provider().install_default().unwrap();
-    if let [first, name, rest @ ..] = &arguments[..]
-        && first == "attack"
-    {
-        return attack::run(Attack::named(name), rest).await;
-    }
-    let server: PathBuf = arguments.first().expect("siege SERVER [SECONDS]").into();
-    let time = Duration::from_secs(arguments.get(1).map_or(20, |seconds| seconds.parse().unwrap()));
+/// Runs each attack for `time`, and prints what the nodes saw.
+pub async fn run(server: &Path, time: Duration) {
     let rest = REST.min(time);
-    let target = Target::start(&server).await;
+    let target = Target::start(server).await;
     let nodes = Nodes::start(&target).await;
     tokio::time::sleep(rest).await;
     let mut attacks = vec![row("none", &target, &nodes, time).await];

@@ -92,7 +92,7 @@ fn trusting(ca: &str) -> ClientBuilder {
 async fn enrol(target: &Target, identity: Identity) -> String {
     let key = KeyPair::generate().unwrap();
     let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&key).unwrap().pem().unwrap();
-    let (inventory, agent_version, boot_id) = (Inventory::default(), "siege".to_owned(), "boot".to_owned());
+    let (inventory, agent_version, boot_id) = (Inventory::default(), "load".to_owned(), "boot".to_owned());
     let request = EnrolRequest {
         identity,
         inventory,

@@ -1,7 +1,8 @@
-//! The server under attack.
+//! The server under load.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -38,11 +39,11 @@ impl Target {
         fs::create_dir(&boot).unwrap();
         File::create(boot.join("large")).unwrap().set_len(FILE_BYTES).unwrap();
         let mut serve = Command::new(program);
-        serve.arg("--data").arg(folder.path().join("data")).args(["serve", "--url", "https://siege.test:8443"]);
+        serve.arg("--data").arg(folder.path().join("data")).args(["serve", "--url", "https://load.test:8443"]);
         serve.args(["--listen", "127.0.0.1:0", "--boot-listen", "127.0.0.1:0", "--boot"]).arg(&boot);
         serve.stdout(Stdio::piped());
         // Its log, if it is wanted, is worth more than a summary.
-        if std::env::var_os("SIEGE_LOG").is_none() {
+        if std::env::var_os("LOAD_LOG").is_none() {
             serve.stderr(Stdio::null());
         }
         let mut process = serve.spawn().unwrap();
@@ -55,6 +56,11 @@ impl Target {
     /// URL of the HTTPS port.
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.ready.https)
+    }
+
+    /// Address of the HTTPS port.
+    pub fn https_address(&self) -> SocketAddr {
+        self.ready.https.parse().unwrap()
     }
 
     /// The CA of the server in PEM.
