@@ -341,14 +341,14 @@ pub async fn old_store(file: &std::path::Path) {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
     let sql = [
-        include_str!("../../migrations/0001_first.sql"),
-        include_str!("../../migrations/0002_ended_and_forgotten.sql"),
-        include_str!("../../migrations/0003_contacts.sql"),
-        include_str!("../../migrations/0004_recovery_keys.sql"),
-        include_str!("../../migrations/0005_network_and_keys.sql"),
-        include_str!("../../migrations/0006_reports.sql"),
-        include_str!("../../migrations/0007_run_token_uses.sql"),
-        include_str!("../../migrations/0008_disk_hints.sql"),
+        include_str!("../../migrations/sqlite/0001_first.sql"),
+        include_str!("../../migrations/sqlite/0002_ended_and_forgotten.sql"),
+        include_str!("../../migrations/sqlite/0003_contacts.sql"),
+        include_str!("../../migrations/sqlite/0004_recovery_keys.sql"),
+        include_str!("../../migrations/sqlite/0005_network_and_keys.sql"),
+        include_str!("../../migrations/sqlite/0006_reports.sql"),
+        include_str!("../../migrations/sqlite/0007_run_token_uses.sql"),
+        include_str!("../../migrations/sqlite/0008_disk_hints.sql"),
     ];
     let names = [
         "first",
