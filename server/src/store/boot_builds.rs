@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 use slipway_media::Measurements;
-use sqlx::sqlite::SqliteRow;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, get, json, number, to_json};
+use crate::store::{Connection, Row, database, db, get, json, number, to_json};
 
 /// A build of boot files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,14 +33,14 @@ pub struct Program {
 pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Error> {
     let sql = "INSERT INTO boot_builds (id, at, measurements_json) VALUES ($1, $2, $3) \
                ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json";
-    let query = sqlx::query(sql).bind(&build.id).bind(build.at.cast_signed()).bind(to_json(&build.measurements));
+    let query = db::query(sql).bind(&build.id).bind(build.at.cast_signed()).bind(to_json(&build.measurements));
     query.execute(connection).await.map(drop).map_err(database("storing the TPM measurements of boot files"))
 }
 
 /// Returns all builds, newest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
-    let rows = sqlx::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
-    let build = |row: &SqliteRow| {
+    let rows = db::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
+    let build = |row: &Row| {
         Ok(Build { id: get(row, "id")?, at: number(row, "at")?, measurements: json(row, "measurements_json")? })
     };
     rows.map_err(database("reading the TPM measurements of boot files"))?.iter().map(build).collect()
@@ -51,15 +50,15 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
 pub async fn save_program(connection: &mut Connection, program: &Program) -> Result<(), Error> {
     let sql = "INSERT INTO boot_programs (digest, name, at) VALUES ($1, $2, $3) \
                ON CONFLICT (digest) DO UPDATE SET name = excluded.name, at = excluded.at";
-    let query = sqlx::query(sql).bind(&program.digest).bind(&program.name).bind(program.at.cast_signed());
+    let query = db::query(sql).bind(&program.digest).bind(&program.name).bind(program.at.cast_signed());
     query.execute(connection).await.map(drop).map_err(database("storing an allowed program"))
 }
 
 /// Returns all programs, in the order in which they were allowed.
 pub async fn programs(connection: &mut Connection) -> Result<Vec<Program>, Error> {
-    let rows = sqlx::query("SELECT * FROM boot_programs ORDER BY at, digest").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM boot_programs ORDER BY at, digest").fetch_all(connection).await;
     let program =
-        |row: &SqliteRow| Ok(Program { digest: get(row, "digest")?, name: get(row, "name")?, at: number(row, "at")? });
+        |row: &Row| Ok(Program { digest: get(row, "digest")?, name: get(row, "name")?, at: number(row, "at")? });
     rows.map_err(database("reading the allowed programs"))?.iter().map(program).collect()
 }
 
@@ -67,8 +66,8 @@ pub async fn programs(connection: &mut Connection) -> Result<Vec<Program>, Error
 pub async fn remove(connection: &mut Connection, reference: &str) -> Result<bool, Error> {
     let mut removed = 0;
     for sql in ["DELETE FROM boot_builds WHERE id = $1", "DELETE FROM boot_programs WHERE digest = $1"] {
-        let done = sqlx::query(sql).bind(reference).execute(&mut *connection).await;
-        removed += done.map_err(database("removing boot files"))?.rows_affected();
+        let done = db::query(sql).bind(reference).execute(&mut *connection).await;
+        removed += done.map_err(database("removing boot files"))?;
     }
     Ok(removed > 0)
 }

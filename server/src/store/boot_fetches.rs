@@ -10,8 +10,7 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::rate::Origin;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, enum_from_text, get, number, to_word};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, enum_from_text, get, number, to_word};
 
 /// Maximum number of fetches kept for a node.
 const MAX_OF_NODE: i64 = 64;
@@ -75,7 +74,7 @@ pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: 
         return Ok(());
     }
     let sql = "UPDATE boot_fetches SET node = $1 WHERE node IS NULL AND address = $2 AND at >= $3";
-    let query = sqlx::query(sql).bind(node).bind(&address).bind(now.saturating_sub(AWAITED).cast_signed());
+    let query = db::query(sql).bind(node).bind(&address).bind(now.saturating_sub(AWAITED).cast_signed());
     query.execute(&mut *connection).await.map_err(database("assigning fetched boot files to a node"))?;
     forget_of_node(connection, node).await
 }
@@ -91,7 +90,7 @@ pub async fn since_heard(
                WHERE heard.node = boot_fetches.node), 0) AND at > COALESCE((SELECT MAX(sent.at) \
                FROM boot_fetches AS sent WHERE sent.node = boot_fetches.node AND sent.to_disk), 0) \
                ORDER BY at, boot_fetches.id";
-    let rows = sqlx::query(sql).bind(node).fetch_all(connection).await;
+    let rows = db::query(sql).bind(node).fetch_all(connection).await;
     let mut fetches: HashMap<String, Vec<BootFetch>> = HashMap::new();
     for row in rows.map_err(database("reading fetched boot files"))? {
         fetches.entry(get(&row, "node")?).or_default().push(from_row(&row)?);
@@ -109,7 +108,7 @@ pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Ve
                AND NOT EXISTS (SELECT 1 FROM node_addresses WHERE address = newest.address AND at >= $1) \
                AND NOT EXISTS (SELECT 1 FROM claimants WHERE address = newest.address AND last_asked >= newest.at) \
                ORDER BY at DESC, address";
-    let query = sqlx::query(sql).bind(now.saturating_sub(REMEMBERED).cast_signed());
+    let query = db::query(sql).bind(now.saturating_sub(REMEMBERED).cast_signed());
     let rows =
         query.fetch_all(connection).await.map_err(database("reading the boot files that unknown machines fetched"))?;
     rows.iter().map(from_row).collect()
@@ -121,7 +120,7 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
                ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place, \
                ROW_NUMBER() OVER (PARTITION BY network ORDER BY at DESC, id) AS place_in_network \
                FROM boot_fetches WHERE node IS NULL) AS kept WHERE place > $2 OR place_in_network > $3))";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(now.saturating_sub(REMEMBERED).cast_signed())
         .bind(MAX_OF_STRANGERS)
         .bind(MAX_OF_NETWORK)
@@ -134,7 +133,7 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
 async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -> Result<Option<String>, Error> {
     let sql = "SELECT node FROM node_addresses JOIN nodes ON nodes.id = node \
                WHERE address = $1 AND at >= $2 AND state <> 'decommissioned' LIMIT 2";
-    let query = sqlx::query(sql).bind(address).bind(now.saturating_sub(REMEMBERED).cast_signed());
+    let query = db::query(sql).bind(address).bind(now.saturating_sub(REMEMBERED).cast_signed());
     let rows = query.fetch_all(connection).await.map_err(database("looking for the node at an address"))?;
     match rows.as_slice() {
         [row] => get(row, "node").map(Some),
@@ -143,7 +142,7 @@ async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -
 }
 
 async fn exists(connection: &mut Connection, node: &str) -> Result<bool, Error> {
-    let row = sqlx::query("SELECT 1 FROM nodes WHERE id = $1").bind(node).fetch_optional(connection).await;
+    let row = db::query("SELECT 1 FROM nodes WHERE id = $1").bind(node).fetch_optional(connection).await;
     Ok(row.map_err(database("looking up a node"))?.is_some())
 }
 
@@ -157,12 +156,12 @@ async fn store_address(connection: &mut Connection, node: &str, address: &str, n
     let sql = "INSERT INTO node_addresses (node, address, at) \
                SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM nodes WHERE id = $1) \
                ON CONFLICT (node, address) DO UPDATE SET at = excluded.at";
-    let query = sqlx::query(sql).bind(node).bind(address).bind(now.cast_signed());
+    let query = db::query(sql).bind(node).bind(address).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing the address of a node"))?;
     let sql = "DELETE FROM node_addresses WHERE node = $1 AND (at < $2 OR address IN (SELECT address FROM \
                (SELECT address, ROW_NUMBER() OVER (ORDER BY at DESC, address) AS place FROM node_addresses \
                WHERE node = $1) AS kept WHERE place > $3))";
-    let query = sqlx::query(sql).bind(node).bind(now.saturating_sub(REMEMBERED).cast_signed()).bind(MAX_ADDRESSES);
+    let query = db::query(sql).bind(node).bind(now.saturating_sub(REMEMBERED).cast_signed()).bind(MAX_ADDRESSES);
     query.execute(connection).await.map(drop).map_err(database("removing old addresses of a node"))
 }
 
@@ -171,7 +170,7 @@ async fn store_address(connection: &mut Connection, node: &str, address: &str, n
 async fn is_repeated(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<bool, Error> {
     let sql = "UPDATE boot_fetches SET at = $1, bytes = $2 WHERE address = $3 AND file = $4 AND way = $5 \
                AND to_disk = $6 AND at >= $7 AND (node = $8 OR (node IS NULL AND $8 IS NULL))";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(fetched.at.cast_signed())
         .bind(fetched.bytes.cast_signed())
         .bind(text(fetched.address))
@@ -182,13 +181,13 @@ async fn is_repeated(connection: &mut Connection, fetched: &Fetched, node: Optio
         .bind(node)
         .execute(connection)
         .await;
-    Ok(done.map_err(database("storing that a boot file was fetched again"))?.rows_affected() > 0)
+    Ok(done.map_err(database("storing that a boot file was fetched again"))? > 0)
 }
 
 async fn insert(connection: &mut Connection, fetched: &Fetched, node: Option<&str>) -> Result<(), Error> {
     let sql = "INSERT INTO boot_fetches (id, at, address, network, file, bytes, way, to_disk, node) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(random::id())
         .bind(fetched.at.cast_signed())
         .bind(text(fetched.address))
@@ -207,7 +206,7 @@ async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), E
     let sql = "DELETE FROM boot_fetches WHERE id IN (SELECT id FROM (SELECT id, \
                ROW_NUMBER() OVER (ORDER BY at DESC, id) AS place FROM boot_fetches WHERE node = $1) AS kept \
                WHERE place > $2)";
-    let done = sqlx::query(sql).bind(node).bind(MAX_OF_NODE).execute(connection).await;
+    let done = db::query(sql).bind(node).bind(MAX_OF_NODE).execute(connection).await;
     done.map(drop).map_err(database("removing old records of the boot files that a node fetched"))
 }
 
@@ -215,7 +214,7 @@ fn text(address: IpAddr) -> String {
     address.to_canonical().to_string()
 }
 
-fn from_row(row: &SqliteRow) -> Result<BootFetch, Error> {
+fn from_row(row: &Row) -> Result<BootFetch, Error> {
     Ok(BootFetch {
         at: number(row, "at")?,
         file: get(row, "file")?,

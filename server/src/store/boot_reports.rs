@@ -4,7 +4,7 @@ use slipway_protocol::BootStatus;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, get, json, to_json};
+use crate::store::{Connection, database, db, get, json, to_json};
 
 /// Maximum number of logs of one kind kept for a node, and their maximum total size in bytes, compressed.
 const MAX_LOGS: i64 = 16;
@@ -14,13 +14,13 @@ const MAX_LOG_BYTES: i64 = 16 << 20;
 pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -> Result<(), Error> {
     let sql = "INSERT INTO boot_reports (run, status_json) VALUES ($1, $2) \
                ON CONFLICT (run) DO UPDATE SET status_json = excluded.status_json";
-    let done = sqlx::query(sql).bind(run).bind(to_json(status)).execute(connection).await;
+    let done = db::query(sql).bind(run).bind(to_json(status)).execute(connection).await;
     done.map(drop).map_err(database("storing a boot report"))
 }
 
 /// Returns the latest report of a run's system.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<BootStatus>, Error> {
-    let query = sqlx::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
+    let query = db::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
     let row = query.fetch_optional(connection).await.map_err(database("reading a boot report"))?;
     row.map(|row| json(&row, "status_json")).transpose()
 }
@@ -29,7 +29,7 @@ pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<Boo
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStatus)>, Error> {
     let sql =
         "SELECT boot_reports.run AS run, status_json FROM boot_reports JOIN nodes ON nodes.run = boot_reports.run";
-    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the boot reports"))?;
+    let rows = db::query(sql).fetch_all(connection).await.map_err(database("reading the boot reports"))?;
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "status_json")?))).collect()
 }
 
@@ -53,20 +53,20 @@ pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Mil
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = \
                excluded.data";
-    let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(now.cast_signed());
+    let query = db::query(sql).bind(log.node).bind(log.kind).bind(now.cast_signed());
     let query = query.bind(log.boot_id).bind(log.run).bind(log.data);
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
     let sql = "DELETE FROM host_logs WHERE node = $1 AND kind = $2 AND at IN (SELECT at FROM \
                (SELECT at, ROW_NUMBER() OVER (ORDER BY at DESC) AS place, SUM(LENGTH(data)) OVER (ORDER BY at DESC) AS \
                bytes FROM host_logs WHERE node = $1 AND kind = $2) AS kept WHERE place > $3 OR (place > 1 AND bytes > \
                $4))";
-    let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(MAX_LOGS).bind(MAX_LOG_BYTES);
+    let query = db::query(sql).bind(log.node).bind(log.kind).bind(MAX_LOGS).bind(MAX_LOG_BYTES);
     query.execute(connection).await.map(drop).map_err(database("removing old logs"))
 }
 
 /// Returns the newest log of a kind, compressed with gzip.
 pub async fn newest_log(connection: &mut Connection, node: &str, kind: &str) -> Result<Option<Vec<u8>>, Error> {
     let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
-    let row = sqlx::query(sql).bind(node).bind(kind).fetch_optional(connection).await;
+    let row = db::query(sql).bind(node).bind(kind).fetch_optional(connection).await;
     row.map_err(database("reading a log"))?.map(|row| get(&row, "data")).transpose()
 }

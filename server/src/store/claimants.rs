@@ -5,9 +5,8 @@ use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory}
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, enum_from_text, get, json, number, to_json, to_word};
+use crate::store::{Connection, Row, database, db, enum_from_text, get, json, number, to_json, to_word};
 use serde::{Deserialize, Serialize};
-use sqlx::sqlite::SqliteRow;
 
 /// A machine that waits to be admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,19 +65,19 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
 }
 
 async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Claimant>, Error> {
-    let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
+    let row = db::query(sql).bind(key).fetch_optional(connection).await;
     row.map_err(database("reading a waiting machine"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns all waiting machines, in the order in which they first asked.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Claimant>, Error> {
-    let rows = sqlx::query("SELECT * FROM claimants ORDER BY first_asked, key").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM claimants ORDER BY first_asked, key").fetch_all(connection).await;
     rows.map_err(database("reading the waiting machines"))?.iter().map(from_row).collect()
 }
 
 /// Returns the waiting machines with identifiers of this node, in the order in which they first asked.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Claimant>, Error> {
-    let query = sqlx::query("SELECT * FROM claimants WHERE node = $1 ORDER BY first_asked, key").bind(node);
+    let query = db::query("SELECT * FROM claimants WHERE node = $1 ORDER BY first_asked, key").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the waiting machines"))?;
     rows.iter().map(from_row).collect()
 }
@@ -90,7 +89,7 @@ pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<()
                ON CONFLICT (key) DO UPDATE SET reason = excluded.reason, node = excluded.node, \
                address = excluded.address, network = excluded.network, identity_json = excluded.identity_json, \
                report_json = excluded.report_json, last_asked = excluded.last_asked";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(&claimant.key)
         .bind(&claimant.id)
         .bind(&claimant.code)
@@ -110,24 +109,24 @@ pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<()
 /// Returns the number of waiting machines, and of those from one network.
 pub async fn count(connection: &mut Connection, network: &str) -> Result<(u64, u64), Error> {
     let sql = "SELECT COUNT(*) AS every, COUNT(CASE WHEN network = $1 THEN 1 END) AS here FROM claimants";
-    let row = sqlx::query(sql).bind(network).fetch_one(connection).await;
+    let row = db::query(sql).bind(network).fetch_one(connection).await;
     let row = row.map_err(database("counting the waiting machines"))?;
     Ok((number(&row, "every")?, number(&row, "here")?))
 }
 
 /// Removes the waiting machine with this key.
 pub async fn remove(connection: &mut Connection, key: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM claimants WHERE key = $1").bind(key).execute(connection).await;
+    let done = db::query("DELETE FROM claimants WHERE key = $1").bind(key).execute(connection).await;
     done.map(drop).map_err(database("removing a waiting machine"))
 }
 
 /// Removes the machines whose last request was before this time.
 pub async fn forget_silent(connection: &mut Connection, before: Millis) -> Result<(), Error> {
-    let query = sqlx::query("DELETE FROM claimants WHERE last_asked < $1").bind(before.cast_signed());
+    let query = db::query("DELETE FROM claimants WHERE last_asked < $1").bind(before.cast_signed());
     query.execute(connection).await.map(drop).map_err(database("removing machines that no longer wait"))
 }
 
-fn from_row(row: &SqliteRow) -> Result<Claimant, Error> {
+fn from_row(row: &Row) -> Result<Claimant, Error> {
     Ok(Claimant {
         key: get(row, "key")?,
         id: get(row, "id")?,

@@ -4,14 +4,13 @@
 use slipway_protocol::ExternalStep;
 
 use crate::base::error::Error;
-use crate::store::{Connection, database, get, json, number, to_json};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, get, json, number, to_json};
 
 /// Stores the names of the external steps that a new run expects.
 pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) -> Result<(), Error> {
     for name in names {
         let sql = "INSERT INTO known_steps (run, name) VALUES ($1, $2) ON CONFLICT (run, name) DO NOTHING";
-        let done = sqlx::query(sql).bind(run).bind(name).execute(&mut *connection).await;
+        let done = db::query(sql).bind(run).bind(name).execute(&mut *connection).await;
         done.map_err(database("storing the name of a step"))?;
     }
     Ok(())
@@ -19,14 +18,14 @@ pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) ->
 
 /// Returns the names of the external steps that a run expects. If there are none, any name is expected.
 pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<String>, Error> {
-    let query = sqlx::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
+    let query = db::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
     let rows = query.fetch_all(connection).await.map_err(database("reading the names of steps"))?;
     rows.iter().map(|row| get(row, "name")).collect()
 }
 
 /// Returns the number of external steps of a run.
 pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
-    let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
+    let row = db::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
     number(&row.await.map_err(database("counting external steps"))?, "steps")
 }
 
@@ -36,14 +35,14 @@ pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -
                $6) ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
                logs = excluded.logs";
     let without_logs = ExternalStep { logs: String::new(), ..step.clone() };
-    let query = sqlx::query(sql).bind(run).bind(&step.name).bind(i64::from(step.priority));
+    let query = db::query(sql).bind(run).bind(&step.name).bind(i64::from(step.priority));
     let query = query.bind(step.first_at.cast_signed()).bind(to_json(&without_logs)).bind(&step.logs);
     query.execute(connection).await.map(drop).map_err(database("storing an external step"))
 }
 
 /// Returns the external step of a run with this name.
 pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<ExternalStep>, Error> {
-    let query = sqlx::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
+    let query = db::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an external step"))?;
     row.as_ref().map(with_logs).transpose()
 }
@@ -51,7 +50,7 @@ pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> 
 /// Returns a run's external steps with their logs, in display order.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<ExternalStep>, Error> {
     let sql = "SELECT * FROM loose_steps WHERE run = $1 ORDER BY priority, first_at, name";
-    let rows = sqlx::query(sql).bind(run).fetch_all(connection).await;
+    let rows = db::query(sql).bind(run).fetch_all(connection).await;
     rows.map_err(database("reading external steps"))?.iter().map(with_logs).collect()
 }
 
@@ -59,10 +58,10 @@ pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<Extern
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, ExternalStep)>, Error> {
     let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
                ORDER BY loose_steps.priority, loose_steps.first_at, loose_steps.name";
-    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading external steps"))?;
+    let rows = db::query(sql).fetch_all(connection).await.map_err(database("reading external steps"))?;
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "step_json")?))).collect()
 }
 
-fn with_logs(row: &SqliteRow) -> Result<ExternalStep, Error> {
+fn with_logs(row: &Row) -> Result<ExternalStep, Error> {
     Ok(ExternalStep { logs: get(row, "logs")?, ..json(row, "step_json")? })
 }

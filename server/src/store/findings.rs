@@ -9,7 +9,7 @@ use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::Digest;
 
 use crate::base::error::Error;
-use crate::store::{Connection, database, enum_from_text, json, to_json};
+use crate::store::{Connection, database, db, enum_from_text, json, to_json};
 
 /// The result of examining an image's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,26 +66,26 @@ impl Stamp {
 pub async fn save(connection: &mut Connection, digest: &Digest, finding: &Finding) -> Result<(), Error> {
     let sql = "INSERT INTO findings (digest, finding_json) VALUES ($1, $2) \
                ON CONFLICT (digest) DO UPDATE SET finding_json = excluded.finding_json";
-    let query = sqlx::query(sql).bind(digest.to_string()).bind(to_json(finding));
+    let query = db::query(sql).bind(digest.to_string()).bind(to_json(finding));
     query.execute(connection).await.map(drop).map_err(database("storing the findings on an image"))
 }
 
 /// Returns the finding for the image with this digest.
 pub async fn get(connection: &mut Connection, digest: &Digest) -> Result<Option<Finding>, Error> {
-    let query = sqlx::query("SELECT finding_json FROM findings WHERE digest = $1").bind(digest.to_string());
+    let query = db::query("SELECT finding_json FROM findings WHERE digest = $1").bind(digest.to_string());
     let row = query.fetch_optional(connection).await.map_err(database("reading the findings on an image"))?;
     row.map(|row| json(&row, "finding_json")).transpose()
 }
 
 /// Returns all findings, by the digest of the image.
 pub async fn all(connection: &mut Connection) -> Result<HashMap<Digest, Finding>, Error> {
-    let rows = sqlx::query("SELECT digest, finding_json FROM findings").fetch_all(connection).await;
+    let rows = db::query("SELECT digest, finding_json FROM findings").fetch_all(connection).await;
     let rows = rows.map_err(database("reading the findings on images"))?;
     rows.iter().map(|row| Ok((enum_from_text(row, "digest")?, json(row, "finding_json")?))).collect()
 }
 
 /// Removes the finding for the image with this digest.
 pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {
-    let query = sqlx::query("DELETE FROM findings WHERE digest = $1").bind(digest.to_string());
+    let query = db::query("DELETE FROM findings WHERE digest = $1").bind(digest.to_string());
     query.execute(connection).await.map(drop).map_err(database("removing the findings on an image"))
 }

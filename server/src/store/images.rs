@@ -5,8 +5,7 @@ use slipway_protocol::Digest;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, enum_from_text, get, number, optional_number, optional_word};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, enum_from_text, get, number, optional_number, optional_word};
 
 /// An image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -43,7 +42,7 @@ pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Erro
                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (digest) DO UPDATE SET file_name = excluded.file_name, \
                raw_size = COALESCE(excluded.raw_size, images.raw_size), \
                raw_digest = COALESCE(excluded.raw_digest, images.raw_digest)";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(image.digest.to_string())
         .bind(&image.file_name)
         .bind(image.size.cast_signed())
@@ -58,31 +57,31 @@ pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Erro
 
 /// Returns the image with this digest.
 pub async fn get_by_digest(connection: &mut Connection, digest: &Digest) -> Result<Option<Image>, Error> {
-    let query = sqlx::query("SELECT * FROM images WHERE digest = $1").bind(digest.to_string());
+    let query = db::query("SELECT * FROM images WHERE digest = $1").bind(digest.to_string());
     let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
     row.as_ref().map(from_row).transpose()
 }
 
 /// Returns the oldest image with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Image>, Error> {
-    let query = sqlx::query("SELECT * FROM images WHERE file_name = $1 ORDER BY added_at LIMIT 1").bind(name);
+    let query = db::query("SELECT * FROM images WHERE file_name = $1 ORDER BY added_at LIMIT 1").bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
     row.as_ref().map(from_row).transpose()
 }
 
 /// Returns all images, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
-    let rows = sqlx::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;
     rows.map_err(database("reading the images"))?.iter().map(from_row).collect()
 }
 
 /// Removes the record of the image with this digest. The caller removes its file.
 pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {
-    let query = sqlx::query("DELETE FROM images WHERE digest = $1").bind(digest.to_string());
+    let query = db::query("DELETE FROM images WHERE digest = $1").bind(digest.to_string());
     query.execute(connection).await.map(drop).map_err(database("removing an image"))
 }
 
-fn from_row(row: &SqliteRow) -> Result<Image, Error> {
+fn from_row(row: &Row) -> Result<Image, Error> {
     Ok(Image {
         digest: enum_from_text(row, "digest")?,
         file_name: get(row, "file_name")?,

@@ -2,7 +2,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, get, number};
+use crate::store::{Connection, database, db, get, number};
 
 /// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;
@@ -37,14 +37,14 @@ pub async fn insert(
     }
     let sql = "INSERT INTO logs (node, boot_id, first_byte, run, data, at) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, boot_id, first_byte) DO NOTHING";
-    let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
-    let query = query.bind(&chunk.data).bind(now.cast_signed());
+    let query = db::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
+    let query = query.bind(chunk.data.as_slice()).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
     // Only the first stored chunk of a boot, at whatever offset, adds a boot.
     if stored == 0 {
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
-        let query = sqlx::query(sql).bind(node).bind(MAX_BOOTS);
+        let query = db::query(sql).bind(node).bind(MAX_BOOTS);
         query.execute(&mut *connection).await.map_err(database("removing old logs"))?;
     }
     Ok(())
@@ -53,7 +53,7 @@ pub async fn insert(
 /// Returns the number of bytes counted for the chunks of a boot, including `CHUNK_OVERHEAD`.
 async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
     let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
-    let row = sqlx::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
+    let row = db::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
     number(&row.map_err(database("measuring a log"))?, "stored")
 }
 
@@ -62,7 +62,7 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Ch
     let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
                (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY \
                first_byte";
-    let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading a log"))?;
+    let rows = db::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading a log"))?;
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Changes of nodes, in order, so that each server process notices those that another process made.
 
 use crate::base::error::Error;
-use crate::store::{Connection, database, get};
+use crate::store::{Connection, database, db, get};
 
 /// Number of changes that are kept. A process that is further behind must look at all nodes.
 const KEPT: i64 = 10_000;
@@ -18,23 +18,23 @@ pub struct Changes {
 /// Records that a node changed. The write lock keeps the numbers in the order of the commits.
 pub async fn record(connection: &mut Connection, node: &str) -> Result<(), Error> {
     let sql = "INSERT INTO node_changes (id, node) SELECT COALESCE(MAX(id), 0) + 1, $1 FROM node_changes";
-    let done = sqlx::query(sql).bind(node).execute(&mut *connection).await;
+    let done = db::query(sql).bind(node).execute(&mut *connection).await;
     done.map_err(database("recording that a node changed"))?;
     let sql = "DELETE FROM node_changes WHERE id <= (SELECT MAX(id) FROM node_changes) - $1";
-    let done = sqlx::query(sql).bind(KEPT).execute(connection).await;
+    let done = db::query(sql).bind(KEPT).execute(connection).await;
     done.map(drop).map_err(database("removing old changes of nodes"))
 }
 
 /// Returns the changes after the one with the number `known`.
 pub async fn since(connection: &mut Connection, known: i64) -> Result<Changes, Error> {
     let failed = || database("reading the changes of nodes");
-    let row = sqlx::query("SELECT COALESCE(MAX(id), 0) AS newest FROM node_changes").fetch_one(&mut *connection).await;
+    let row = db::query("SELECT COALESCE(MAX(id), 0) AS newest FROM node_changes").fetch_one(&mut *connection).await;
     let newest = get(&row.map_err(failed())?, "newest")?;
     if newest == known {
         return Ok(Changes { newest, nodes: Some(Vec::new()) });
     }
     let sql = "SELECT node FROM node_changes WHERE id > $1 AND id <= $2";
-    let rows = sqlx::query(sql).bind(known).bind(newest).fetch_all(connection).await.map_err(failed())?;
+    let rows = db::query(sql).bind(known).bind(newest).fetch_all(connection).await.map_err(failed())?;
     let nodes = rows.iter().map(|row| get(row, "node")).collect::<Result<Vec<String>, _>>()?;
     // Changes that are not kept, or numbers that started again in a restored store.
     let is_complete = i64::try_from(nodes.len()) == Ok(newest - known);

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database};
+use crate::store::{Connection, database, db};
 
 /// Number of nodes that one statement stores.
 const AT_ONCE: usize = 100;
@@ -18,7 +18,7 @@ pub async fn save(connection: &mut Connection, heard: &[(String, Millis)]) -> Re
     let rest = chunks.remainder().chunks(1);
     for chunk in chunks.chain(rest) {
         let sql: &'static str = if chunk.len() == 1 { &STORE_ONE } else { &STORE_MANY };
-        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
+        let mut query = db::query(sql);
         for (node, at) in chunk {
             query = query.bind(node).bind(at.cast_signed());
         }

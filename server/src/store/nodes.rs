@@ -6,10 +6,9 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::Millis;
 use crate::store::{
-    Connection, database, enum_from_text, get, json, node_changes, number, optional_json, optional_number, to_json,
-    to_word,
+    Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_json, optional_number,
+    to_json, to_word,
 };
-use sqlx::sqlite::SqliteRow;
 
 /// Makes a statement that reads nodes, each with the time at which it was last heard from.
 macro_rules! select {
@@ -118,7 +117,7 @@ pub async fn matching(connection: &mut Connection, identity: &Identity) -> Resul
     let mut found: Vec<Node> = Vec::new();
     for (kind, value) in identity.values() {
         let sql = select!("JOIN node_keys ON node_keys.node = nodes.id WHERE kind = $1 AND value = $2");
-        let row = sqlx::query(sql).bind(kind).bind(value).fetch_optional(&mut *connection).await;
+        let row = db::query(sql).bind(kind).bind(value).fetch_optional(&mut *connection).await;
         let node = row.map_err(database("looking up an identifier"))?.as_ref().map(from_row).transpose()?;
         found.extend(node.filter(|node| found.iter().all(|known| known.id != node.id)));
     }
@@ -127,7 +126,7 @@ pub async fn matching(connection: &mut Connection, identity: &Identity) -> Resul
 
 /// Returns the node with this id.
 pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Node>, Error> {
-    let row = sqlx::query(select!("WHERE id = $1")).bind(id).fetch_optional(connection).await;
+    let row = db::query(select!("WHERE id = $1")).bind(id).fetch_optional(connection).await;
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
@@ -148,7 +147,7 @@ pub struct Access {
 pub async fn access(connection: &mut Connection, id: &str) -> Result<Option<Access>, Error> {
     let sql = "SELECT state, released, key_json, EXISTS (SELECT 1 FROM runs WHERE runs.id = nodes.run AND \
                runs.state IN ('pending', 'running')) AS has_open_run FROM nodes WHERE id = $1";
-    let row = sqlx::query(sql).bind(id).fetch_optional(connection).await.map_err(database("reading a node"))?;
+    let row = db::query(sql).bind(id).fetch_optional(connection).await.map_err(database("reading a node"))?;
     let access = |row| {
         Ok(Access {
             state: enum_from_text(row, "state")?,
@@ -163,14 +162,14 @@ pub async fn access(connection: &mut Connection, id: &str) -> Result<Option<Acce
 /// Returns a node other than this one whose TPM has this endorsement key.
 pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
     let sql = select!("JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node_eks.node <> $2");
-    let row = sqlx::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
+    let row = db::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
     row.map_err(database("looking up an endorsement key"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns the node with this id, or else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in [select!("WHERE id = $1"), select!("WHERE name = $1")] {
-        let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
+        let row = db::query(sql).bind(reference).fetch_optional(&mut *connection).await;
         if let Some(row) = row.map_err(database("reading a node"))? {
             return from_row(&row).map(Some);
         }
@@ -180,7 +179,7 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
 
 /// Returns all nodes, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
-    let rows = sqlx::query(select!("ORDER BY created_at, id")).fetch_all(connection).await;
+    let rows = db::query(select!("ORDER BY created_at, id")).fetch_all(connection).await;
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
@@ -201,7 +200,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
                disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
                key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required, \
                tpm_json = excluded.tpm_json";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(&node.id)
         .bind(&node.name)
         .bind(to_word(&node.state))
@@ -227,20 +226,20 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .await;
     done.map_err(database("storing a node"))?;
     node_changes::record(connection, &node.id).await?;
-    let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
+    let done = db::query("DELETE FROM node_keys WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
     done.map_err(database("removing a node's identifiers"))?;
-    let done = sqlx::query("DELETE FROM node_eks WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
+    let done = db::query("DELETE FROM node_eks WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
     done.map_err(database("removing a node's endorsement keys"))?;
     if node.state == NodeState::Decommissioned {
         return Ok(());
     }
     for ek in node.tpm.iter().flat_map(|tpm| &tpm.ek) {
-        let query = sqlx::query("INSERT INTO node_eks (ek, node) VALUES ($1, $2)").bind(ek).bind(&node.id);
+        let query = db::query("INSERT INTO node_eks (ek, node) VALUES ($1, $2)").bind(ek).bind(&node.id);
         query.execute(&mut *connection).await.map_err(database("storing a node's endorsement keys"))?;
     }
     for (kind, value) in node.identity.values() {
         let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3)";
-        let done = sqlx::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
+        let done = db::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
         done.map_err(database("storing a node's identifiers"))?;
     }
     Ok(())
@@ -248,7 +247,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
 
 /// Removes a node with its keys, runs and logs.
 pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(&mut *connection).await;
+    let done = db::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(&mut *connection).await;
     done.map_err(database("removing a node"))?;
     node_changes::record(connection, id).await
 }
@@ -259,22 +258,22 @@ const MAX_KEYS: i64 = 100;
 /// Records a node's new key.
 pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey) -> Result<(), Error> {
     let sql = "INSERT INTO node_key_changes (node, at, key_json) VALUES ($1, $2, $3)";
-    let query = sqlx::query(sql).bind(node).bind(key.since.cast_signed()).bind(to_json(key));
+    let query = db::query(sql).bind(node).bind(key.since.cast_signed()).bind(to_json(key));
     query.execute(&mut *connection).await.map_err(database("recording the key of a node"))?;
     let sql = "DELETE FROM node_key_changes WHERE node = $1 AND at < (SELECT at FROM node_key_changes \
                WHERE node = $1 ORDER BY at DESC LIMIT 1 OFFSET $2)";
-    let done = sqlx::query(sql).bind(node).bind(MAX_KEYS - 1).execute(connection).await;
+    let done = db::query(sql).bind(node).bind(MAX_KEYS - 1).execute(connection).await;
     done.map(drop).map_err(database("removing old keys of a node"))
 }
 
 /// Returns the keys of a node, newest first.
 pub async fn keys(connection: &mut Connection, node: &str) -> Result<Vec<NodeKey>, Error> {
-    let query = sqlx::query("SELECT key_json FROM node_key_changes WHERE node = $1 ORDER BY at DESC").bind(node);
+    let query = db::query("SELECT key_json FROM node_key_changes WHERE node = $1 ORDER BY at DESC").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the keys of a node"))?;
     rows.iter().map(|row| json(row, "key_json")).collect()
 }
 
-fn from_row(row: &SqliteRow) -> Result<Node, Error> {
+fn from_row(row: &Row) -> Result<Node, Error> {
     Ok(Node {
         id: get(row, "id")?,
         name: get(row, "name")?,

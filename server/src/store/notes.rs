@@ -2,8 +2,7 @@
 
 use crate::base::error::Error;
 use crate::store::runs::Run;
-use crate::store::{Connection, database, get, number};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, get, number};
 
 /// Maximum number of notes kept for a step, and maximum of their total size in bytes. The first note is kept whatever
 /// its size. Further notes are only in the event history.
@@ -14,7 +13,7 @@ const MAX_NOTE_BYTES: u64 = 64 << 10;
 pub async fn insert(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<(), Error> {
     let sql = "SELECT COUNT(*) AS notes, COALESCE(SUM(LENGTH(note)), 0) AS stored FROM notes \
                WHERE run = $1 AND step = $2";
-    let row = sqlx::query(sql).bind(run).bind(i64::from(step)).fetch_one(&mut *connection).await;
+    let row = db::query(sql).bind(run).bind(i64::from(step)).fetch_one(&mut *connection).await;
     let row = row.map_err(database("counting the notes of a step"))?;
     if number(&row, "notes")? >= MAX_NOTES || number(&row, "stored")? >= MAX_NOTE_BYTES {
         return Ok(());
@@ -24,7 +23,7 @@ pub async fn insert(connection: &mut Connection, run: &str, step: u32, seq: u64,
 
 async fn store(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<(), Error> {
     let sql = "INSERT INTO notes (run, step, seq, note) VALUES ($1, $2, $3, $4)";
-    let query = sqlx::query(sql).bind(run).bind(i64::from(step)).bind(seq.cast_signed()).bind(note);
+    let query = db::query(sql).bind(run).bind(i64::from(step)).bind(seq.cast_signed()).bind(note);
     query.execute(connection).await.map(drop).map_err(database("storing a note"))
 }
 
@@ -32,7 +31,7 @@ async fn store(connection: &mut Connection, run: &str, step: u32, seq: u64, note
 /// already has the note.
 pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<bool, Error> {
     let sql = "SELECT 1 FROM notes WHERE run = $1 AND note = $2";
-    let known = sqlx::query(sql).bind(run).bind(note).fetch_optional(&mut *connection).await;
+    let known = db::query(sql).bind(run).bind(note).fetch_optional(&mut *connection).await;
     if known.map_err(database("looking for a note"))?.is_some() {
         return Ok(false);
     }
@@ -42,14 +41,14 @@ pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, n
 /// Removes the notes on a step and on later steps.
 pub async fn forget_from(connection: &mut Connection, run: &str, step: u32) -> Result<(), Error> {
     let sql = "DELETE FROM notes WHERE run = $1 AND step >= $2";
-    let done = sqlx::query(sql).bind(run).bind(i64::from(step)).execute(connection).await;
+    let done = db::query(sql).bind(run).bind(i64::from(step)).execute(connection).await;
     done.map(drop).map_err(database("removing notes"))
 }
 
 /// Adds the stored notes to the steps of a run.
 pub async fn add_to(connection: &mut Connection, run: &mut Run) -> Result<(), Error> {
     let sql = "SELECT run, step, note FROM notes WHERE run = $1 ORDER BY step, seq";
-    let rows = sqlx::query(sql).bind(&run.id).fetch_all(connection).await;
+    let rows = db::query(sql).bind(&run.id).fetch_all(connection).await;
     add(&rows.map_err(database("reading the notes of a run"))?, std::slice::from_mut(run))
 }
 
@@ -57,13 +56,13 @@ pub async fn add_to(connection: &mut Connection, run: &mut Run) -> Result<(), Er
 pub async fn add_to_newest(connection: &mut Connection, runs: &mut [Run]) -> Result<(), Error> {
     let sql =
         "SELECT notes.run, step, note FROM notes JOIN nodes ON nodes.run = notes.run ORDER BY notes.run, step, seq";
-    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the notes of all runs"))?;
+    let rows = db::query(sql).fetch_all(connection).await.map_err(database("reading the notes of all runs"))?;
     runs.sort_by(|a, b| a.id.cmp(&b.id));
     add(&rows, runs)
 }
 
 /// Adds notes to runs. Both are sorted by the id of the run.
-fn add(rows: &[SqliteRow], runs: &mut [Run]) -> Result<(), Error> {
+fn add(rows: &[Row], runs: &mut [Run]) -> Result<(), Error> {
     for row in rows {
         let id: String = get(row, "run")?;
         let run = runs.binary_search_by(|run| run.id.cmp(&id)).ok().and_then(|at| runs.get_mut(at));

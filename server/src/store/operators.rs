@@ -2,8 +2,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, get, number, optional_number};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, get, number, optional_number};
 
 /// An operator as stored.
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub struct Old {
 
 /// Returns the operator with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Operator>, Error> {
-    let row = sqlx::query("SELECT * FROM operators WHERE name = $1").bind(name).fetch_optional(connection).await;
+    let row = db::query("SELECT * FROM operators WHERE name = $1").bind(name).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
@@ -41,13 +40,13 @@ pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Opti
 /// timing reveals only hashes, and nobody can choose a token with a given hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Operator>, Error> {
     let sql = "SELECT * FROM operators WHERE hash = $1 OR old_hash = $1";
-    let row = sqlx::query(sql).bind(hash).fetch_optional(connection).await;
+    let row = db::query(sql).bind(hash).fetch_optional(connection).await;
     row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns all operators, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Operator>, Error> {
-    let rows = sqlx::query("SELECT * FROM operators ORDER BY name").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM operators ORDER BY name").fetch_all(connection).await;
     rows.map_err(database("reading the operators"))?.iter().map(from_row).collect()
 }
 
@@ -57,42 +56,42 @@ pub async fn save(connection: &mut Connection, operator: &Operator) -> Result<()
                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, \
                created_at = excluded.created_at, expires_at = excluded.expires_at, used_at = excluded.used_at, \
                old_hash = excluded.old_hash, old_until = excluded.old_until";
-    let query = sqlx::query(sql)
+    let query = db::query(sql)
         .bind(&operator.name)
         .bind(&operator.hash)
         .bind(operator.created_at.cast_signed())
         .bind(operator.expires_at.map(u64::cast_signed))
         .bind(operator.used_at.map(u64::cast_signed))
-        .bind(operator.old.as_ref().map(|old| &old.hash))
+        .bind(operator.old.as_ref().map(|old| old.hash.as_str()))
         .bind(operator.old.as_ref().map(|old| old.until.cast_signed()));
     query.execute(connection).await.map(drop).map_err(database("storing an operator"))
 }
 
 /// Records the day on which the token with this hash was used, unless the token was replaced meanwhile.
 pub async fn used(connection: &mut Connection, hash: &str, day: Millis) -> Result<(), Error> {
-    let query = sqlx::query("UPDATE operators SET used_at = $1 WHERE hash = $2").bind(day.cast_signed()).bind(hash);
+    let query = db::query("UPDATE operators SET used_at = $1 WHERE hash = $2").bind(day.cast_signed()).bind(hash);
     query.execute(connection).await.map(drop).map_err(database("recording the use of an operator's token"))
 }
 
 /// Removes an operator.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM operators WHERE name = $1").bind(name).execute(connection).await;
+    let done = db::query("DELETE FROM operators WHERE name = $1").bind(name).execute(connection).await;
     done.map(drop).map_err(database("removing an operator"))
 }
 
 /// Records that the token with this hash never works again.
 pub async fn end_token(connection: &mut Connection, hash: &str) -> Result<(), Error> {
-    let query = sqlx::query("INSERT OR IGNORE INTO ended_operator_tokens (hash) VALUES ($1)").bind(hash);
+    let query = db::query("INSERT OR IGNORE INTO ended_operator_tokens (hash) VALUES ($1)").bind(hash);
     query.execute(connection).await.map(drop).map_err(database("recording that an operator's token ended"))
 }
 
 /// Returns whether the token with this hash was ended.
 pub async fn has_ended(connection: &mut Connection, hash: &str) -> Result<bool, Error> {
-    let query = sqlx::query("SELECT 1 FROM ended_operator_tokens WHERE hash = $1").bind(hash);
+    let query = db::query("SELECT 1 FROM ended_operator_tokens WHERE hash = $1").bind(hash);
     Ok(query.fetch_optional(connection).await.map_err(database("looking up an operator's token"))?.is_some())
 }
 
-fn from_row(row: &SqliteRow) -> Result<Operator, Error> {
+fn from_row(row: &Row) -> Result<Operator, Error> {
     let old = get::<Option<String>>(row, "old_hash")?.zip(optional_number(row, "old_until")?);
     Ok(Operator {
         name: get(row, "name")?,

@@ -8,9 +8,8 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::state::{self, RunProgress};
 use crate::store::{
-    Connection, database, enum_from_text, get, json, node_changes, number, optional_number, to_json, to_word,
+    Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_number, to_json, to_word,
 };
-use sqlx::sqlite::SqliteRow;
 
 /// A run as stored.
 #[derive(Clone, Debug)]
@@ -63,7 +62,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
                phone_home_json, created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
                $11)";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(&run.id)
         .bind(&run.node)
         .bind(to_word(&run.progress.state))
@@ -81,7 +80,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
     for instance in instances {
         // Fails if an older run has the instance id, because that run keeps it.
         let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2)";
-        let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
+        let done = db::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
         done.map_err(database("storing a run's instance id"))?;
     }
     Ok(())
@@ -92,7 +91,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
                finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10 WHERE id = \
                $11";
-    let done = sqlx::query(sql)
+    let done = db::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
         .bind(run.last_seq.cast_signed())
@@ -121,19 +120,19 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
 
 /// Returns the newest run of each node that has one.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
-    let rows = sqlx::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
+    let rows = db::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
 /// Returns all runs, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Run>, Error> {
-    let rows = sqlx::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
 /// Returns all runs of a node, oldest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
-    let query = sqlx::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);
+    let query = db::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(from_row).collect()
 }
@@ -151,28 +150,28 @@ pub async fn by_instance(connection: &mut Connection, instance: &str) -> Result<
 
 /// Returns a node's runs whose workflows still contain their secrets.
 pub async fn unforgotten_of(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
-    let query = sqlx::query("SELECT * FROM runs WHERE node = $1 AND NOT forgotten").bind(node);
+    let query = db::query("SELECT * FROM runs WHERE node = $1 AND NOT forgotten").bind(node);
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(from_row).collect()
 }
 
 /// Returns the ids of the nodes with runs whose workflows still contain their secrets.
 pub async fn nodes_with_unforgotten(connection: &mut Connection) -> Result<Vec<String>, Error> {
-    let query = sqlx::query("SELECT DISTINCT node FROM runs WHERE NOT forgotten");
+    let query = db::query("SELECT DISTINCT node FROM runs WHERE NOT forgotten");
     let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
     rows.iter().map(|row| get(row, "node")).collect()
 }
 
 /// Replaces a run's workflow with one without secrets.
 pub async fn forget(connection: &mut Connection, run: &str, workflow: &[Step]) -> Result<(), Error> {
-    let query = sqlx::query("UPDATE runs SET workflow_json = $1, forgotten = TRUE WHERE id = $2");
+    let query = db::query("UPDATE runs SET workflow_json = $1, forgotten = TRUE WHERE id = $2");
     let done = query.bind(to_json(&workflow)).bind(run).execute(connection).await;
     done.map(drop).map_err(database("removing the secrets of a run"))
 }
 
 /// Records that the URL of a run's metadata was handed out.
 pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result<(), Error> {
-    let query = sqlx::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);
+    let query = db::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);
     query.execute(connection).await.map(drop).map_err(database("storing a run"))
 }
 
@@ -181,9 +180,9 @@ pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result
 pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let failed = || database("holding the runs of a restored store");
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
-    let held = sqlx::query(sql).execute(&mut *connection).await.map_err(failed())?.rows_affected();
+    let held = db::query(sql).execute(&mut *connection).await.map_err(failed())?;
     for sql in ["UPDATE nodes SET armed = FALSE", "DELETE FROM claimants"] {
-        sqlx::query(sql).execute(&mut *connection).await.map_err(failed())?;
+        db::query(sql).execute(&mut *connection).await.map_err(failed())?;
     }
     Ok(held)
 }
@@ -192,7 +191,7 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
 pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let failed = || database("confirming a run");
     for sql in ["UPDATE runs SET restored = FALSE WHERE id = $1", "UPDATE nodes SET armed = released WHERE run = $1"] {
-        sqlx::query(sql).bind(run).execute(&mut *connection).await.map_err(failed())?;
+        db::query(sql).bind(run).execute(&mut *connection).await.map_err(failed())?;
     }
     match get_by_id(connection, run).await? {
         Some(run) => node_changes::record(connection, &run.node).await,
@@ -201,11 +200,11 @@ pub async fn confirm(connection: &mut Connection, run: &str) -> Result<(), Error
 }
 
 async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Run>, Error> {
-    let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
+    let row = db::query(sql).bind(key).fetch_optional(connection).await;
     row.map_err(database("reading a run"))?.as_ref().map(from_row).transpose()
 }
 
-fn from_row(row: &SqliteRow) -> Result<Run, Error> {
+fn from_row(row: &Row) -> Result<Run, Error> {
     Ok(Run {
         id: get(row, "id")?,
         node: get(row, "node")?,

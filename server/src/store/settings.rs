@@ -3,7 +3,7 @@
 use slipway_protocol::ErrorCode;
 
 use crate::base::error::Error;
-use crate::store::{Connection, database, get};
+use crate::store::{Connection, database, db, get};
 
 /// Name of the setting with the URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
@@ -20,7 +20,7 @@ pub fn no_server_url() -> Error {
 
 /// Returns the value of a setting.
 pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
-    let row = sqlx::query("SELECT value FROM settings WHERE name = $1").bind(name).fetch_optional(connection).await;
+    let row = db::query("SELECT value FROM settings WHERE name = $1").bind(name).fetch_optional(connection).await;
     row.map_err(database("reading a setting"))?.map(|row| get(&row, "value")).transpose()
 }
 
@@ -28,12 +28,12 @@ pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<Stri
 pub async fn write(connection: &mut Connection, name: &str, value: &str) -> Result<(), Error> {
     let sql =
         "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-    let done = sqlx::query(sql).bind(name).bind(value).execute(connection).await;
+    let done = db::query(sql).bind(name).bind(value).execute(connection).await;
     done.map(drop).map_err(database("writing a setting"))
 }
 
 /// Removes a setting, if it exists.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM settings WHERE name = $1").bind(name).execute(connection).await;
+    let done = db::query("DELETE FROM settings WHERE name = $1").bind(name).execute(connection).await;
     done.map(drop).map_err(database("removing a setting"))
 }

@@ -6,7 +6,7 @@ use slipway_protocol::{Digest, DiskHints, Proof};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
-use crate::store::{Connection, database, json, to_json};
+use crate::store::{Connection, database, db, json, to_json};
 
 /// An operating system: an image and how it is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -90,26 +90,26 @@ impl System {
 pub async fn save(connection: &mut Connection, system: &System, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO systems (name, system_json, added_at) VALUES ($1, $2, $3) \
                ON CONFLICT (name) DO UPDATE SET system_json = excluded.system_json";
-    let query = sqlx::query(sql).bind(&system.name).bind(to_json(system)).bind(now.cast_signed());
+    let query = db::query(sql).bind(&system.name).bind(to_json(system)).bind(now.cast_signed());
     query.execute(connection).await.map(drop).map_err(database("storing an operating system"))
 }
 
 /// Returns the system with this name.
 pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<System>, Error> {
-    let query = sqlx::query("SELECT system_json FROM systems WHERE name = $1").bind(name);
+    let query = db::query("SELECT system_json FROM systems WHERE name = $1").bind(name);
     let row = query.fetch_optional(connection).await.map_err(database("reading an operating system"))?;
     row.map(|row| json(&row, "system_json")).transpose()
 }
 
 /// Returns all operating systems, by name.
 pub async fn all(connection: &mut Connection) -> Result<Vec<System>, Error> {
-    let rows = sqlx::query("SELECT system_json FROM systems ORDER BY name").fetch_all(connection).await;
+    let rows = db::query("SELECT system_json FROM systems ORDER BY name").fetch_all(connection).await;
     let rows = rows.map_err(database("reading the operating systems"))?;
     rows.iter().map(|row| json(row, "system_json")).collect()
 }
 
 /// Removes the operating system with this name. Returns whether it existed.
 pub async fn remove(connection: &mut Connection, name: &str) -> Result<bool, Error> {
-    let done = sqlx::query("DELETE FROM systems WHERE name = $1").bind(name).execute(connection).await;
-    Ok(done.map_err(database("removing an operating system"))?.rows_affected() > 0)
+    let done = db::query("DELETE FROM systems WHERE name = $1").bind(name).execute(connection).await;
+    Ok(done.map_err(database("removing an operating system"))? > 0)
 }

@@ -3,8 +3,7 @@
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, get, number, optional_number};
-use sqlx::sqlite::SqliteRow;
+use crate::store::{Connection, Row, database, db, get, number, optional_number};
 
 /// A bootstrap token as stored.
 #[derive(Clone, Debug)]
@@ -35,30 +34,30 @@ pub async fn insert(
 ) -> Result<(), Error> {
     let sql = "INSERT INTO tokens (hash, created_at, expires_at, made_for) VALUES ($1, $2, $3, $4)";
     let expires_at = expires_at.map(u64::cast_signed);
-    let query = sqlx::query(sql).bind(hash).bind(now.cast_signed()).bind(expires_at).bind(made_for);
+    let query = db::query(sql).bind(hash).bind(now.cast_signed()).bind(expires_at).bind(made_for);
     let done = query.execute(connection).await;
     done.map(drop).map_err(database("storing a token"))
 }
 
 /// Returns the token with this hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Token>, Error> {
-    let row = sqlx::query("SELECT * FROM tokens WHERE hash = $1").bind(hash).fetch_optional(connection).await;
+    let row = db::query("SELECT * FROM tokens WHERE hash = $1").bind(hash).fetch_optional(connection).await;
     row.map_err(database("reading a token"))?.as_ref().map(from_row).transpose()
 }
 
 /// Returns all tokens, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Token>, Error> {
-    let rows = sqlx::query("SELECT * FROM tokens ORDER BY created_at, hash").fetch_all(connection).await;
+    let rows = db::query("SELECT * FROM tokens ORDER BY created_at, hash").fetch_all(connection).await;
     rows.map_err(database("reading the tokens"))?.iter().map(from_row).collect()
 }
 
 /// Removes the token with this hash.
 pub async fn remove(connection: &mut Connection, hash: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM tokens WHERE hash = $1").bind(hash).execute(connection).await;
+    let done = db::query("DELETE FROM tokens WHERE hash = $1").bind(hash).execute(connection).await;
     done.map(drop).map_err(database("removing a token"))
 }
 
-fn from_row(row: &SqliteRow) -> Result<Token, Error> {
+fn from_row(row: &Row) -> Result<Token, Error> {
     Ok(Token {
         hash: get(row, "hash")?,
         created_at: number(row, "created_at")?,
@@ -79,6 +78,6 @@ pub async fn consume(
     now: Millis,
 ) -> Result<(), Error> {
     let sql = "UPDATE tokens SET used_at = $1, used_by_address = $2, node = $3 WHERE hash = $4";
-    let done = sqlx::query(sql).bind(now.cast_signed()).bind(address).bind(node).bind(hash).execute(connection).await;
+    let done = db::query(sql).bind(now.cast_signed()).bind(address).bind(node).bind(hash).execute(connection).await;
     done.map(drop).map_err(database("marking a token as used"))
 }

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::Digest;
 use slipway_server::Error;
 use slipway_server::image::{self, Added, Known};
-use slipway_server::store::{findings, images};
+use slipway_server::store::{db, findings, images};
 
 use crate::installing::add_system;
 use crate::support::{IMAGE, TestServer};
@@ -232,12 +232,12 @@ async fn a_record_that_cannot_be_read_is_named_and_its_cause_stays_in_the_log() 
         ("UPDATE images SET raw_digest = 'md5:0'", "raw_digest", "md5:0"),
         ("UPDATE images SET size = 'x'", "size", "column"),
     ] {
-        sqlx::query(sql).execute(&mut *connection).await.unwrap();
+        db::query(sql).execute(&mut connection).await.unwrap();
         let error = images::get_by_digest(&mut connection, &digest).await.expect_err("it is damaged");
         assert_eq!(error.to_string(), format!("decoding {column} from the database"));
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(cause) && !error.body().message.contains(&source), "{source}");
-        sqlx::query("UPDATE images SET raw_digest = NULL").execute(&mut *connection).await.unwrap();
+        db::query("UPDATE images SET raw_digest = NULL").execute(&mut connection).await.unwrap();
     }
 }
 

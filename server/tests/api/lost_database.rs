@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use slipway_server::store::Store;
+use slipway_server::store::{Store, db};
 
 use crate::program::{command, fail, made, started, succeed};
 
@@ -77,15 +77,15 @@ async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
     let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                  VALUES (9999, 'later', TRUE, x'', 0)";
     let mut transaction = store.write().await.unwrap();
-    sqlx::query(newer).execute(&mut *transaction).await.unwrap();
+    db::query(newer).execute(&mut transaction).await.unwrap();
     transaction.commit().await.unwrap();
     let another = "it was used with another version of slipway-server, which changed its schema (change 9999): install \
                    that version or a newer one, or restore a backup that this version made";
     assert_eq!(fail(data, &["status"]), said(another));
 
     let mut transaction = store.write().await.unwrap();
-    sqlx::query("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 9999")
-        .execute(&mut *transaction)
+    db::query("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 9999")
+        .execute(&mut transaction)
         .await
         .unwrap();
     transaction.commit().await.unwrap();

@@ -9,6 +9,7 @@ use slipway_protocol::ErrorCode;
 use slipway_server::base::limits::{Limits, Pace};
 use slipway_server::base::random::token_hash;
 use slipway_server::operate::{self, FIRST};
+use slipway_server::store::db;
 
 use crate::output::logged;
 use crate::program::{fail, succeed};
@@ -170,7 +171,7 @@ async fn the_token_of_an_older_data_folder_goes_on_working() {
             "DROP TABLE ended_operator_tokens",
             "DELETE FROM _sqlx_migrations WHERE version = 13",
         ] {
-            sqlx::query(sql).execute(&mut *transaction).await.unwrap();
+            db::query(sql).execute(&mut transaction).await.unwrap();
         }
         transaction.commit().await.unwrap();
         store.close().await;
@@ -263,8 +264,8 @@ async fn a_use_is_noted_once_a_day() {
     drop(writing);
 
     let mut transaction = store.write().await.unwrap();
-    let yesterday = sqlx::query("UPDATE operators SET used_at = used_at - $1").bind(DAY.cast_signed());
-    yesterday.execute(&mut *transaction).await.unwrap();
+    let yesterday = db::query("UPDATE operators SET used_at = used_at - $1").bind(DAY.cast_signed());
+    yesterday.execute(&mut transaction).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(refused(&server, &first).await, None);
     assert!(used().await.unwrap() >= today);

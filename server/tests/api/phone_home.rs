@@ -13,6 +13,7 @@ use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
 use slipway_server::base::rate::Rate;
 use slipway_server::node::reports::phone_home::{self, Caller};
 use slipway_server::operate;
+use slipway_server::store::db;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -231,7 +232,7 @@ async fn a_report_that_is_cut_off_is_none() {
 async fn instance_of_newest_run(server: &TestServer) -> String {
     let mut connection = server.store().await.read().await.unwrap();
     let id = "SELECT instance_id FROM run_instances JOIN nodes ON nodes.run = run_instances.run";
-    sqlx::query_scalar(id).fetch_one(&mut *connection).await.unwrap()
+    db::query(id).fetch_one(&mut connection).await.unwrap().get("instance_id").unwrap()
 }
 
 #[tokio::test]

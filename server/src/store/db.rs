@@ -1,0 +1,166 @@
+//! Statements, and the connections and rows that they run on and return. All access to tables goes through here, so
+//! that no other module knows which database it is.
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Database, Decode, Encode, Row as _, Sqlite, Type};
+
+/// A connection, inside or outside of a transaction.
+#[derive(Debug)]
+pub enum Connection {
+    /// A connection to an SQLite database, outside of a transaction.
+    Sqlite(PoolConnection<Sqlite>),
+    /// A transaction of an SQLite database.
+    SqliteTransaction(sqlx::Transaction<'static, Sqlite>),
+}
+
+/// A transaction. It is rolled back if it is dropped before it is committed.
+#[derive(Debug)]
+pub struct Transaction(pub(super) Connection);
+
+impl std::ops::Deref for Transaction {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.0
+    }
+}
+
+impl Transaction {
+    /// Makes the changes permanent.
+    pub async fn commit(self) -> Result<(), sqlx::Error> {
+        match self.0 {
+            Connection::SqliteTransaction(transaction) => transaction.commit().await,
+            Connection::Sqlite(_) => Ok(()),
+        }
+    }
+}
+
+/// A row that a statement returned.
+#[derive(Debug)]
+pub enum Row {
+    /// A row of an SQLite database.
+    Sqlite(SqliteRow),
+}
+
+impl Row {
+    /// Returns the value of a column.
+    pub fn get<T: Column>(&self, column: &str) -> Result<T, sqlx::Error> {
+        match self {
+            Row::Sqlite(row) => row.try_get(column),
+        }
+    }
+}
+
+/// A type that columns are read as.
+pub trait Column: for<'r> Decode<'r, Sqlite> + Type<Sqlite> {}
+
+impl<T: for<'r> Decode<'r, Sqlite> + Type<Sqlite>> Column for T {}
+
+/// A value for a parameter of a statement. NULL has a type too, because PostgreSQL wants to know it.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A text.
+    Text(Option<String>),
+    /// A number or a time.
+    Integer(Option<i64>),
+    /// A truth value.
+    Bool(Option<bool>),
+    /// Bytes.
+    Bytes(Option<Vec<u8>>),
+}
+
+macro_rules! from {
+    ($($type:ty: $variant:ident, $value:ident => $some:expr;)*) => {
+        $(impl From<$type> for Value {
+            fn from($value: $type) -> Self {
+                Value::$variant($some)
+            }
+        })*
+    };
+}
+
+from! {
+    &str: Text, value => Some(value.to_owned());
+    &String: Text, value => Some(value.clone());
+    String: Text, value => Some(value);
+    Option<&str>: Text, value => value.map(ToOwned::to_owned);
+    &Option<String>: Text, value => value.clone();
+    Option<String>: Text, value => value;
+    i64: Integer, value => Some(value);
+    Option<i64>: Integer, value => value;
+    bool: Bool, value => Some(value);
+    &[u8]: Bytes, value => Some(value.to_vec());
+}
+
+/// A statement and the values of its parameters.
+#[derive(Debug)]
+pub struct Query {
+    sql: &'static str,
+    values: Vec<Value>,
+}
+
+/// Makes a statement. Its text is fixed when the program is built, so that nobody can put SQL into it.
+pub fn query(sql: &'static str) -> Query {
+    Query { sql, values: Vec::new() }
+}
+
+/// Runs a statement by a method of sqlx, and wraps what it returns.
+macro_rules! run {
+    ($query:ident.$method:ident($connection:ident), $sqlite:expr) => {
+        match $connection {
+            Connection::Sqlite(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
+            Connection::SqliteTransaction(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
+        }
+    };
+}
+
+impl Query {
+    /// Sets the value of the next parameter.
+    #[must_use]
+    pub fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.values.push(value.into());
+        self
+    }
+
+    /// Runs the statement. Returns the number of affected rows.
+    pub async fn execute(self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
+        run!(self.execute(connection), |done| done.rows_affected())
+    }
+
+    /// Runs the statement and returns its first row. Fails if there is none.
+    pub async fn fetch_one(self, connection: &mut Connection) -> Result<Row, sqlx::Error> {
+        run!(self.fetch_one(connection), Row::Sqlite)
+    }
+
+    /// Runs the statement and returns its first row, if any.
+    pub async fn fetch_optional(self, connection: &mut Connection) -> Result<Option<Row>, sqlx::Error> {
+        run!(self.fetch_optional(connection), |row| row.map(Row::Sqlite))
+    }
+
+    /// Runs the statement and returns its rows.
+    pub async fn fetch_all(self, connection: &mut Connection) -> Result<Vec<Row>, sqlx::Error> {
+        run!(self.fetch_all(connection), |rows| rows.into_iter().map(Row::Sqlite).collect())
+    }
+
+    fn bound<'q, DB: Database>(self) -> sqlx::query::Query<'q, DB, DB::Arguments>
+    where
+        Option<String>: Encode<'q, DB> + Type<DB>,
+        Option<i64>: Encode<'q, DB> + Type<DB>,
+        Option<bool>: Encode<'q, DB> + Type<DB>,
+        Option<Vec<u8>>: Encode<'q, DB> + Type<DB>,
+    {
+        self.values.into_iter().fold(sqlx::query(self.sql), |query, value| match value {
+            Value::Text(value) => query.bind(value),
+            Value::Integer(value) => query.bind(value),
+            Value::Bool(value) => query.bind(value),
+            Value::Bytes(value) => query.bind(value),
+        })
+    }
+}
