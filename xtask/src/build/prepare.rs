@@ -56,7 +56,7 @@ pub const RELEASE: Part = part(
     "the server of the release",
     &[packages::C_COMPILER, packages::PACKAGES],
     ("target-dist/release/deps", 1),
-    [600, 40, 600],
+    [400, 40, 600],
 );
 /// Kernel, programs and archive of the boot image.
 pub const BOOT_IMAGE: Part =
