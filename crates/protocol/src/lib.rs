@@ -53,7 +53,7 @@ pub const MAX_REQUEST_BYTES: usize = 4 << 20;
 pub const MAX_WORKFLOW_BYTES: usize = 8 << 20;
 /// The most events in one batch.
 pub const MAX_EVENTS_PER_BATCH: usize = 256;
-/// The seconds between two signs of life of a node that has nothing else to report.
+/// The seconds between two heartbeats of a node that works on a run.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 /// The seconds that the server holds a poll for a workflow open before it answers 204.
 pub const POLL_SECONDS: u64 = 30;

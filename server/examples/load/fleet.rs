@@ -86,7 +86,7 @@ pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
     eprintln!("{} nodes are registered", nodes + idle);
 
     let began = Instant::now();
-    let mut fleet = enrol(&target, 0..nodes).await;
+    let fleet = enrol(&target, 0..nodes).await;
     results.enrol_s = began.elapsed().as_secs_f64();
     eprintln!("{nodes} nodes enrolled in {:.1} s", results.enrol_s);
     let others = enrol(&target, nodes..nodes + idle).await;
@@ -96,7 +96,7 @@ pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
         waiting.spawn(node.wait());
     }
     let mut working = JoinSet::new();
-    for node in fleet.drain(..) {
+    for node in fleet {
         working.spawn(node.work(time));
     }
     // Until all are connected and ask for work.

@@ -145,7 +145,7 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Report that the node is alive. Every other request of a node does so too.
+/// Report that the node is alive. Every other request of a node does so too, and a poll as long as it is open.
 #[utoipa::path(post, path = "/v1/node/heartbeat", security(("node" = [])), responses(
     (status = 204), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn heartbeat(_: NodeCaller) -> StatusCode {

@@ -228,7 +228,7 @@ fn begins(starts: &[u64], size: u64, image: &mut Image<'_, '_>) -> Vec<Option<bo
     starts.iter().map(|start| if *start > 0 { is_at(*start) } else { Some(false) }).collect()
 }
 
-/// Whether known content begins at one of the first places, and at none of the others.
+/// Whether known content begins at one of the places in `first`, and at none of those in `others`.
 fn only_at_first(first: &[Option<bool>], others: &[Option<bool>]) -> bool {
     let is_first = |pair: (&Option<bool>, &Option<bool>)| pair == (&Some(true), &Some(false));
     !others.contains(&Some(true)) && first.iter().zip(others).any(is_first)
