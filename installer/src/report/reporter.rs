@@ -104,8 +104,8 @@ impl Reporter {
     }
 
     /// Waits until the server has stored every event and the log, or until the time limit for the log. Fails with the
-    /// reason if the server accepts no more reports for this run, because then some events are not stored. No heartbeat
-    /// is sent after that.
+    /// reason if the server accepts no more reports for this run, because then some events are not stored. After a
+    /// success, no heartbeat is sent until the next run.
     pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -121,8 +121,10 @@ impl Reporter {
             Ok(Err(error)) => warn!("{}", Failure::of(&error).in_one_line()),
             Err(_) => warn!("sending the log took longer than {} s", LOG_PATIENCE.as_secs()),
         }
-        self.lock().is_active = false;
-        self.over.borrow().clone().map_or(Ok(()), Err)
+        let over = self.over.borrow().clone();
+        // The server hands out a run again whose reports it refuses, so the machine still belongs to the run.
+        self.lock().is_active = over.is_some();
+        over.map_or(Ok(()), Err)
     }
 
     async fn send_events(self) {

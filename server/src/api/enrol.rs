@@ -19,7 +19,7 @@ use crate::api::known_body::{JsonReport, SMALL, from_json};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::keys::ca::NodeRequest;
-use crate::node::enrol::{self, Answer, Credentials};
+use crate::node::enrol::{self, Answer, Credentials, Gate};
 
 /// Seconds after which a waiting machine asks again.
 const RETRY_SECONDS: &str = "2";
@@ -50,16 +50,20 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> R
     })?;
     let _turn = app.turn().await?;
     let request: EnrolRequest = from_json(&body, Rule::Report)?;
-    let credentials = Credentials { authority: &app.authority, signer: &app.signer };
-    Ok(
-        match enrol::enrol(&app.store, &credentials, app.policy, &app.tpms, &request, peer.address.ip(), now()).await? {
-            Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
-            Answer::Prove(challenge) => {
-                (StatusCode::UNAUTHORIZED, [(CONTENT_TYPE, CHALLENGE_TYPE)], Json(challenge)).into_response()
-            }
-            Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
-        },
-    )
+    let gate = Gate {
+        store: &app.store,
+        contacts: &app.contacts,
+        credentials: Credentials { authority: &app.authority, signer: &app.signer },
+        policy: app.policy,
+        tpms: &app.tpms,
+    };
+    Ok(match enrol::enrol(&gate, &request, peer.address.ip(), now()).await? {
+        Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
+        Answer::Prove(challenge) => {
+            (StatusCode::UNAUTHORIZED, [(CONTENT_TYPE, CHALLENGE_TYPE)], Json(challenge)).into_response()
+        }
+        Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
+    })
 }
 
 /// Get new credentials for the same key before the old ones expire.

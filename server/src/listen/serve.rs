@@ -208,7 +208,7 @@ impl Server {
             strangers: Semaphore::new(limits.strangers_at_once),
             limits,
             site: config.url.host.clone(),
-            contacts: Arc::default(),
+            contacts: Arc::new(Contacts::listening()),
             watcher,
             captures,
             stopping,

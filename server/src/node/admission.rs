@@ -35,8 +35,8 @@ use crate::store::claimants::Claimant;
 use crate::store::nodes::Node;
 use crate::store::tokens::Token;
 
-/// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS`, two of these
-/// may be lost, and the third is stored up to two seconds later.
+/// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS` while it works,
+/// two of these may be lost, and the third is stored up to two seconds later. An open poll is noted about as often.
 pub const SILENT: Millis = (3 * HEARTBEAT_SECONDS + STORE_EVERY.as_secs()) * 1000;
 
 /// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two

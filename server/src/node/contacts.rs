@@ -18,7 +18,7 @@ pub const STORE_EVERY: Duration = Duration::from_secs(2);
 const ADDRESS_AGE: Millis = 10 * 60 * 1000;
 
 /// Contacts of nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Contacts {
     state: Mutex<State>,
 }
@@ -35,6 +35,8 @@ struct State {
     polls: HashMap<String, usize>,
     /// When the nodes with open polls were last noted.
     polls_noted: Millis,
+    /// Since when the server has been able to hear nodes. Before that, nothing is known about their silence.
+    listening_since: Millis,
 }
 
 /// A node's poll, which is a sign of life as long as it is open.
@@ -45,6 +47,24 @@ pub struct OpenPoll {
 }
 
 impl Contacts {
+    /// Creates contacts of a server that begins to listen now.
+    pub fn listening() -> Self {
+        Self { state: Mutex::new(State { listening_since: now(), ..State::default() }) }
+    }
+
+    /// Sets since when the server has been able to hear nodes.
+    pub fn listens_since(&self, at: Millis) {
+        self.state().listening_since = at;
+    }
+
+    /// Returns when a node was last heard from, or could last have been without the server knowing. `stored` is the
+    /// time in the store, which may be older. `None` if the node was never heard from.
+    pub fn last_seen(&self, node: &str, stored: Option<Millis>, now: Millis) -> Option<Millis> {
+        let state = self.state();
+        let noted = state.heard.get(node).copied().max(state.polls.contains_key(node).then_some(now));
+        stored.max(noted).map(|seen| seen.max(state.listening_since))
+    }
+
     /// Notes that a node made a request, from this address if it is known.
     pub fn heard(&self, node: &str, from: Option<IpAddr>, at: Millis) {
         let mut state = self.state();
@@ -72,6 +92,8 @@ impl Contacts {
             match self.store(store).await {
                 Ok(()) => is_failing = false,
                 Err(error) => {
+                    // Requests of nodes fail too while the database does.
+                    self.listens_since(now());
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::error!(error = chain(&error), "could not store when nodes were heard from");
                     }
@@ -89,46 +111,31 @@ impl Contacts {
         }
     }
 
-    /// Stores what was noted. What could not be stored is stored later.
+    /// Stores what was noted. Until it is stored, it stays noted, also if this is interrupted.
     pub async fn store(&self, store: &Store) -> Result<(), Error> {
         let (heard, met) = {
-            let mut state = self.state();
-            (std::mem::take(&mut state.heard), std::mem::take(&mut state.met))
+            let state = self.state();
+            (state.heard.clone(), state.met.clone())
         };
         if heard.is_empty() && met.is_empty() {
             return Ok(());
         }
-        let heard: Vec<(String, Millis)> = heard.into_iter().collect();
-        let stored = write(store, &heard, &met).await;
-        if stored.is_err() {
-            let mut state = self.state();
-            for (node, at) in heard {
-                // A later contact is noted already.
-                state.heard.entry(node).or_insert(at);
-            }
-            for (contact, at) in met {
-                state.met.entry(contact).or_insert(at);
-            }
+        let mut transaction = store.write().await?;
+        node_contacts::save(&mut transaction, &heard).await?;
+        for ((node, from), at) in &met {
+            boot_fetches::seen_at(&mut transaction, node, *from, *at).await?;
         }
-        stored
+        store::commit(transaction).await?;
+        let mut state = self.state();
+        // A contact that was repeated meanwhile has another time, and is kept.
+        state.heard.retain(|node, at| heard.get(node) != Some(at));
+        state.met.retain(|contact, at| met.get(contact) != Some(at));
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn write(
-    store: &Store,
-    heard: &[(String, Millis)],
-    met: &HashMap<(String, IpAddr), Millis>,
-) -> Result<(), Error> {
-    let mut transaction = store.write().await?;
-    node_contacts::save(&mut transaction, heard).await?;
-    for ((node, from), at) in met {
-        boot_fetches::seen_at(&mut transaction, node, *from, *at).await?;
-    }
-    store::commit(transaction).await
 }
 
 impl Drop for OpenPoll {
@@ -168,7 +175,7 @@ mod tests {
             ids.push(node.id);
         }
         store::commit(transaction).await?;
-        let contacts = Arc::new(Contacts::default());
+        let contacts = Arc::new(Contacts::listening());
         ids.iter().for_each(|node| contacts.heard(node, None, 1000));
         contacts.heard("removed", "192.0.2.1".parse().ok(), 1000);
         assert_eq!(last_seen(&store, &ids[0]).await, None, "it is only noted");
@@ -204,11 +211,24 @@ mod tests {
         let mut transaction = store.write().await?;
         nodes::save(&mut transaction, &node).await?;
         store::commit(transaction).await?;
-        let contacts = Contacts::default();
+        let contacts = Contacts::listening();
         contacts.heard(&node.id, None, 1000);
         assert!(contacts.store(&Store::open_read_only(&file)).await.is_err());
         contacts.store(&store).await?;
         assert_eq!(last_seen(&store, &node.id).await, Some(1000));
         Ok(())
+    }
+
+    #[test]
+    fn a_node_is_not_silent_while_the_server_cannot_hear_it() {
+        let contacts = Arc::new(Contacts::listening());
+        contacts.listens_since(50);
+        for (stored, expected) in [(None, None), (Some(20), Some(50)), (Some(90), Some(90))] {
+            assert_eq!(contacts.last_seen("a", stored, 1000), expected, "{stored:?}");
+        }
+        contacts.heard("a", None, 300);
+        assert_eq!(contacts.last_seen("a", Some(90), 1000), Some(300), "not stored yet");
+        let _poll = contacts.polls("b");
+        assert_eq!(contacts.last_seen("b", Some(90), 1000), Some(1000));
     }
 }

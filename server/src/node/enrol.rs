@@ -15,6 +15,7 @@ use crate::base::time::Millis;
 use crate::keys::ca::{Authority, NODE_LIFETIME, NodeRequest};
 use crate::keys::jwt::{Signer, Subject};
 use crate::node::admission::{Outcome, Policy, decide};
+use crate::node::contacts::Contacts;
 use crate::store::{self, Store};
 use applicant::Applicant;
 use gather::gather;
@@ -49,12 +50,23 @@ impl Credentials<'_> {
     }
 }
 
+/// What admits machines.
+pub struct Gate<'a> {
+    /// The database.
+    pub store: &'a Store,
+    /// When nodes were heard from.
+    pub contacts: &'a Contacts,
+    /// Issues credentials to those that are let in.
+    pub credentials: Credentials<'a>,
+    /// What every machine of the site must prove.
+    pub policy: Policy,
+    /// Asks machines to prove their TPMs.
+    pub tpms: &'a tpm::Verifier,
+}
+
 /// Handles `POST /v1/enrol`.
 pub async fn enrol(
-    store: &Store,
-    credentials: &Credentials<'_>,
-    policy: Policy,
-    tpms: &tpm::Verifier,
+    &Gate { store, contacts, ref credentials, policy, tpms }: &Gate<'_>,
     request: &EnrolRequest,
     from: IpAddr,
     now: Millis,
@@ -62,13 +74,13 @@ pub async fn enrol(
     let applicant = Applicant::new(request, tpms, from, now)?;
     let wait = |claim_code| Answer::Wait(Wait { claim_code });
     // Most requests are from machines that wait already and change nothing: they do not queue for the write lock.
-    let facts = gather(&mut *store.read().await?, &applicant).await?;
+    let facts = gather(&mut *store.read().await?, contacts, &applicant, now).await?;
     if let Outcome::StillWaits(code) = decide(&facts, policy, now) {
         return Ok(wait(code));
     }
     // Another machine may have been let in meanwhile. Until the transaction ends, none can be.
     let mut transaction = store.write().await?;
-    let facts = gather(&mut transaction, &applicant).await?;
+    let facts = gather(&mut transaction, contacts, &applicant, now).await?;
     let answer = match decide(&facts, policy, now) {
         Outcome::LetIn(how) => {
             let node = apply::let_in(&mut transaction, &applicant, &facts, how, now).await?;

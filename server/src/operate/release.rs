@@ -157,7 +157,7 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 /// Makes the key of a waiting machine the node's key.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
     let claimed = claimant.report.tpm.clone().and_then(|tpm| tpm.ek);
-    apply::learn(node, claimant.report, claimant.last_asked);
+    apply::learn(node, claimant.report);
     if let Some(tpm) = node.tpm.take() {
         node.tpm = accepted(tpm, claimant.reason, node.label());
     }
@@ -174,6 +174,7 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
     };
     // A new node must be stored before its key.
     apply::give_key(connection, node, key).await?;
+    node.last_seen = Some(claimant.last_asked);
     node_contacts::seen(connection, &node.id, claimant.last_asked).await?;
     claimants::remove(connection, &claimant.key).await
 }

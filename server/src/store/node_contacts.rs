@@ -1,5 +1,6 @@
 //! When nodes were last heard from.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -13,14 +14,15 @@ static STORE_MANY: LazyLock<String> = LazyLock::new(|| statement(AT_ONCE));
 static STORE_ONE: LazyLock<String> = LazyLock::new(|| statement(1));
 
 /// Records when nodes were heard from. Nodes that do not exist any more are skipped.
-pub async fn save(connection: &mut Connection, heard: &[(String, Millis)]) -> Result<(), Error> {
+pub async fn save(connection: &mut Connection, heard: &HashMap<String, Millis>) -> Result<(), Error> {
+    let heard: Vec<_> = heard.iter().collect();
     let chunks = heard.chunks_exact(AT_ONCE);
     let rest = chunks.remainder().chunks(1);
     for chunk in chunks.chain(rest) {
         let sql: &'static str = if chunk.len() == 1 { &STORE_ONE } else { &STORE_MANY };
         let mut query = db::query(sql);
         for (node, at) in chunk {
-            query = query.bind(node).bind(at.cast_signed());
+            query = query.bind(*node).bind(at.cast_signed());
         }
         let done = query.execute(&mut *connection).await;
         done.map_err(database("recording when nodes were heard from"))?;
@@ -30,7 +32,7 @@ pub async fn save(connection: &mut Connection, heard: &[(String, Millis)]) -> Re
 
 /// Records that a node was heard from.
 pub async fn seen(connection: &mut Connection, node: &str, at: Millis) -> Result<(), Error> {
-    save(connection, &[(node.to_owned(), at)]).await
+    save(connection, &HashMap::from([(node.to_owned(), at)])).await
 }
 
 /// Returns the statement that stores this many nodes. Its text depends on nothing else.

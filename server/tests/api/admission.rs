@@ -46,6 +46,12 @@ async fn add_web1(server: &TestServer, require: Proof) -> String {
 
 /// Makes the machine of web1 silent for as long as it takes.
 async fn fall_silent(server: &TestServer) {
+    server.has_listened_long();
+    store_silence(server).await;
+}
+
+/// Stores that the machine of web1 has been silent for as long as it takes.
+async fn store_silence(server: &TestServer) {
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();
     let node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
@@ -116,6 +122,26 @@ async fn a_second_machine_with_all_identifiers_is_held_and_seen() {
     let other = Node::enrol(&server, other).await;
     assert!(other.workflow(&server).await.is_some());
     assert_eq!(web1(&server).await.key.unwrap().origin, KeyOrigin::Operator);
+}
+
+#[tokio::test]
+async fn a_machine_is_not_silent_because_the_server_could_not_hear_it_or_has_not_stored_it() {
+    let server = TestServer::start().await;
+    add_web1(&server, Proof::Registered).await;
+    add_system(&server, |_| {}).await.unwrap();
+    let node = Node::enrol(&server, Machine::new(all())).await;
+    start(&server, debian()).await.unwrap();
+    store_silence(&server).await;
+    let server = server.restart().await;
+    let other = Machine::new(all());
+    waits(&server, &other).await;
+    assert_eq!(reason(&server).await, ClaimReason::KeyInUse, "the server has just started");
+
+    fall_silent(&server).await;
+    assert_eq!(heartbeat(&server, &node).await, StatusCode::NO_CONTENT);
+    waits(&server, &other).await;
+    fall_silent(&server).await;
+    Node::enrol(&server, other).await;
 }
 
 #[tokio::test]

@@ -133,6 +133,11 @@ impl TestServer {
         store
     }
 
+    /// Lets the server's start be long ago, so that it may judge which nodes are silent.
+    pub fn has_listened_long(&self) {
+        self.running.contacts.listens_since(0);
+    }
+
     pub fn ca(&self) -> String {
         Authority::open(&self.data()).unwrap().pem().to_owned()
     }

@@ -41,7 +41,7 @@ pub(super) async fn let_in(
         node.release();
     }
     node.state = state::next(node.state, NodeEvent::Enrolled);
-    learn(&mut node, applicant.report(None), now);
+    learn(&mut node, applicant.report(None));
     node.key_left = false;
     node.enrolled_at.get_or_insert(now);
     if let Some(key) = &mut node.key
@@ -128,7 +128,7 @@ pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey
 }
 
 /// Updates a node with what its machine reports about itself. Its identifiers stay those that an operator knows.
-pub fn learn(node: &mut Node, report: Report, now: Millis) {
+pub fn learn(node: &mut Node, report: Report) {
     if node.boot_id.as_deref() != Some(&report.boot_id) {
         node.enrolled_at = None;
     }
@@ -136,7 +136,6 @@ pub fn learn(node: &mut Node, report: Report, now: Millis) {
     node.inventory = Some(report.inventory);
     node.timing = report.timing;
     node.agent_version = Some(report.agent_version);
-    node.last_seen = Some(now);
 }
 
 /// Stores that a machine waits, and returns its claim code.

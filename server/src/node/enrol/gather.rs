@@ -6,14 +6,24 @@ use slipway_protocol::{MachineSettings, RunState, Secret};
 use super::applicant::Applicant;
 use crate::base::error::Error;
 use crate::base::random;
+use crate::base::time::Millis;
 use crate::node::admission::{self, Facts, ShownToken, ShownTpm, TpmAnswer};
+use crate::node::contacts::Contacts;
 use crate::store::nodes;
 use crate::store::{Connection, attestations, boot_builds, claimants, runs, settings, tokens};
 
 /// Reads all facts that [`admission::decide`] needs.
-pub(super) async fn gather(connection: &mut Connection, applicant: &Applicant<'_>) -> Result<Facts, Error> {
+pub(super) async fn gather(
+    connection: &mut Connection,
+    contacts: &Contacts,
+    applicant: &Applicant<'_>,
+    now: Millis,
+) -> Result<Facts, Error> {
     let (key, identity) = (applicant.key.clone(), applicant.identity.clone());
-    let nodes = nodes::matching(connection, &identity).await?;
+    let mut nodes = nodes::matching(connection, &identity).await?;
+    for node in &mut nodes {
+        node.last_seen = contacts.last_seen(&node.id, node.last_seen, now);
+    }
     // A machine that is not a node yet has no node id.
     let node = admission::node_of(&nodes, &identity).map(|node| node.id.clone()).unwrap_or_default();
     let (mut tpm, mut last_answer) = (applicant.tpm.shown().cloned(), None);
