@@ -16,6 +16,7 @@ mod node;
 mod operator;
 mod os;
 mod owner;
+mod place;
 mod recovery_key;
 mod reports;
 mod run;
@@ -33,9 +34,9 @@ use clap::{Parser, Subcommand};
 use slipway_protocol::Digest;
 use slipway_protocol::shared::given::{is_blank, options};
 use slipway_protocol::shared::printable;
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
 use slipway_server::base::time::dated;
-use slipway_server::store::{Store, systems};
+use slipway_server::store::{Erased, Store, systems};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
@@ -58,6 +59,13 @@ pub struct Arguments {
     // as required.
     #[arg(long, global = true)]
     data: Option<PathBuf>,
+    /// Database on a PostgreSQL server: postgres://USER@HOST/NAME. [default: SLIPWAY_DATABASE, or an SQLite file in the
+    /// data folder]
+    #[arg(long, global = true, value_name = "URL")]
+    database: Option<String>,
+    /// File with the password for that database.
+    #[arg(long, global = true, value_name = "FILE")]
+    database_password_file: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -185,33 +193,25 @@ pub fn arguments() -> Arguments {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let data = match (arguments.data, std::env::var_os("SLIPWAY_DATA")) {
-        (Some(data), _) => data,
-        // A blank value is refused, because it would mean another folder than intended.
-        (None, Some(data)) if data.to_str().is_some_and(is_blank) => {
-            bail!("SLIPWAY_DATA is set but has no value: unset it, or give it one")
-        }
-        (None, Some(data)) => PathBuf::from(data),
-        (None, None) => PathBuf::from("/var/lib/slipway"),
-    };
-    run_on(&data, arguments.command).await.map_err(|error| owner::told(error, &data))
+    let place = place::find(arguments.data, arguments.database, arguments.database_password_file.as_deref())?;
+    run_on(&place, arguments.command).await.map_err(|error| owner::told(error, &place.root))
 }
 
-async fn run_on(data: &Path, command: Command) -> anyhow::Result<()> {
+async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
     let command = match command {
-        Command::Serve(options) => return serve::run(data.to_owned(), options).await,
-        Command::Restore(options) => return backup::restore(data, options).await,
-        Command::Media(command) => return boot_files::run(data, command).await,
+        Command::Serve(options) => return serve::run(place.clone(), options).await,
+        Command::Restore(options) => return backup::restore(place, options).await,
+        Command::Media(command) => return boot_files::run(place, command).await,
         Command::Manual { folder } => return manual::write(&folder),
-        Command::Names { words } => return names::run(data.to_owned(), &words),
+        Command::Names { words } => return names::run(place.clone(), &words),
         command => command,
     };
-    let data = DataDir::open(data)?;
+    let data = DataDir::open(place)?;
     match command {
         Command::Ca(options) => ca::run(&data, options)?,
         Command::Keys(command) => keys::run(&data, command)?,
         command => {
-            let store = Store::open(&data.database()).await?;
+            let store = Store::of(&data).await?;
             let done = on_store(&store, &data, command).await;
             store.close().await;
             done?;
@@ -264,8 +264,15 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
 
 /// Empties the database's write-ahead log, which may still contain deleted secrets.
 async fn erase(store: &Store) -> anyhow::Result<()> {
-    if !store.empty_log().await? {
-        tell("the server is running; its write-ahead log may contain what was removed for another two minutes\n");
+    match store.empty_log().await? {
+        Erased::Now => {}
+        Erased::Soon => {
+            tell("the server is running; its write-ahead log may contain what was removed for another two minutes\n");
+        }
+        Erased::ByOthers => tell(
+            "the files of the PostgreSQL server contain what was removed until it cleans its tables up and removes old \
+             write-ahead logs; copies of them contain it for as long as they are kept\n",
+        ),
     }
     Ok(())
 }

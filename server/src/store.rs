@@ -1,5 +1,5 @@
-//! The SQLite database. Each table has a file of plain functions that take a connection, so that callers decide what
-//! belongs to one transaction.
+//! The database, which is SQLite or PostgreSQL. Each table has a file of plain functions that take a connection, so
+//! that callers decide what belongs to one transaction.
 //!
 //! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, and no functions
 //! specific to either.
@@ -20,6 +20,7 @@ pub mod node_contacts;
 pub mod nodes;
 pub mod notes;
 pub mod operators;
+mod postgres;
 pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
@@ -34,10 +35,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, ErrorCode};
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::base::data::image_in;
+use crate::base::data::{DataDir, image_in};
 use crate::base::error::Error;
 
 pub use self::db::{Connection, Row, Transaction};
@@ -45,29 +48,52 @@ pub use self::db::{Connection, Row, Transaction};
 /// The database and the files that belong to it.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pools: sqlite::Pools,
+    pools: Pools,
     /// The data folder, which also has the images.
     folder: PathBuf,
     /// A lock for each image that was or is being examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
 }
 
+/// The connections to either database.
+#[derive(Clone, Debug)]
+enum Pools {
+    Sqlite(sqlite::Pools),
+    Postgres(postgres::Pools),
+}
+
 type Turn = tokio::sync::Mutex<()>;
 
 impl Store {
-    /// Opens the database and updates its schema. Creates it if it is missing, but not where a server has already run.
+    /// Opens the database of a data folder and updates its schema. Creates it if it is missing, but not where a server
+    /// has already run.
+    pub async fn of(data: &DataDir) -> Result<Self, Error> {
+        match data.postgres() {
+            Some(url) => {
+                let pools = Pools::Postgres(postgres::Pools::open(url, data.root()).await?);
+                Ok(Self::with(pools, data.root()))
+            }
+            None => Self::open(&data.database()).await,
+        }
+    }
+
+    /// Opens an SQLite database, like [`Self::of`].
     pub async fn open(file: &Path) -> Result<Self, Error> {
-        Ok(Self::with(sqlite::Pools::open(file).await?, file))
+        let folder = file.parent().unwrap_or(Path::new(""));
+        Ok(Self::with(Pools::Sqlite(sqlite::Pools::open(file).await?), folder))
     }
 
-    /// Opens the database read-only. Leaves the schema as it is; it may be another version's.
-    pub fn open_read_only(file: &Path) -> Self {
-        Self::with(sqlite::Pools::open_read_only(file), file)
+    /// Opens the database of a data folder read-only. Leaves the schema as it is; it may be another version's.
+    pub fn read_only_of(data: &DataDir) -> Self {
+        let pools = match data.postgres() {
+            Some(url) => Pools::Postgres(postgres::Pools::open_read_only(url)),
+            None => Pools::Sqlite(sqlite::Pools::open_read_only(&data.database())),
+        };
+        Self::with(pools, data.root())
     }
 
-    fn with(pools: sqlite::Pools, file: &Path) -> Self {
-        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        Self { pools, folder, turns: Arc::default() }
+    fn with(pools: Pools, folder: &Path) -> Self {
+        Self { pools, folder: folder.to_owned(), turns: Arc::default() }
     }
 
     /// Returns the path of the image with this digest. The file need not exist.
@@ -85,40 +111,82 @@ impl Store {
 
     /// Returns a connection for reading. It is boxed so that callers borrow it as they borrow a transaction.
     pub async fn read(&self) -> Result<Box<Connection>, Error> {
-        self.pools.read().await.map(Box::new).map_err(database("connecting to the database"))
+        let connection = match &self.pools {
+            Pools::Sqlite(pools) => pools.read().await,
+            Pools::Postgres(pools) => pools.read().await,
+        };
+        connection.map(Box::new).map_err(database("connecting to the database"))
     }
 
     /// Begins a transaction that holds the write lock from its start, so that what it reads cannot change. Waits for
     /// earlier writers of this process.
     pub async fn write(&self) -> Result<Transaction, Error> {
-        self.pools.write().await.map_err(database("beginning a transaction"))
+        let transaction = match &self.pools {
+            Pools::Sqlite(pools) => pools.write().await,
+            Pools::Postgres(pools) => pools.write().await,
+        };
+        transaction.map_err(database("beginning a transaction"))
     }
 
-    /// Copies the database into an empty file, while the database stays in use, and checks the copy.
+    /// Copies an SQLite database into an empty file, while the database stays in use, and checks the copy. Refuses to
+    /// copy a database of PostgreSQL.
     pub async fn copy_to(&self, file: &Path) -> Result<(), Error> {
-        self.pools.copy_to(file).await
+        match &self.pools {
+            Pools::Sqlite(pools) => pools.copy_to(file).await,
+            Pools::Postgres(_) => {
+                let message = "the database is on a PostgreSQL server, which has its own way of back-up: use \
+                               `pg_dump --format=custom`, and copy the data folder, which has the keys and the images";
+                Err(Error::refused(ErrorCode::Conflict, message))
+            }
+        }
     }
 
-    /// Fails if the database is damaged.
+    /// Fails if an SQLite database is damaged. A PostgreSQL server looks after its own files.
     pub async fn check(&self) -> Result<(), Error> {
-        self.pools.check().await
+        match &self.pools {
+            Pools::Sqlite(pools) => pools.check().await,
+            Pools::Postgres(_) => Ok(()),
+        }
     }
 
     /// Moves the content of the write-ahead log into the database and empties the log, so that the log contains no
-    /// deleted data. Does nothing while the database is in use. Returns whether the log is empty.
-    pub async fn empty_log(&self) -> Result<bool, Error> {
-        self.pools.empty_log().await
+    /// deleted data. Does nothing while the database is in use.
+    pub async fn empty_log(&self) -> Result<Erased, Error> {
+        match &self.pools {
+            Pools::Sqlite(pools) if pools.empty_log().await? => Ok(Erased::Now),
+            Pools::Sqlite(_) => Ok(Erased::Soon),
+            Pools::Postgres(_) => Ok(Erased::ByOthers),
+        }
     }
 
     /// Closes all connections, and waits for those in use.
     pub async fn close(&self) {
-        self.pools.close().await;
+        match &self.pools {
+            Pools::Sqlite(pools) => pools.close().await,
+            Pools::Postgres(pools) => pools.close().await,
+        }
     }
+}
+
+/// When what was deleted from the database is in none of its files any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erased {
+    /// It is in none of them.
+    Now,
+    /// When a running server empties the write-ahead log.
+    Soon,
+    /// When the PostgreSQL server has cleaned its tables up and has removed old write-ahead logs.
+    ByOthers,
 }
 
 /// Makes a transaction's changes permanent.
 pub async fn commit(transaction: Transaction) -> Result<(), Error> {
     transaction.commit().await.map_err(database("committing a transaction"))
+}
+
+/// A migration. A released one is never changed, because databases know its digest.
+fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
+    Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
 }
 
 fn database(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {

@@ -57,7 +57,7 @@ impl Lab {
     /// Starts the server again at its old address.
     pub async fn start_server(&mut self) {
         let config = serve::Config {
-            data: self.folder.path().join("server"),
+            data: (&self.folder.path().join("server")).into(),
             url: "https://127.0.0.1:8443".parse().unwrap(),
             listen: self.address,
             boot_listen: None,

@@ -70,7 +70,7 @@ impl Target {
 
     /// The database, as a command opens it.
     pub async fn store(&self) -> Store {
-        Store::open(&self.data().database()).await.unwrap()
+        Store::of(&self.data()).await.unwrap()
     }
 
     /// Starts an attack in a process of its own.

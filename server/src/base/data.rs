@@ -21,6 +21,7 @@
 
 mod aside;
 mod custody;
+mod database;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -32,7 +33,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use slipway_protocol::{Digest, ErrorCode};
 
 pub use self::aside::Aside;
-pub use self::custody::{check_apart, check_never_served};
+pub use self::custody::{check_apart, check_never_served, check_tables_never_served};
+pub use self::database::DatabaseUrl;
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now, utc};
@@ -57,12 +59,36 @@ pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
 #[derive(Clone, Debug)]
 pub struct DataDir {
     root: PathBuf,
+    postgres: Option<DatabaseUrl>,
+}
+
+/// Where a server keeps everything.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Path of the data folder.
+    pub root: PathBuf,
+    /// The database, if it is on a PostgreSQL server and not in the data folder.
+    pub postgres: Option<DatabaseUrl>,
+}
+
+impl From<&Place> for Place {
+    fn from(place: &Place) -> Self {
+        place.clone()
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for Place {
+    fn from(root: &P) -> Self {
+        Self { root: root.as_ref().to_owned(), postgres: None }
+    }
 }
 
 impl DataDir {
     /// Opens the folder of a server that was started before. Refuses any other folder without changing it.
-    pub fn open(root: &Path) -> Result<Self, Error> {
-        let there = root.join(DATABASE).try_exists();
+    pub fn open(place: impl Into<Place>) -> Result<Self, Error> {
+        let place = place.into();
+        let root = &place.root;
+        let there = root.join(if place.postgres.is_some() { SERVE_LOCK } else { DATABASE }).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
             check_never_served(&root.join(DATABASE), "missing")?;
             let message = format!(
@@ -71,21 +97,22 @@ impl DataDir {
             );
             return Err(Error::refused(ErrorCode::NotFound, message));
         }
-        Self::make(root)
+        Self::make(place)
     }
 
     /// Opens the folder. Creates it, with mode 700, if it is missing. Refuses a folder with other files but no server's
     /// data.
-    pub fn make(root: &Path) -> Result<Self, Error> {
-        check_ours(root)?;
+    pub fn make(place: impl Into<Place>) -> Result<Self, Error> {
+        let Place { root, postgres } = place.into();
+        check_ours(&root)?;
         let make = |path: PathBuf| {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|source| Error::File { doing: "creating the folder", path, source })
         };
-        make(root.to_owned())?;
-        Self::close_if_new(root)?;
-        let data = Self { root: root.to_owned() };
-        for folder in ["images", "images/sha256"].map(|folder| root.join(folder)) {
+        make(root.clone())?;
+        Self::close_if_new(&root)?;
+        let data = Self { root, postgres };
+        for folder in ["images", "images/sha256"].map(|folder| data.root.join(folder)) {
             if !folder.exists() {
                 check_not_dangling(&folder)?;
                 make(folder.clone())?;
@@ -180,7 +207,12 @@ impl DataDir {
         u64::try_from(since.as_millis()).ok()
     }
 
-    /// Path of the database file.
+    /// The database, if it is on a PostgreSQL server.
+    pub fn postgres(&self) -> Option<&DatabaseUrl> {
+        self.postgres.as_ref()
+    }
+
+    /// Path of the file of the SQLite database.
     pub fn database(&self) -> PathBuf {
         self.root.join(DATABASE)
     }

@@ -42,8 +42,12 @@ pub enum Error {
         source: DatabaseFault,
     },
     /// The database could not be opened, or its schema could not be brought up to date.
-    #[error("opening the database {file:?}")]
-    OpenDatabase { file: PathBuf, source: DatabaseFault },
+    #[error("opening the database {database:?}")]
+    OpenDatabase {
+        /// Path of the file, or URL without the password.
+        database: String,
+        source: DatabaseFault,
+    },
     /// SQLite finds the database damaged.
     #[error("the database is damaged: {found}; restore a backup with `slipway-server restore`")]
     Damaged { found: String },
@@ -124,10 +128,18 @@ impl Error {
                 ErrorBody { code: ErrorCode::TooManyRequests, message: self.to_string(), causes: Vec::new() }
             }
             fault => ErrorBody {
-                code: ErrorCode::Internal,
+                code: fault.code(),
                 message: format!("the server failed while {fault}; the server's log has the reason"),
                 causes: Vec::new(),
             },
+        }
+    }
+
+    /// Returns the code of a fault of the server. Machines try again after either, but only one of them is a defect.
+    fn code(&self) -> ErrorCode {
+        match self {
+            Error::Database { source, .. } if source.is_transient() => ErrorCode::Unavailable,
+            _ => ErrorCode::Internal,
         }
     }
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use age::x25519::Identity;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
 use slipway_server::image::stored;
 use slipway_server::keys::seal;
 use slipway_server::operate::backup;
@@ -48,7 +48,13 @@ pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> a
     print_line(&options.file.display().to_string())
 }
 
-pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()> {
+pub async fn restore(place: &Place, options: RestoreOptions) -> anyhow::Result<()> {
+    ensure!(
+        place.postgres.is_none(),
+        "a backup has an SQLite database, which cannot be restored to a PostgreSQL server: restore a dump with \
+         `pg_restore`, or leave out --database and unset SLIPWAY_DATABASE"
+    );
+    let data = &place.root;
     let identities = options.identity.as_deref().map(identities).transpose()?.unwrap_or_default();
     let held = backup::restore(&options.file, data, &identities).await?;
     print_line(&format!("the backup is restored to {}", data.display()))?;
@@ -73,7 +79,7 @@ pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()>
 }
 
 async fn unusable_images(data: &Path) -> anyhow::Result<usize> {
-    let store = Store::open(&DataDir::open(data)?.database()).await?;
+    let store = Store::of(&DataDir::open(data)?).await?;
     let images = stored::list(&store, &mut *store.read().await?).await?;
     store.close().await;
     Ok(images.iter().filter(|image| image.problem.is_some()).count())

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use slipway_media::{AssetInfo, Kind};
 use slipway_parts::Arch;
 use slipway_protocol::{MachineSettings, Proof, Secret};
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
 use slipway_server::boot_files::{MediaError, machine_settings};
 use slipway_server::store::Store;
@@ -154,9 +154,9 @@ enum KindName {
     Disc,
 }
 
-pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
+pub async fn run(place: &Place, command: MediaCommand) -> anyhow::Result<()> {
     match command {
-        MediaCommand::Build(options) => build(data, *options).await,
+        MediaCommand::Build(options) => build(place, *options).await,
         MediaCommand::Settings { medium, options } => {
             let settings = options.read()?;
             machine_settings::write(&medium, &settings)?;
@@ -170,10 +170,10 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
             }
         }
         MediaCommand::Write(options) => write::run(&options),
-        MediaCommand::List { json } => known::list(data, json).await,
-        MediaCommand::Forget { id } => known::forget(data, &id).await,
-        MediaCommand::Allow { program } => known::allow(data, &program).await,
-        MediaCommand::Require { started } => known::require(data, started).await,
+        MediaCommand::List { json } => known::list(place, json).await,
+        MediaCommand::Forget { id } => known::forget(place, &id).await,
+        MediaCommand::Allow { program } => known::allow(place, &program).await,
+        MediaCommand::Require { started } => known::require(place, started).await,
     }
 }
 
@@ -191,11 +191,11 @@ impl MachineOptions {
     }
 }
 
-async fn build(data: &Path, options: BuildOptions) -> anyhow::Result<()> {
+async fn build(place: &Place, options: BuildOptions) -> anyhow::Result<()> {
     let (parts, out, is_json) = (options.parts.clone(), options.out.clone(), options.json);
     let new = new_media(options)?;
-    let site = match DataDir::open(data) {
-        Ok(data) => Ok(Site { store: Store::open(&data.database()).await?, data }),
+    let site = match DataDir::open(place) {
+        Ok(data) => Ok(Site { store: Store::of(&data).await?, data }),
         Err(error) => Err(error),
     };
     let store = site.as_ref().ok().map(|site| site.store.clone());

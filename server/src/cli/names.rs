@@ -2,13 +2,12 @@
 //! command line. Prints nothing if there are none or they cannot be read, because an error message would appear in the
 //! line being typed.
 
-use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory};
 use slipway_protocol::shared::given::options::name_of;
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
 use slipway_server::store::{Store, images, nodes, systems};
 
 use super::{Arguments, print};
@@ -36,14 +35,17 @@ impl Kind {
 }
 
 /// Prints the names, one per line.
-pub fn run(data: PathBuf, words: &[String]) -> anyhow::Result<()> {
+pub fn run(usual: Place, words: &[String]) -> anyhow::Result<()> {
     let (given, kind) = place(&mut Arguments::command(), words);
     let Some(kind) = kind else { return Ok(()) };
-    let data = given.map_or(data, PathBuf::from);
+    let place = match given {
+        Some(root) => Place { root: root.into(), ..usual },
+        None => usual,
+    };
     let (sender, found) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let names = runtime.ok().and_then(|runtime| runtime.block_on(names(&data, kind)).ok());
+        let names = runtime.ok().and_then(|runtime| runtime.block_on(names(&place, kind)).ok());
         sender.send(names.unwrap_or_default())
     });
     let names = found.recv_timeout(PATIENCE).unwrap_or_default();
@@ -52,9 +54,9 @@ pub fn run(data: PathBuf, words: &[String]) -> anyhow::Result<()> {
     print(&names.iter().filter(is_plain).map(|name| format!("{name}\n")).collect::<String>())
 }
 
-async fn names(data: &Path, kind: Kind) -> anyhow::Result<Vec<String>> {
+async fn names(place: &Place, kind: Kind) -> anyhow::Result<Vec<String>> {
     // Read-only, because completion must not change the schema while a server of an older version runs.
-    let store = Store::open_read_only(&DataDir::open(data)?.database());
+    let store = Store::read_only_of(&DataDir::open(place)?);
     let mut connection = store.read().await?;
     Ok(match kind {
         Kind::Node => nodes::all(&mut connection).await?.iter().map(|node| node.label().to_owned()).collect(),

@@ -7,6 +7,7 @@ use crate::cli::log;
 use clap::Args;
 use serde::Serialize;
 use slipway_protocol::Proof;
+use slipway_server::base::data::Place;
 use slipway_server::base::limits::Limits;
 use slipway_server::boot_files::pxe;
 use slipway_server::listen::serve::{Config, Server, ServerUrl};
@@ -80,7 +81,7 @@ struct Ready {
     boot: Option<SocketAddr>,
 }
 
-pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
+pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, boot, parts, trusted_proxies, names, max_capture, .. } = options;
     let Options { require, strict, ek_ca, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };

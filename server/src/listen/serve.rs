@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::api::body::Bodies;
 use crate::api::{self, App};
-use crate::base::data::{DataDir, check_apart};
+use crate::base::data::{DataDir, Place, check_apart};
 use crate::base::error::{Error, chain};
 use crate::base::limits::{Limits, raise_open_files};
 use crate::base::rate::{Buckets, Rate};
@@ -57,8 +57,8 @@ const ERASE_EVERY: Duration = Duration::from_secs(60);
 /// Settings that a server is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The data folder.
-    pub data: PathBuf,
+    /// The data folder, and the database if it is elsewhere.
+    pub data: Place,
     /// URL at which machines reach the server.
     pub url: ServerUrl,
     /// Address and port for HTTPS.
@@ -144,7 +144,7 @@ impl Server {
         let names = names(&config);
         check_names(&names)?;
         if let Some(folder) = &config.boot {
-            check_apart(&config.data, folder)?;
+            check_apart(&config.data.root, folder)?;
             // An existing folder is checked before anything is created. A missing one is made after binding sockets.
             if folder.try_exists().unwrap_or(true) {
                 check_boot_folder(folder)?;
@@ -166,7 +166,7 @@ impl Server {
 
         data.check_custody()?;
         data.remove_leftovers();
-        let store = Store::open(&data.database()).await?;
+        let store = Store::of(&data).await?;
         let authority = Authority::open_or_make(&data, &names)?;
         let signer = Signer::open(&data)?;
         operate::adopt_first(&store, &data).await?;

@@ -155,6 +155,7 @@ mod tests {
     use slipway_protocol::Identity;
 
     use super::*;
+    use crate::base::data::DataDir;
     use crate::store::nodes::{self, Node};
 
     async fn last_seen(store: &Store, node: &str) -> Option<Millis> {
@@ -205,15 +206,15 @@ mod tests {
     #[tokio::test]
     async fn contacts_that_could_not_be_stored_are_stored_later() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let file = folder.path().join("slipway.db");
-        let store = Store::open(&file).await?;
+        let data = DataDir::make(folder.path())?;
+        let store = Store::of(&data).await?;
         let node = Node::new(Identity::default(), 1);
         let mut transaction = store.write().await?;
         nodes::save(&mut transaction, &node).await?;
         store::commit(transaction).await?;
         let contacts = Contacts::listening();
         contacts.heard(&node.id, None, 1000);
-        assert!(contacts.store(&Store::open_read_only(&file)).await.is_err());
+        assert!(contacts.store(&Store::read_only_of(&data)).await.is_err());
         contacts.store(&store).await?;
         assert_eq!(last_seen(&store, &node.id).await, Some(1000));
         Ok(())

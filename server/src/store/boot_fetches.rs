@@ -86,7 +86,8 @@ pub async fn since_heard(
     node: Option<&str>,
 ) -> Result<HashMap<String, Vec<BootFetch>>, Error> {
     let sql = "SELECT node, at, address, file, bytes, way FROM boot_fetches WHERE node IS NOT NULL \
-               AND ($1 IS NULL OR node = $1) AND at > COALESCE((SELECT heard.at FROM node_contacts AS heard \
+               AND (CAST($1 AS TEXT) IS NULL OR node = $1) \
+               AND at > COALESCE((SELECT heard.at FROM node_contacts AS heard \
                WHERE heard.node = boot_fetches.node), 0) AND at > COALESCE((SELECT MAX(sent.at) \
                FROM boot_fetches AS sent WHERE sent.node = boot_fetches.node AND sent.to_disk), 0) \
                ORDER BY at, boot_fetches.id";

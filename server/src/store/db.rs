@@ -2,8 +2,9 @@
 //! that no other module knows which database it is.
 
 use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Database, Decode, Encode, Row as _, Sqlite, Type};
+use sqlx::{Database, Decode, Encode, Postgres, Row as _, Sqlite, Type};
 
 /// A connection, inside or outside of a transaction.
 #[derive(Debug)]
@@ -12,6 +13,16 @@ pub enum Connection {
     Sqlite(PoolConnection<Sqlite>),
     /// A transaction of an SQLite database.
     SqliteTransaction(sqlx::Transaction<'static, Sqlite>),
+    /// A connection to a PostgreSQL database, outside of a transaction.
+    Postgres(PoolConnection<Postgres>),
+    /// A transaction of a PostgreSQL database.
+    PostgresTransaction {
+        /// The transaction.
+        transaction: sqlx::Transaction<'static, Postgres>,
+        /// Whether a statement failed. PostgreSQL then refuses all others, and answers to `COMMIT` with a rollback that
+        /// sqlx takes for success.
+        has_failed: bool,
+    },
 }
 
 /// A transaction. It is rolled back if it is dropped before it is committed.
@@ -37,7 +48,11 @@ impl Transaction {
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         match self.0 {
             Connection::SqliteTransaction(transaction) => transaction.commit().await,
-            Connection::Sqlite(_) => Ok(()),
+            Connection::PostgresTransaction { has_failed: true, .. } => Err(sqlx::Error::Protocol(
+                "the transaction cannot be committed, because one of its statements failed".into(),
+            )),
+            Connection::PostgresTransaction { transaction, .. } => transaction.commit().await,
+            Connection::Sqlite(_) | Connection::Postgres(_) => Ok(()),
         }
     }
 }
@@ -47,6 +62,8 @@ impl Transaction {
 pub enum Row {
     /// A row of an SQLite database.
     Sqlite(SqliteRow),
+    /// A row of a PostgreSQL database.
+    Postgres(PgRow),
 }
 
 impl Row {
@@ -54,14 +71,20 @@ impl Row {
     pub fn get<T: Column>(&self, column: &str) -> Result<T, sqlx::Error> {
         match self {
             Row::Sqlite(row) => row.try_get(column),
+            Row::Postgres(row) => row.try_get(column),
         }
     }
 }
 
 /// A type that columns are read as.
-pub trait Column: for<'r> Decode<'r, Sqlite> + Type<Sqlite> {}
+pub trait Column: ColumnOf<Sqlite> + ColumnOf<Postgres> {}
 
-impl<T: for<'r> Decode<'r, Sqlite> + Type<Sqlite>> Column for T {}
+impl<T: ColumnOf<Sqlite> + ColumnOf<Postgres>> Column for T {}
+
+/// A type that columns of one kind of database are read as.
+pub trait ColumnOf<D: Database>: for<'r> Decode<'r, D> + Type<D> {}
+
+impl<D: Database, T: for<'r> Decode<'r, D> + Type<D>> ColumnOf<D> for T {}
 
 /// A value for a parameter of a statement. NULL has a type too, because PostgreSQL wants to know it.
 #[derive(Clone, Debug)]
@@ -113,10 +136,18 @@ pub fn query(sql: &'static str) -> Query {
 
 /// Runs a statement by a method of sqlx, and wraps what it returns.
 macro_rules! run {
-    ($query:ident.$method:ident($connection:ident), $sqlite:expr) => {
+    ($query:ident.$method:ident($connection:ident), $sqlite:expr, $postgres:expr) => {
         match $connection {
             Connection::Sqlite(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
             Connection::SqliteTransaction(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
+            Connection::Postgres(connection) => {
+                $query.without_nul().bound().$method(&mut **connection).await.map($postgres)
+            }
+            Connection::PostgresTransaction { transaction, has_failed } => {
+                let done = $query.without_nul().bound().$method(&mut **transaction).await;
+                *has_failed |= matches!(done, Err(sqlx::Error::Database(_)));
+                done.map($postgres)
+            }
         }
     };
 }
@@ -131,22 +162,37 @@ impl Query {
 
     /// Runs the statement. Returns the number of affected rows.
     pub async fn execute(self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
-        run!(self.execute(connection), |done| done.rows_affected())
+        run!(self.execute(connection), |done| done.rows_affected(), |done| done.rows_affected())
     }
 
     /// Runs the statement and returns its first row. Fails if there is none.
     pub async fn fetch_one(self, connection: &mut Connection) -> Result<Row, sqlx::Error> {
-        run!(self.fetch_one(connection), Row::Sqlite)
+        run!(self.fetch_one(connection), Row::Sqlite, Row::Postgres)
     }
 
     /// Runs the statement and returns its first row, if any.
     pub async fn fetch_optional(self, connection: &mut Connection) -> Result<Option<Row>, sqlx::Error> {
-        run!(self.fetch_optional(connection), |row| row.map(Row::Sqlite))
+        run!(self.fetch_optional(connection), |row| row.map(Row::Sqlite), |row| row.map(Row::Postgres))
     }
 
     /// Runs the statement and returns its rows.
     pub async fn fetch_all(self, connection: &mut Connection) -> Result<Vec<Row>, sqlx::Error> {
-        run!(self.fetch_all(connection), |rows| rows.into_iter().map(Row::Sqlite).collect())
+        run!(self.fetch_all(connection), |rows| rows.into_iter().map(Row::Sqlite).collect(), |rows| rows
+            .into_iter()
+            .map(Row::Postgres)
+            .collect())
+    }
+
+    /// Replaces NUL characters, which a text of PostgreSQL cannot have. Text from a machine may have them.
+    fn without_nul(mut self) -> Self {
+        for value in &mut self.values {
+            if let Value::Text(Some(text)) = value
+                && text.contains('\0')
+            {
+                *text = text.replace('\0', "\u{fffd}");
+            }
+        }
+        self
     }
 
     fn bound<'q, DB: Database>(self) -> sqlx::query::Query<'q, DB, DB::Arguments>

@@ -52,7 +52,8 @@ pub async fn insert(
 
 /// Returns the number of bytes counted for the chunks of a boot, including `CHUNK_OVERHEAD`.
 async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
-    let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
+    let sql = "SELECT CAST(COALESCE(SUM(LENGTH(data) + $1), 0) AS BIGINT) AS stored FROM logs \
+               WHERE node = $2 AND boot_id = $3";
     let row = db::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
     number(&row.map_err(database("measuring a log"))?, "stored")
 }

@@ -81,7 +81,7 @@ pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error
 
 /// Records that the token with this hash never works again.
 pub async fn end_token(connection: &mut Connection, hash: &str) -> Result<(), Error> {
-    let query = db::query("INSERT OR IGNORE INTO ended_operator_tokens (hash) VALUES ($1)").bind(hash);
+    let query = db::query("INSERT INTO ended_operator_tokens (hash) VALUES ($1) ON CONFLICT DO NOTHING").bind(hash);
     query.execute(connection).await.map(drop).map_err(database("recording that an operator's token ended"))
 }
 

@@ -9,14 +9,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection as _, Row as _, SqlSafeStr, SqliteConnection, SqlitePool};
+use sqlx::{ConnectOptions, Connection as _, Row as _, SqliteConnection, SqlitePool};
 
 use crate::base::data::check_never_served;
 use crate::base::error::Error;
-use crate::store::database;
 use crate::store::db::{Connection, Transaction};
+use crate::store::{database, migration};
 
 /// How long a statement waits while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ impl Pools {
         // then believes that the connection still has one, and can neither end it nor begin another, so the connection
         // is replaced.
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
-        let failed = |source| Error::OpenDatabase { file: file.to_owned(), source };
+        let failed = |source| Error::OpenDatabase { database: file.display().to_string(), source };
         let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;
         let tables = sqlx::query("SELECT name FROM sqlite_schema").fetch_optional(&writer).await;
         // A copy of only this file from a running server has no tables yet, because they are still in the write-ahead
@@ -159,9 +159,6 @@ async fn lock(path: PathBuf) -> Result<File, Error> {
 
 /// Returns all migrations, in order. A released migration is never changed.
 fn migrations() -> Migrator {
-    let migration = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
-    };
     Migrator::with_migrations(vec![
         migration(1, "first", include_str!("../../migrations/sqlite/0001_first.sql")),
         migration(2, "ended and forgotten", include_str!("../../migrations/sqlite/0002_ended_and_forgotten.sql")),

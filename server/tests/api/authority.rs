@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::{Client, StatusCode};
 
-use crate::program::{command, fail, made, serve, started, succeed};
+use crate::postgres;
+use crate::program::{command, fail, made, name_database, serve, started, succeed};
 use crate::support::{Machine, Node, TestServer, UUID, trusting, with_certificate};
 
 /// Checks what `openssl verify` and `certtool --verify` say of a chain, leaf first, if this is all that is trusted.
@@ -210,7 +211,8 @@ fn a_server_does_not_start_with_keys_that_are_wrong() {
         (Box::new(another("intermediate.key")), "intermediate.key does not belong to intermediate.pem"),
         (Box::new(another("ca.key")), "ca.key does not belong to ca.pem"),
     ];
-    for name in ["ca.key", "intermediate.key", "server.key", "jwt.key", "operator-token", "slipway.db"] {
+    let database = if postgres::is_asked() { None } else { Some("slipway.db") };
+    for name in ["ca.key", "intermediate.key", "server.key", "jwt.key", "operator-token"].into_iter().chain(database) {
         table.push((Box::new(mode(name, 0o640)), "other users can read or change"));
     }
     for (spoil, expect) in table {
@@ -223,7 +225,9 @@ fn a_server_does_not_start_with_keys_that_are_wrong() {
         let repair = message.split('`').nth(1).unwrap();
         let programs = Path::new(env!("CARGO_BIN_EXE_slipway-server")).parent().unwrap();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
-        let done = Command::new("sh").args(["-c", repair]).env("PATH", path).output().unwrap();
+        let mut shell = Command::new("sh");
+        name_database(&mut shell, data);
+        let done = shell.args(["-c", repair]).env("PATH", path).output().unwrap();
         assert!(done.status.success(), "{repair}: {done:?}");
         made(data);
     }

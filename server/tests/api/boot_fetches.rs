@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use reqwest::{Client, StatusCode};
 use slipway_protocol::{BootWay, Identity, NodeState};
+use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, now};
 use slipway_server::boot_files::fetches::BootFetches;
 use slipway_server::node::status;
@@ -13,6 +14,7 @@ use slipway_server::store::nodes::{self, Node as Stored};
 use slipway_server::store::{Store, claimants, db, node_contacts};
 
 use crate::installing::web1;
+use crate::postgres;
 use crate::program;
 use crate::support::{Machine, Node, PROXY, TestServer, UUID};
 
@@ -48,7 +50,8 @@ async fn add(store: &Store, name: &str, change: impl FnOnce(&mut Stored)) -> Str
 
 async fn open() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("slipway.db")).await.unwrap();
+    let data = DataDir::make(postgres::place(folder.path())).unwrap();
+    let store = Store::of(&data).await.unwrap();
     (folder, store)
 }
 

@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use slipway_protocol::{NodeState, NodeStatus, RecoveryKey};
+use slipway_server::base::data::DataDir;
 use slipway_server::store;
 use slipway_server::store::{Store, recovery_keys};
 
+use crate::postgres;
 use crate::program::{Ended, command, fail, made, run, serve, succeed};
 use crate::support::{IMAGE, UUID};
 
@@ -356,7 +358,7 @@ async fn a_recovery_key_is_printed_before_it_is_forgotten() {
     let data = folder.path();
     made(data);
     let id = succeed(data, &["node", "add", "--name", "m1", "--uuid", UUID]).trim_end().to_owned();
-    let store = Store::open(&data.join("slipway.db")).await.unwrap();
+    let store = Store::of(&DataDir::open(postgres::place(data)).unwrap()).await.unwrap();
     let mut transaction = store.write().await.unwrap();
     for (volume, digit, at) in [("old", "c", 1), ("new", "d", 2)] {
         let key = RecoveryKey { volume: volume.to_owned(), key: digit.to_owned().into() };

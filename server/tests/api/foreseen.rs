@@ -341,7 +341,8 @@ async fn a_number_of_a_partition_is_one_of_the_image_of_this_server() {
     start(14).await.unwrap();
 }
 
-#[tokio::test]
+// Several threads: while the test waits for a command, PostgreSQL must be told that a transaction was dropped.
+#[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
     let server = TestServer::start().await;
     server.enrolled("web1").await;

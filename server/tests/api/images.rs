@@ -232,6 +232,11 @@ async fn a_record_that_cannot_be_read_is_named_and_its_cause_stays_in_the_log() 
         ("UPDATE images SET raw_digest = 'md5:0'", "raw_digest", "md5:0"),
         ("UPDATE images SET size = 'x'", "size", "column"),
     ] {
+        if column == "size" && server.data().postgres().is_some() {
+            // PostgreSQL does not store this.
+            db::query(sql).execute(&mut connection).await.expect_err(sql);
+            continue;
+        }
         db::query(sql).execute(&mut connection).await.unwrap();
         let error = images::get_by_digest(&mut connection, &digest).await.expect_err("it is damaged");
         assert_eq!(error.to_string(), format!("decoding {column} from the database"));

@@ -51,7 +51,8 @@ async fn refused(server: &TestServer, digest: &str, steps: &[&str]) -> Option<St
 const ARGUMENTS: &str = "kernel-args: {append: [quiet]}";
 const SEED: &str = "seed-cloud-init: {}";
 
-#[tokio::test]
+// Several threads: while the test waits for a command, PostgreSQL must be told that a transaction was dropped.
+#[tokio::test(flavor = "multi_thread")]
 async fn an_image_without_a_boot_loader_is_not_given_kernel_arguments() {
     let server = TestServer::start().await;
     server.enrolled("web1").await;
@@ -107,7 +108,8 @@ async fn an_image_without_a_boot_loader_is_not_given_kernel_arguments() {
     }
 }
 
-#[tokio::test]
+// Several threads: while the test waits for a command, PostgreSQL must be told that a transaction was dropped.
+#[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_would_not_take_a_seed_is_not_seeded() {
     let server = TestServer::start().await;
     server.enrolled("web1").await;

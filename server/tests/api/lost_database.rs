@@ -36,11 +36,15 @@ fn a_server_that_lost_its_database_does_not_begin_another() {
         harm(data);
         let log = fs::read(data.join("slipway.db-wal")).ok();
         let (database, shown) = (data.join("slipway.db"), data.display());
+        let elsewhere = match state {
+            "missing" => "give --database or SLIPWAY_DATABASE if it is on a PostgreSQL server, ",
+            _ => "",
+        };
         let expect = format!(
             "slipway-server: the database {database:?} is {state}, but a server has run on this folder: put it back, \
-             or move the folder away and restore a backup with `slipway-server --data {shown} restore FILE`; to \
-             start over without the previous machines, images, runs and operators, run `mv {shown}/server.pem \
-             {shown}/server.pem.old`"
+             {elsewhere}or move the folder away and restore a backup with `slipway-server --data {shown} restore \
+             FILE`; to start over without the previous machines, images, runs and operators, run `mv \
+             {shown}/server.pem {shown}/server.pem.old`"
         );
         for arguments in [&SERVE as &[&str], &["status"], &["operator-token"]] {
             assert_eq!(fail(data, arguments), expect, "{arguments:?}");

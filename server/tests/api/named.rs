@@ -9,7 +9,7 @@ use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::store;
 use slipway_server::store::images::{self, Image};
 
-use crate::program::{command, fail, made, serve, succeed};
+use crate::program::{command, fail, made, name_database, serve, succeed};
 use crate::support::{IMAGE, TestServer, UUID};
 use crate::work::new_run;
 
@@ -221,6 +221,7 @@ fn each_shell_completes_commands_and_names() {
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("timeout");
         command.arg("60").args(shell).arg(script).current_dir(&manual).stdin(Stdio::null());
+        name_database(&mut command, data);
         let output = command.env("PATH", path).env("SLIPWAY_DATA", data).env("HOME", &manual).output().unwrap();
         if output.status.code() == Some(127) {
             eprintln!("not checked: there is no {}", shell[0]);

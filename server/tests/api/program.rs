@@ -4,10 +4,20 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::postgres;
+
 pub fn command(data: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slipway-server"));
     command.arg("--data").arg(data).args(arguments).env_remove("SLIPWAY_LOG");
+    name_database(&mut command, data);
     command
+}
+
+/// Names the database that belongs to a data folder, if that is not in the folder.
+pub fn name_database(command: &mut Command, data: &Path) {
+    if let Some(url) = postgres::url_if_asked(data) {
+        command.env("SLIPWAY_DATABASE", url);
+    }
 }
 
 pub fn run(data: &Path, arguments: &[&str]) -> Output {

@@ -10,7 +10,7 @@ use slipway_server::store::Store;
 use slipway_server::store::recovery_keys as stored_keys;
 
 use crate::program::{fail, succeed};
-use crate::support::{Node, TestServer, refusal};
+use crate::support::{Node, TestServer, is_stored, refusal};
 
 const VOLUME: &str = "0f2a1c1e-5b7d-4c55-9d5e-7a2b8b1f0c11";
 
@@ -73,14 +73,6 @@ async fn only_a_run_that_encrypts_may_leave_a_key_and_only_a_key() {
     assert_eq!(error.to_string(), "node m1 has no recovery keys");
 }
 
-/// Whether a text is anywhere in the database or its log.
-fn is_stored(server: &TestServer, text: &str) -> bool {
-    ["slipway.db", "slipway.db-wal"].iter().any(|file| {
-        let bytes = std::fs::read(server.data_path().join(file)).unwrap_or_default();
-        bytes.windows(text.len()).any(|found| found == text.as_bytes())
-    })
-}
-
 #[tokio::test]
 async fn keys_are_encrypted_to_operators_and_the_server_cannot_read_them() {
     let server = TestServer::start().await;
@@ -88,19 +80,19 @@ async fn keys_are_encrypted_to_operators_and_the_server_cannot_read_them() {
     let data = &server.data_path();
     let run = start_run(&server, "m1", Action::EncryptRoot(EncryptRoot::default())).await;
     assert_eq!(post(&server, &node, &run, &volume(1), &key("c")).await.status(), StatusCode::NO_CONTENT);
-    assert!(is_stored(&server, &key("c")), "in clear");
+    assert!(is_stored(&server.data_path(), &key("c")), "in clear");
     let operator = age::x25519::Identity::generate();
     let public = operator.to_public().to_string();
     succeed(data, &["escrow", "recipient", "add", &public]);
     assert_eq!(succeed(data, &["escrow", "recipient", "list"]), format!("{public}\n"));
-    assert!(!is_stored(&server, &key("c")), "what was in clear is encrypted and erased");
-    assert!(!is_stored(&server, &"c".repeat(8)));
+    assert!(!is_stored(&server.data_path(), &key("c")), "what was in clear is encrypted and erased");
+    assert!(!is_stored(&server.data_path(), &"c".repeat(8)));
     for (digit, status) in [("d", StatusCode::NO_CONTENT), ("d", StatusCode::NO_CONTENT), ("e", StatusCode::CONFLICT)] {
         assert_eq!(post(&server, &node, &run, &volume(2), &key(digit)).await.status(), status, "{digit}");
     }
     assert_eq!(post(&server, &node, &run, &volume(1), &key("c")).await.status(), StatusCode::NO_CONTENT, "the same");
     for (number, digit) in [(1, "c"), (2, "d")] {
-        assert!(!is_stored(&server, &digit.repeat(8)), "{digit}");
+        assert!(!is_stored(&server.data_path(), &digit.repeat(8)), "{digit}");
         let printed = succeed(data, &["node", "recovery-key", "m1", "--volume", &volume(number)]);
         let opened = age::decrypt(&operator, printed.as_bytes()).unwrap();
         assert_eq!(String::from_utf8(opened).unwrap(), format!("{} {}\n", volume(number), key(digit)));
@@ -118,10 +110,10 @@ async fn a_key_that_was_forgotten_is_erased() {
     let run = start_run(&server, "m1", Action::EncryptRoot(EncryptRoot::default())).await;
     assert_eq!(post(&server, &node, &run, VOLUME, &key("c")).await.status(), StatusCode::NO_CONTENT);
     operate::decommission_node(&server.store().await, "m1").await.unwrap();
-    assert!(is_stored(&server, &key("c")));
+    assert!(is_stored(&server.data_path(), &key("c")));
     let printed = succeed(&server.data_path(), &["node", "recovery-key", "m1", "--forget", VOLUME]);
     assert_eq!(printed, format!("{VOLUME} {}\n", key("c")));
-    assert!(!is_stored(&server, &key("c")) && !is_stored(&server, &"c".repeat(8)));
+    assert!(!is_stored(&server.data_path(), &key("c")) && !is_stored(&server.data_path(), &"c".repeat(8)));
 }
 
 fn volume(number: u64) -> String {

@@ -29,6 +29,8 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::postgres;
+
 /// The smallest image of a disk: a boot sector.
 pub const IMAGE: [u8; 512] = {
     let mut sector = [0; 512];
@@ -118,7 +120,7 @@ impl TestServer {
     }
 
     pub fn data(&self) -> DataDir {
-        DataDir::open(&self.data_path()).unwrap()
+        DataDir::open(postgres::place(&self.data_path())).unwrap()
     }
 
     /// The token of the operator that comes with the data folder.
@@ -128,7 +130,7 @@ impl TestServer {
 
     /// The database, opened as another process would, for example a command. It has the contacts of nodes until now.
     pub async fn store(&self) -> Store {
-        let store = Store::open(&self.data().database()).await.unwrap();
+        let store = Store::of(&self.data()).await.unwrap();
         self.running.contacts.store(&store).await.unwrap();
         store
     }
@@ -170,7 +172,7 @@ fn folder() -> TempDir {
 impl Running {
     async fn start(folder: &Path, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
         let config = Config {
-            data: folder.join("data"),
+            data: postgres::place(&folder.join("data")),
             url: "https://server.test:8443".parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
@@ -198,6 +200,13 @@ impl Running {
         self.stop.send(()).unwrap();
         self.done.await.unwrap();
     }
+}
+
+/// Whether a text is anywhere in the database. Of SQLite, also in its log.
+pub fn is_stored(data: &Path, text: &str) -> bool {
+    let read = |file: &str| std::fs::read(data.join(file)).unwrap_or_default();
+    let files = || ["slipway.db", "slipway.db-wal"].map(read).concat();
+    postgres::dump_if_asked(data).unwrap_or_else(files).windows(text.len()).any(|found| found == text.as_bytes())
 }
 
 /// A clock that stands still, so all requests of a test are within one minute.

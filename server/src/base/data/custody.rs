@@ -121,11 +121,31 @@ pub fn check_never_served(database: &Path, state: &str) -> Result<(), Error> {
     if !last.exists() {
         return Ok(());
     }
+    let elsewhere = match state {
+        "missing" => "give --database or SLIPWAY_DATABASE if it is on a PostgreSQL server, ",
+        _ => "",
+    };
     let message = format!(
-        "the database {database:?} is {state}, but a server has run on this folder: put it back, or move the folder \
-         away and restore a backup with `slipway-server --data {} restore FILE`; to start over without the \
-         previous machines, images, runs and operators, run `mv {last} {last}.old`",
+        "the database {database:?} is {state}, but a server has run on this folder: put it back, {elsewhere}or move \
+         the folder away and restore a backup with `slipway-server --data {} restore FILE`; to start over without \
+         the previous machines, images, runs and operators, run `mv {last} {last}.old`",
         root.display(),
+        last = last.display()
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
+}
+
+/// Refuses to create tables in a database of PostgreSQL, whose URL is `database`, for a data folder on which a server
+/// has already run, because the machines, images and runs that belong to the folder are in another database.
+pub fn check_tables_never_served(root: &Path, database: &str) -> Result<(), Error> {
+    let last = root.join(LAST);
+    if !last.exists() {
+        return Ok(());
+    }
+    let message = format!(
+        "the database {database:?} has no tables, but a server has run on the data folder {root:?}: give the database \
+         of that server, or restore a dump of it with `pg_restore`; to start over without the previous machines, \
+         images, runs and operators, run `mv {last} {last}.old`",
         last = last.display()
     );
     Err(Error::refused(ErrorCode::Conflict, message))

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
 use slipway_server::base::time::utc;
 use slipway_server::boot_files::builds::{self, KnownBootFiles};
 use slipway_server::store::Store;
@@ -22,33 +22,33 @@ pub enum Started {
 }
 
 /// Runs an operation on the database of the data folder.
-async fn with_store<T>(data: &Path, run: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let store = Store::open(&DataDir::open(data)?.database()).await?;
+async fn with_store<T>(place: &Place, run: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let store = Store::of(&DataDir::open(place)?).await?;
     let done = run(&store).await;
     store.close().await;
     done
 }
 
-pub async fn list(data: &Path, json: bool) -> anyhow::Result<()> {
-    let known = with_store(data, async |store| Ok(builds::known(store).await?)).await?;
+pub async fn list(place: &Place, json: bool) -> anyhow::Result<()> {
+    let known = with_store(place, async |store| Ok(builds::known(store).await?)).await?;
     if json { print_json(&known) } else { print(&text(&known)) }
 }
 
-pub async fn forget(data: &Path, id: &str) -> anyhow::Result<()> {
-    with_store(data, async |store| Ok(builds::forget(store, id).await?)).await?;
+pub async fn forget(place: &Place, id: &str) -> anyhow::Result<()> {
+    with_store(place, async |store| Ok(builds::forget(store, id).await?)).await?;
     print_line(&format!("{id} is forgotten"))
 }
 
-pub async fn allow(data: &Path, program: &Path) -> anyhow::Result<()> {
+pub async fn allow(place: &Place, program: &Path) -> anyhow::Result<()> {
     let bytes = std::fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let name = program.display().to_string();
-    let digest = with_store(data, async |store| Ok(builds::allow(store, &name, &bytes).await?)).await?;
+    let digest = with_store(place, async |store| Ok(builds::allow(store, &name, &bytes).await?)).await?;
     print_line(&format!("{name} may start before boot files (Authenticode digest {digest})"))
 }
 
-pub async fn require(data: &Path, started: Started) -> anyhow::Result<()> {
+pub async fn require(place: &Place, started: Started) -> anyhow::Result<()> {
     let required = matches!(started, Started::Built);
-    with_store(data, async |store| Ok(builds::require(store, required).await?)).await?;
+    with_store(place, async |store| Ok(builds::require(store, required).await?)).await?;
     print_line(rule(required))
 }
 

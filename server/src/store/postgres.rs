@@ -1,0 +1,126 @@
+//! A database on a PostgreSQL server.
+//!
+//! Transactions that write take turns, as with SQLite: within this process they queue for a single connection, and each
+//! begins with a lock that only one transaction of all processes can hold. So no transaction finds that another changed
+//! what it has read, and none can be a victim of a deadlock or of a serialisation failure; there is nothing to repeat.
+//! Each statement sees what is committed when it begins (READ COMMITTED), and the first one begins after the lock is
+//! granted.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection as _, PgPool, Row as _};
+
+use crate::base::data::{DatabaseUrl, check_tables_never_served};
+use crate::base::error::{DatabaseFault, Error};
+use crate::store::db::{Connection, Transaction};
+use crate::store::migration;
+
+/// How long a connection may take, and how long a reader waits for one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a writer waits for the writing connection.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+const READERS: u32 = 8;
+/// Limits that the database server sets on a connection, with units of PostgreSQL. Keepalives make it notice that this
+/// host is gone, and give the lock of its transaction to another process.
+const LIMITS: [(&str, &str); 7] = [
+    // Of the wait for another writer. Below the limit of the whole statement.
+    ("lock_timeout", "10s"),
+    ("statement_timeout", "30s"),
+    ("idle_in_transaction_session_timeout", "2min"),
+    ("default_transaction_isolation", "read committed"),
+    ("tcp_keepalives_idle", "30"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "3"),
+];
+/// A change of the schema takes as long as it takes, and waits for one by another process. Notices would only say what
+/// is there already.
+const FOR_CHANGES: [(&str, &str); 3] =
+    [("lock_timeout", "0"), ("statement_timeout", "0"), ("client_min_messages", "warning")];
+/// The writers' lock. The number is an arbitrary one that no other user of the database is likely to choose.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(8317708060514149633)";
+
+/// The connections to the database.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    readers: PgPool,
+    /// A pool of one connection, so that writers queue.
+    writer: PgPool,
+}
+
+impl Pools {
+    /// Opens the database and updates its schema. Creates the tables if there are none, unless a server has already run
+    /// on the data folder.
+    pub async fn open(url: &DatabaseUrl, folder: &Path) -> Result<Self, Error> {
+        let failed = |source: DatabaseFault| Error::OpenDatabase { database: url.name().to_owned(), source };
+        let options = url.options().clone().options(FOR_CHANGES);
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await;
+        let silent = || failed(DatabaseFault::transient("the database server does not answer; check its address"));
+        let mut connection = connected.map_err(|_| silent())?.map_err(|error| failed(unconnected(error)))?;
+        let sql = "SELECT current_setting('server_encoding') AS encoding, to_regclass('settings') IS NULL AS is_empty";
+        let found = sqlx::query(sql).fetch_one(&mut connection).await.map_err(|error| failed(error.into()))?;
+        let encoding: String = found.try_get("encoding").map_err(|error| failed(error.into()))?;
+        if encoding != "UTF8" {
+            return Err(failed(DatabaseFault::new(format!(
+                "its encoding is {encoding}: make it anew with `createdb --encoding UTF8 --template template0`"
+            ))));
+        }
+        if found.try_get("is_empty").map_err(|error| failed(error.into()))? {
+            check_tables_never_served(folder, url.name())?;
+        }
+        migrations().run(&mut connection).await.map_err(|error| failed(error.into()))?;
+        connection.close().await.map_err(|error| failed(error.into()))?;
+        Ok(Self::with(url.options().clone()))
+    }
+
+    /// Connects when there is something to read. Leaves the schema as it is; it may be another version's.
+    pub fn open_read_only(url: &DatabaseUrl) -> Self {
+        Self::with(url.options().clone().options([("default_transaction_read_only", "on")]))
+    }
+
+    fn with(options: PgConnectOptions) -> Self {
+        // Otherwise a long wait for another writer would be logged as a slow statement.
+        let options = options.options(LIMITS).disable_statement_logging();
+        let pool = |most, patience| PgPoolOptions::new().max_connections(most).acquire_timeout(patience);
+        Self {
+            readers: pool(READERS, CONNECT_TIMEOUT).connect_lazy_with(options.clone()),
+            writer: pool(1, TURN_TIMEOUT).connect_lazy_with(options),
+        }
+    }
+
+    pub async fn read(&self) -> Result<Connection, sqlx::Error> {
+        self.readers.acquire().await.map(Connection::Postgres)
+    }
+
+    pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
+        let mut transaction = self.writer.begin().await?;
+        sqlx::query(LOCK).execute(&mut *transaction).await?;
+        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false }))
+    }
+
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+/// Says what to do about a connection that could not be made.
+fn unconnected(error: sqlx::Error) -> DatabaseFault {
+    let advice = match &error {
+        sqlx::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            "; if the certificate of the database server is from your own authority, add sslrootcert=FILE to the URL"
+        }
+        sqlx::Error::Tls(_) => "; the database server must offer TLS",
+        sqlx::Error::Io(_) => "; check the address, and that the database server runs",
+        _ => "",
+    };
+    DatabaseFault::from(error).advise(advice)
+}
+
+/// Returns all migrations, in order. The first makes the schema that SQLite's migrations up to the same number make.
+fn migrations() -> Migrator {
+    Migrator::with_migrations(vec![migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql"))])
+}

@@ -1,0 +1,129 @@
+//! A PostgreSQL server for the tests, without a system service. One serves the whole test program, and each data folder
+//! has a database of its own. It listens on a Unix socket alone, and ends with the test program.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use slipway_server::base::data::{DatabaseUrl, Place};
+
+/// Where Debian installs the programs of each version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+/// Settings for databases that need not outlive anything.
+const SETTINGS: [&str; 6] = [
+    "listen_addresses=",
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "max_connections=300",
+    "shared_buffers=64MB",
+];
+/// Runs the server until the test program ends, which closes the script's input. Then removes the server's folder.
+const KEEP: &str = r#"folder=$1; shift; "$@" & cat > /dev/null; kill -QUIT $!; wait; rm -rf "$folder""#;
+
+static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
+
+struct Server {
+    folder: PathBuf,
+    programs: PathBuf,
+    /// Names of the databases by their data folders.
+    databases: Mutex<BTreeMap<PathBuf, String>>,
+    _until_end: ChildStdin,
+}
+
+/// The place of a server with this data folder: with an SQLite database, unless SLIPWAY_TEST_DATABASE asks for
+/// PostgreSQL.
+pub fn place(data: &Path) -> Place {
+    let postgres = url_if_asked(data).map(|url| DatabaseUrl::new(&url).unwrap());
+    Place { root: data.to_owned(), postgres }
+}
+
+/// The URL of the database that belongs to a data folder, if SLIPWAY_TEST_DATABASE asks for PostgreSQL.
+pub fn url_if_asked(data: &Path) -> Option<String> {
+    is_asked().then(|| url(data))
+}
+
+/// Whether SLIPWAY_TEST_DATABASE asks for PostgreSQL.
+pub fn is_asked() -> bool {
+    match std::env::var("SLIPWAY_TEST_DATABASE") {
+        Err(_) => false,
+        Ok(name) if name == "postgres" => true,
+        Ok(other) => panic!("SLIPWAY_TEST_DATABASE is {other:?}; it can be \"postgres\", or unset for SQLite"),
+    }
+}
+
+/// The content of the database that belongs to a data folder, if SLIPWAY_TEST_DATABASE asks for PostgreSQL.
+pub fn dump_if_asked(data: &Path) -> Option<Vec<u8>> {
+    let url = url_if_asked(data)?;
+    let database = url.rsplit('/').next().unwrap_or_default();
+    Some(succeed(SERVER.command("pg_dump").args(["--dbname", database])))
+}
+
+/// The URL of the database that belongs to a data folder. Makes an empty database at the first call.
+pub fn url(data: &Path) -> String {
+    let mut databases = SERVER.databases.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = databases.len();
+    let name = databases.entry(data.to_owned()).or_insert_with(|| {
+        let name = format!("test{count}");
+        SERVER.sql("postgres", &format!("CREATE DATABASE {name}"));
+        name
+    });
+    format!("postgres://slipway@{}/{name}", SERVER.folder.display().to_string().replace('/', "%2F"))
+}
+
+impl Server {
+    fn start() -> Self {
+        let versions = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+        let programs = versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("initdb").exists());
+        let programs = programs.max().expect("there is no PostgreSQL on this host: install the package postgresql");
+        let folder = tempfile::tempdir().unwrap().keep();
+        let data = folder.join("data");
+        // PostgreSQL refuses to run as root.
+        let is_root = rustix::process::geteuid().is_root();
+        let user: &[&str] = match is_root {
+            true => &["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"],
+            false => &["env"],
+        };
+        if is_root {
+            succeed(Command::new("chown").arg("postgres:").arg(&folder));
+        }
+        let mut initdb = Command::new(user[0]);
+        initdb.args(&user[1..]).arg(programs.join("initdb")).arg("--pgdata").arg(&data);
+        succeed(initdb.args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username=slipway"]));
+        let log = File::create(folder.join("log")).unwrap();
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", KEEP, "sh"]).arg(&folder).args(user).arg(programs.join("postgres"));
+        keeper.arg("-D").arg(&data).arg("-k").arg(&folder);
+        keeper.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        keeper.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        let until_end = keeper.spawn().unwrap().stdin.take().unwrap();
+        let server = Self { folder, programs, databases: Mutex::default(), _until_end: until_end };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !server.command("pg_isready").arg("--quiet").status().unwrap().success() {
+            let log = std::fs::read_to_string(server.folder.join("log")).unwrap_or_default();
+            assert!(Instant::now() < deadline, "PostgreSQL does not start: {log}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.arg("--host").arg(&self.folder).args(["--username", "slipway"]);
+        command
+    }
+
+    fn sql(&self, database: &str, sql: &str) {
+        let arguments = ["--dbname", database, "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--command", sql];
+        succeed(self.command("psql").args(arguments));
+    }
+}
+
+fn succeed(command: &mut Command) -> Vec<u8> {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
