@@ -20,6 +20,17 @@ use crate::lab::target_image::System;
 /// time, because an emulated machine uses a whole core and its time limits assume that it has one.
 const AT_ONCE: usize = 2;
 
+/// Tests of the server, by the beginnings of their names, that are about the SQLite file in its data folder. They do
+/// not run on PostgreSQL.
+const OF_SQLITE: &[&str] = &[
+    "backups::",
+    "data_folder::",
+    "lost_database::",
+    "admission::a_store_without_keys_lets_the_first_machine_of_a_node_with_work_in",
+    "measured_boot::a_site_that_has_nodes_already_goes_on_as_before_until_an_operator_asks_for_the_comparison",
+    "operators::the_token_of_an_older_data_folder_goes_on_working",
+];
+
 /// Prefix printed by a test that cannot check everything here, for lack of root, a tool or a kernel feature.
 const NOT_CHECKED: &str = "not checked: ";
 
@@ -71,12 +82,15 @@ pub struct Tally {
 }
 
 /// A test program.
+#[derive(Clone)]
 pub struct Program {
     /// Package and target, such as `server/api`.
     name: String,
     executable: PathBuf,
     /// The folder where cargo would run it.
     folder: PathBuf,
+    /// Whether the server's database is PostgreSQL and not SQLite.
+    on_postgres: bool,
 }
 
 impl Program {
@@ -104,8 +118,12 @@ pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
         }
         let folder = manifest.parent().context("finding the folder of a package")?.to_owned();
         let package = folder.file_name().unwrap_or_default().display().to_string();
-        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder });
+        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder, on_postgres: false });
     }
+    // The server's tests run on both databases.
+    let api =
+        programs.iter().find(|program| program.name == "server/api").context("finding the tests of the server")?;
+    programs.push(Program { name: format!("{}-on-postgresql", api.name), on_postgres: true, ..api.clone() });
     let is_long = |program: &Program| LONG.iter().any(|(name, _)| program.is(name));
     programs.sort_by_key(|program| (!is_long(program), !program.folder.ends_with("qemu-tests")));
     Ok(programs)
@@ -177,7 +195,11 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     let mut test = command(starter[0], &starter[1..]);
     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
     // With these variables, output would be mixed with test names, and log lines would differ from what tests expect.
-    test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG");
+    test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG").env_remove("SLIPWAY_TEST_DATABASE");
+    if program.on_postgres {
+        test.env("SLIPWAY_TEST_DATABASE", "postgres");
+        test.args(OF_SQLITE.iter().flat_map(|test| ["--skip", test]));
+    }
     for name in ["NO_PROXY", "no_proxy"] {
         // Tests must reach their servers without a proxy.
         let exceptions = std::env::var(name).unwrap_or_default();

@@ -35,7 +35,7 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For the tests: programs that read what we write, or write what we read; TFTP clients; a shell and dmsetup for a
 /// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a UEFI
-/// stub and a signing token.
+/// stub and a signing token; a database server.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -74,6 +74,7 @@ pub const TESTS: &[&str] = &[
     "systemd-boot-efi",
     "tftp-hpa",
     "atftp",
+    "postgresql",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.
