@@ -26,7 +26,7 @@ pub mod recovery_keys;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
@@ -45,8 +45,7 @@ use crate::base::limits::Limits;
 use crate::base::rate::{Buckets, Rate};
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::served::BootFiles;
-use crate::keys::ca::Authority;
-use crate::keys::jwt::Signer;
+use crate::keys::in_use::InUse;
 use crate::node::admission::Policy;
 use crate::node::capture::Captures;
 use crate::node::contacts::Contacts;
@@ -67,10 +66,8 @@ pub struct App {
     pub store: Store,
     /// The data folder.
     pub data: DataDir,
-    /// Signs the nodes' certificates.
-    pub authority: Authority,
-    /// Signs the nodes' JWTs.
-    pub signer: Signer,
+    /// The keys in use. They may change while the server runs.
+    pub keys: RwLock<Arc<InUse>>,
     /// What every machine of the site must prove.
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
@@ -114,6 +111,11 @@ pub struct App {
 }
 
 impl App {
+    /// Returns the keys in use now.
+    pub fn keys(&self) -> Arc<InUse> {
+        Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Waits until a stranger's request may use the database. The database has a single writer, and nodes must not
     /// queue behind all strangers.
     pub async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {

@@ -25,8 +25,9 @@ mod status;
 mod token;
 mod words;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -35,7 +36,9 @@ use slipway_protocol::Digest;
 use slipway_protocol::shared::given::{is_blank, options};
 use slipway_protocol::shared::printable;
 use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::error::Error;
 use slipway_server::base::time::dated;
+use slipway_server::operate::site_keys;
 use slipway_server::store::{Erased, Store, systems};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
@@ -66,6 +69,10 @@ pub struct Arguments {
     /// File with the password for that database.
     #[arg(long, global = true, value_name = "FILE")]
     database_password_file: Option<PathBuf>,
+    /// File with the site key, if the database has the keys of the site. [default: SLIPWAY_SITE_KEY, or the systemd
+    /// credential site-key]
+    #[arg(long, global = true, value_name = "FILE")]
+    site_key: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -113,6 +120,11 @@ pub enum Command {
     Operator(OperatorCommand),
     /// Print the certificate that machines trust: the certificate authority's, in PEM. The subcommands change it.
     Ca(ca::Options),
+    /// Make a site key, which encrypts the keys of the site in the database, so that several servers can share them.
+    SiteKey {
+        /// File to create; it must not exist yet.
+        file: PathBuf,
+    },
     /// Print the names that can follow these words of a command line, for shell completion.
     #[command(hide = true)]
     Names {
@@ -193,8 +205,9 @@ pub fn arguments() -> Arguments {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let place = place::find(arguments.data, arguments.database, arguments.database_password_file.as_deref())?;
-    run_on(&place, arguments.command).await.map_err(|error| owner::told(error, &place.root))
+    let Arguments { data, database, database_password_file, site_key, command } = arguments;
+    let place = place::find(data, database, database_password_file.as_deref(), site_key)?;
+    run_on(&place, command).await.map_err(|error| owner::told(error, &place.root))
 }
 
 async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
@@ -203,21 +216,24 @@ async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
         Command::Restore(options) => return backup::restore(place, options).await,
         Command::Media(command) => return boot_files::run(place, command).await,
         Command::Manual { folder } => return manual::write(&folder),
+        Command::SiteKey { file } => return place::make_site_key(&file),
         Command::Names { words } => return names::run(place.clone(), &words),
         command => command,
     };
     let data = DataDir::open(place)?;
-    match command {
-        Command::Ca(options) => ca::run(&data, options)?,
-        Command::Keys(command) => keys::run(&data, command)?,
-        command => {
-            let store = Store::of(&data).await?;
-            let done = on_store(&store, &data, command).await;
-            store.close().await;
-            done?;
-        }
+    let store = open(&data).await?;
+    let done = on_store(&store, &data, command).await;
+    store.close().await;
+    done
+}
+
+/// Opens the database, and copies the keys of the site from it into the data folder if they are there.
+async fn open(data: &DataDir) -> Result<Store, Error> {
+    let store = Store::of(data).await?;
+    if data.site_key().is_some() {
+        site_keys::take_over(&store, data).await?;
     }
-    Ok(())
+    Ok(store)
 }
 
 async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Result<()> {
@@ -250,11 +266,12 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
         Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
+        Command::Ca(options) => ca::run(store, data, options).await,
+        Command::Keys(command) => keys::run(store, data, command).await,
         Command::Serve(_)
         | Command::Restore(_)
         | Command::Media(_)
-        | Command::Keys(_)
-        | Command::Ca(_)
+        | Command::SiteKey { .. }
         | Command::Names { .. }
         | Command::Manual { .. } => {
             bail!("this command needs no database")
@@ -306,6 +323,18 @@ fn read(file: &Path) -> anyhow::Result<String> {
     let text = opened(file).and_then(std::io::read_to_string).with_context(|| format!("reading {file:?}"))?;
     ensure!(!is_blank(&text), "reading {file:?}: it is empty");
     Ok(text)
+}
+
+/// Writes a secret to a new file that only its owner can read. When this returns, it is safely on the disk.
+fn write_secret(file: &Path, secret: &str) -> anyhow::Result<()> {
+    let write = || {
+        let mut open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        open.write_all(secret.as_bytes())?;
+        open.sync_all()?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    };
+    write().with_context(|| format!("writing {file:?}"))
 }
 
 /// Prints JSON. Each time appears twice: in milliseconds since 1970 and in RFC 3339.

@@ -2,6 +2,7 @@
 
 pub mod ca;
 pub mod certificate;
+pub mod in_use;
 pub mod jwt;
 pub mod pkcs11;
 pub mod seal;

@@ -8,6 +8,7 @@ mod node;
 mod operator;
 mod release;
 mod run;
+pub mod site_keys;
 mod system;
 mod token;
 mod tpm;

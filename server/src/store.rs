@@ -25,6 +25,7 @@ pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
 pub mod settings;
+pub mod site_keys;
 mod sqlite;
 pub mod systems;
 pub mod tokens;

@@ -43,7 +43,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate.clone());
-        let by_token = || bearer(parts).and_then(|token| app.signer.verify(token, now()));
+        let by_token = || bearer(parts).and_then(|token| app.keys().signer.verify(token, now()));
         let Some(subject) = by_certificate.or_else(by_token) else {
             return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };

@@ -19,7 +19,7 @@ use crate::api::known_body::{JsonReport, SMALL, from_json};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::keys::ca::NodeRequest;
-use crate::node::enrol::{self, Answer, Credentials, Gate};
+use crate::node::enrol::{self, Answer, Gate};
 
 /// Seconds after which a waiting machine asks again.
 const RETRY_SECONDS: &str = "2";
@@ -50,13 +50,8 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> R
     })?;
     let _turn = app.turn().await?;
     let request: EnrolRequest = from_json(&body, Rule::Report)?;
-    let gate = Gate {
-        store: &app.store,
-        contacts: &app.contacts,
-        credentials: Credentials { authority: &app.authority, signer: &app.signer },
-        policy: app.policy,
-        tpms: &app.tpms,
-    };
+    let keys = app.keys();
+    let gate = Gate { store: &app.store, contacts: &app.contacts, keys: &keys, policy: app.policy, tpms: &app.tpms };
     Ok(match enrol::enrol(&gate, &request, peer.address.ip(), now()).await? {
         Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
         Answer::Prove(challenge) => {
@@ -81,6 +76,5 @@ pub async fn renew(
             "credentials are renewed only for the key that the node enrolled with, but this request has another key";
         return Err(Error::refused(ErrorCode::Forbidden, message).into());
     }
-    let credentials = Credentials { authority: &app.authority, signer: &app.signer };
-    Ok(Json(credentials.issue(&subject, &csr, now())?))
+    Ok(Json(app.keys().issue(&subject, &csr, now())?))
 }

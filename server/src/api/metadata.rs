@@ -64,7 +64,8 @@ pub async fn by_header(
 }
 
 async fn get(app: &App, token: &str, path: &str) -> Result<Response, Error> {
-    let run = app.signer.metadata_run(token).ok_or_else(nothing)?;
+    let keys = app.keys();
+    let run = keys.signer.metadata_run(token).ok_or_else(nothing)?;
     let metadata = metadata::of_run(&mut *app.store.read().await?, run, &app.site).await?.ok_or_else(nothing)?;
     app.metadata.take(&metadata.node)?;
     let content = metadata.get(path).ok_or_else(nothing)?;

@@ -164,7 +164,7 @@ pub async fn start_run(
     })
     .await;
     let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;
-    let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
+    let run = operate::start_run(&app.store, app.keys().authority.pem(), &node, new).await?;
     Ok((StatusCode::CREATED, Dated(run)))
 }
 
@@ -212,7 +212,7 @@ pub async fn metadata_url(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
 ) -> Result<Dated<MetadataUrl>, ApiError> {
-    Ok(Dated(operate::metadata_url(&app.store, &app.signer, &node).await?))
+    Ok(Dated(operate::metadata_url(&app.store, &app.keys().signer, &node).await?))
 }
 
 /// List all runs, oldest first, without external steps and boot reports.

@@ -22,6 +22,7 @@
 mod aside;
 mod custody;
 mod database;
+mod site_key;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -35,6 +36,7 @@ use slipway_protocol::{Digest, ErrorCode};
 pub use self::aside::Aside;
 pub use self::custody::{check_apart, check_never_served, check_tables_never_served};
 pub use self::database::DatabaseUrl;
+pub use self::site_key::SiteKey;
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now, utc};
@@ -60,6 +62,7 @@ pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
 pub struct DataDir {
     root: PathBuf,
     postgres: Option<DatabaseUrl>,
+    site_key: Option<SiteKey>,
 }
 
 /// Where a server keeps everything.
@@ -69,6 +72,8 @@ pub struct Place {
     pub root: PathBuf,
     /// The database, if it is on a PostgreSQL server and not in the data folder.
     pub postgres: Option<DatabaseUrl>,
+    /// Decrypts the keys of the site in the database, if they are there.
+    pub site_key: Option<SiteKey>,
 }
 
 impl From<&Place> for Place {
@@ -79,7 +84,7 @@ impl From<&Place> for Place {
 
 impl<P: AsRef<Path> + ?Sized> From<&P> for Place {
     fn from(root: &P) -> Self {
-        Self { root: root.as_ref().to_owned(), postgres: None }
+        Self { root: root.as_ref().to_owned(), postgres: None, site_key: None }
     }
 }
 
@@ -88,6 +93,10 @@ impl DataDir {
     pub fn open(place: impl Into<Place>) -> Result<Self, Error> {
         let place = place.into();
         let root = &place.root;
+        // With a site key, a command may run where no server did.
+        if place.postgres.is_some() && place.site_key.is_some() {
+            return Self::make(place);
+        }
         let there = root.join(if place.postgres.is_some() { SERVE_LOCK } else { DATABASE }).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
             check_never_served(&root.join(DATABASE), "missing")?;
@@ -103,7 +112,7 @@ impl DataDir {
     /// Opens the folder. Creates it, with mode 700, if it is missing. Refuses a folder with other files but no server's
     /// data.
     pub fn make(place: impl Into<Place>) -> Result<Self, Error> {
-        let Place { root, postgres } = place.into();
+        let Place { root, postgres, site_key } = place.into();
         check_ours(&root)?;
         let make = |path: PathBuf| {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -111,7 +120,7 @@ impl DataDir {
         };
         make(root.clone())?;
         Self::close_if_new(&root)?;
-        let data = Self { root, postgres };
+        let data = Self { root, postgres, site_key };
         for folder in ["images", "images/sha256"].map(|folder| data.root.join(folder)) {
             if !folder.exists() {
                 check_not_dangling(&folder)?;
@@ -212,6 +221,11 @@ impl DataDir {
         self.postgres.as_ref()
     }
 
+    /// Decrypts the keys of the site in the database, if they are there.
+    pub fn site_key(&self) -> Option<&SiteKey> {
+        self.site_key.as_ref()
+    }
+
     /// Path of the file of the SQLite database.
     pub fn database(&self) -> PathBuf {
         self.root.join(DATABASE)
@@ -263,11 +277,7 @@ impl DataDir {
 
     /// Removes the first operator's token, if it exists.
     pub fn remove_operator_token(&self) -> Result<(), Error> {
-        let path = self.root.join(OPERATOR_TOKEN);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { doing: "removing", path, source }),
-            _ => Ok(()),
-        }
+        self.remove(OPERATOR_TOKEN)
     }
 
     /// Reads the content of a file in the folder. `None` if the file does not exist.
@@ -297,6 +307,15 @@ impl DataDir {
     /// Replaces a file in the folder atomically.
     pub fn replace(&self, name: &str, content: &str) -> Result<(), Error> {
         self.write_aside(name, content)?.publish_over(&self.root.join(name))
+    }
+
+    /// Removes a file in the folder, if it exists.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.root.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { doing: "removing", path, source }),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the whole content to a file that is not published yet and that only its owner can read.

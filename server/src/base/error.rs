@@ -90,9 +90,6 @@ pub enum Error {
     /// Boot files could not be made.
     #[error("making boot files")]
     Media { source: Box<dyn std::error::Error + Send + Sync> },
-    /// A challenge for a TPM could not be made.
-    #[error("making a challenge for the TPM of a machine")]
-    Challenge { source: Box<dyn std::error::Error + Send + Sync> },
     /// Encrypting to the recipients failed.
     #[error("{doing}")]
     Seal { doing: &'static str, source: std::io::Error },

@@ -14,7 +14,6 @@ use slipway_protocol::{MachineSettings, Proof, Secret};
 use slipway_server::base::data::{DataDir, Place};
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
 use slipway_server::boot_files::{MediaError, machine_settings};
-use slipway_server::store::Store;
 use slipway_server::{boot_files, operate};
 
 use super::{print, print_json, print_line};
@@ -195,7 +194,7 @@ async fn build(place: &Place, options: BuildOptions) -> anyhow::Result<()> {
     let (parts, out, is_json) = (options.parts.clone(), options.out.clone(), options.json);
     let new = new_media(options)?;
     let site = match DataDir::open(place) {
-        Ok(data) => Ok(Site { store: Store::of(&data).await?, data }),
+        Ok(data) => Ok(Site { store: super::open(&data).await?, data }),
         Err(error) => Err(error),
     };
     let store = site.as_ref().ok().map(|site| site.store.clone());

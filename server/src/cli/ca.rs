@@ -1,18 +1,17 @@
 //! `slipway-server ca`.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::ca::{self, Authority, Certificate};
+use slipway_server::operate::site_keys;
+use slipway_server::store::Store;
 
-use super::{print, print_line, tell};
+use super::{print, print_line};
 
 #[derive(Args)]
 pub struct Options {
@@ -60,35 +59,24 @@ Examples:
     },
 }
 
-const RESTART: &str = "restart the server for this to take effect: systemctl restart slipway-server\n";
-
-pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
+pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
     match options.command {
         None => print(&ca::anchors(data)?),
         Some(CaCommand::Show) => print(&shown(data, &Authority::open(data)?)),
-        Some(CaCommand::Firmware) => {
-            let is_in_use = data.path(ca::firmware::SERVER[0]).exists();
-            let root = ca::firmware::root(data)?;
-            if !is_in_use {
-                tell(RESTART);
-            }
-            print(&root)
-        }
+        Some(CaCommand::Firmware) => print(&site_keys::change(store, data, ca::firmware::root).await?),
         Some(CaCommand::Rotate { finish: true, .. }) => {
-            ca::finish_rotation(data)?;
-            tell(RESTART);
+            site_keys::change(store, data, ca::finish_rotation).await?;
             print_line(
                 "the new certificate authority is in use; machines that trust only the old one refuse the server",
             )
         }
         Some(CaCommand::Rotate { cancel: true, .. }) => {
-            ca::cancel_rotation(data)?;
-            tell(RESTART);
+            site_keys::change(store, data, ca::cancel_rotation).await?;
             print_line("the new certificate authority is removed")
         }
         Some(CaCommand::Rotate { names, .. }) => {
-            ca::begin_rotation(data, &written(&names)?)?;
-            tell(RESTART);
+            let names = written(&names)?;
+            site_keys::change(store, data, |data| ca::begin_rotation(data, &names)).await?;
             print_line(
                 "a new certificate authority is made; what is installed and built from now on trusts both; build every \
                  boot medium again, then run `slipway-server ca rotate --finish`",
@@ -96,26 +84,20 @@ pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
         }
         Some(CaCommand::Renew { root_key, names }) => {
             let key = root_key.map(|file| super::read(&file)).transpose()?;
-            ca::renew_intermediate(data, key.as_deref(), &written(&names)?)?;
-            tell(RESTART);
+            let names = written(&names)?;
+            let renew = |data: &DataDir| ca::renew_intermediate(data, key.as_deref(), &names);
+            site_keys::change(store, data, renew).await?;
             print_line("the intermediate is replaced")
         }
-        Some(CaCommand::ExportKey { file }) => export(data, &file),
+        Some(CaCommand::ExportKey { file }) => export(store, data, &file).await,
     }
 }
 
 /// Moves the root key to a file. The key is removed from the data folder only once it is safely in the file.
-fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
+async fn export(store: &Store, data: &DataDir, file: &Path) -> anyhow::Result<()> {
     let key = ca::root_key(data)?;
-    let write = || {
-        let mut open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-        open.write_all(key.as_bytes())?;
-        open.sync_all()?;
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(folder)?.sync_all()
-    };
-    write().with_context(|| format!("writing {file:?}"))?;
-    ca::remove_root_key(data)?;
+    super::write_secret(file, &key)?;
+    site_keys::change(store, data, ca::remove_root_key).await?;
     print_line(&format!("the root key is in {} and no longer in the data folder", file.display()))
 }
 

@@ -10,6 +10,8 @@ use slipway_secure_boot::authenticode;
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::pkcs11;
 use slipway_server::keys::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
+use slipway_server::operate::site_keys;
+use slipway_server::store::Store;
 use time::OffsetDateTime;
 
 use super::{print, print_line, tell};
@@ -82,7 +84,7 @@ pub struct InitOptions {
     without_microsoft: bool,
 }
 
-pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
+pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
     match command {
         KeysCommand::Init(options) => {
             let beginning = Beginning {
@@ -91,22 +93,25 @@ pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
                 db: imported(options.db_key, options.db_cert)?,
                 without_microsoft: options.without_microsoft,
             };
-            print(&shown(&SecureBoot::begin(data, beginning, OffsetDateTime::now_utc())?)?)?;
+            let begin = |data: &DataDir| SecureBoot::begin(data, beginning, OffsetDateTime::now_utc());
+            print(&shown(&site_keys::change(store, data, begin).await?)?)?;
             tell("back up the data folder now: without these keys, every machine must be enrolled again by hand\n");
             Ok(())
         }
         KeysCommand::Show => print(&shown(&open(data)?)?),
         KeysCommand::Export { folder } => export(&open(data)?, &folder),
         KeysCommand::Rotate { finish: true, .. } => {
-            SecureBoot::finish_rotation(data)?;
+            site_keys::change(store, data, SecureBoot::finish_rotation).await?;
             print_line("the new key is in use, and what the old one signed no longer boots; make the boot files again")
         }
         KeysCommand::Rotate { cancel: true, .. } => {
-            SecureBoot::cancel_rotation(data)?;
+            site_keys::change(store, data, SecureBoot::cancel_rotation).await?;
             print_line("the new key is discarded")
         }
         KeysCommand::Rotate { key, cert, .. } => {
-            SecureBoot::begin_rotation(data, imported(key, cert)?, OffsetDateTime::now_utc())?;
+            let key = imported(key, cert)?;
+            let begin = |data: &DataDir| SecureBoot::begin_rotation(data, key, OffsetDateTime::now_utc());
+            site_keys::change(store, data, begin).await?;
             print_line(
                 "a new key is made; enrol its certificate on every machine, then run `slipway-server keys rotate \
                  --finish`",
@@ -115,7 +120,7 @@ pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
         KeysCommand::Revoke { file } => {
             let image = fs::read(&file).with_context(|| format!("reading {file:?}"))?;
             let digest = authenticode::digest(&image).with_context(|| format!("reading {file:?}"))?;
-            SecureBoot::revoke(data, digest)?;
+            site_keys::change(store, data, |data| SecureBoot::revoke(data, digest)).await?;
             print_line(&format!("{} no longer boots on machines that get these keys from now on", hex(&digest)))
         }
     }

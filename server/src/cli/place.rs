@@ -3,17 +3,41 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 use slipway_protocol::shared::given::is_blank;
-use slipway_server::base::data::{DatabaseUrl, Place};
+use slipway_server::base::data::{DatabaseUrl, Place, SiteKey};
 
-/// Returns the data folder, and the database if it is on a PostgreSQL server.
-pub fn find(data: Option<PathBuf>, database: Option<String>, password: Option<&Path>) -> anyhow::Result<Place> {
+/// Returns the data folder, the database if it is on a PostgreSQL server, and the site key if there is one.
+pub fn find(
+    data: Option<PathBuf>,
+    database: Option<String>,
+    password: Option<&Path>,
+    site_key: Option<PathBuf>,
+) -> anyhow::Result<Place> {
     let root = match data {
         Some(data) => data,
         None => variable("SLIPWAY_DATA")?.map_or_else(|| "/var/lib/slipway".into(), PathBuf::from),
     };
-    Ok(Place { root, postgres: postgres(database, password)? })
+    let site_key = match site_key {
+        Some(file) => Some(file),
+        None => variable("SLIPWAY_SITE_KEY")?.map(PathBuf::from).or_else(credential),
+    };
+    let site_key = site_key.map(|file| SiteKey::parse(&super::read(&file)?).with_context(|| format!("using {file:?}")));
+    Ok(Place { root, postgres: postgres(database, password)?, site_key: site_key.transpose()? })
+}
+
+/// Returns the file of the systemd credential with the site key, if the service has one (systemd.exec(5),
+/// "LoadCredential=").
+fn credential() -> Option<PathBuf> {
+    let file = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join("site-key");
+    file.exists().then_some(file)
+}
+
+/// Makes a site key, in a file that only its owner can read.
+pub fn make_site_key(file: &Path) -> anyhow::Result<()> {
+    let key = SiteKey::generate();
+    super::write_secret(file, &key.to_text())?;
+    super::print_line(&key.recipient().to_string())
 }
 
 fn postgres(given: Option<String>, password: Option<&Path>) -> anyhow::Result<Option<DatabaseUrl>> {

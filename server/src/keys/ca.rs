@@ -206,7 +206,7 @@ pub fn root_key(data: &DataDir) -> Result<String, Error> {
 
 /// Removes the newest root's key from the data folder.
 pub fn remove_root_key(data: &DataDir) -> Result<(), Error> {
-    rotation::remove_file(&data.path(newest_root_key(data)))
+    data.remove(newest_root_key(data))
 }
 
 fn newest_root_key(data: &DataDir) -> &'static str {

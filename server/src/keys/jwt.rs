@@ -22,6 +22,8 @@ const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const AUDIENCE: &str = "slipway-node";
 /// Prefix of a run's id when it is signed. A JWT begins differently, so one kind of token cannot pass for the other.
 const METADATA: &str = "metadata ";
+/// Prefix of the purpose of another secret.
+const DERIVED: &str = "secret for ";
 /// Prefix of a key when it is signed for its claim code.
 const CLAIM: &str = "claim ";
 
@@ -67,6 +69,11 @@ impl Signer {
     /// Opens the signer of a data folder. Creates the signer's secret if it is missing.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         Ok(Self::new(&data.read_or_create("jwt.key", || Ok(random::token()))?))
+    }
+
+    /// Returns a secret for another use, which is the same on all servers of the site. `purpose` separates the uses.
+    pub fn derived(&self, purpose: &str) -> [u8; 32] {
+        self.mac.clone().chain_update(DERIVED).chain_update(purpose).finalize().into_bytes().into()
     }
 
     /// Issues a token for a node with this key, valid for `lifetime` seconds.

@@ -51,7 +51,7 @@ const BUSY: &[u8] =
 /// State shared by all connections of one port.
 struct Port {
     name: &'static str,
-    tls: Option<TlsAcceptor>,
+    tls: Option<watch::Receiver<TlsAcceptor>>,
     router: Router,
     limits: Arc<Limits>,
     keys: Arc<LiveKeys>,
@@ -66,8 +66,8 @@ pub struct Listener {
     pub socket: TcpListener,
     /// Name of the port in the log.
     pub name: &'static str,
-    /// TLS settings. `None` for plain HTTP.
-    pub tls: Option<TlsAcceptor>,
+    /// TLS settings, for connections from now on. `None` for plain HTTP.
+    pub tls: Option<watch::Receiver<TlsAcceptor>>,
     /// Limits on the connections to the socket.
     pub connections: Connections,
 }
@@ -151,7 +151,7 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
         tracing::debug!(%error, %address, "setting TCP keepalive");
     }
     // Boxed, because a task is as large as its largest future, and most connections of an attacker never get here.
-    let Some(tls) = &port.tls else {
+    let Some(tls) = port.tls.as_ref().map(|tls| tls.borrow().clone()) else {
         return Box::pin(serve(port, stream, Peer { address, certificate: None }, slot)).await;
     };
     let accept = async {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::Uri;
@@ -26,9 +26,7 @@ use crate::base::rate::{Buckets, Rate};
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::pxe::{self, NetworkBoot};
 use crate::boot_files::served::BootFiles;
-use crate::keys::ca::Authority;
-use crate::keys::certificate::Certificate;
-use crate::keys::jwt::Signer;
+use crate::keys::in_use::InUse;
 use crate::listen::listener::{self, Listener};
 use crate::listen::live_keys::LiveKeys;
 use crate::node::admission::Policy;
@@ -37,7 +35,7 @@ use crate::node::contacts::Contacts;
 use crate::node::enrol::tpm;
 use crate::node::reports::secrets;
 use crate::node::watcher::Watcher;
-use crate::operate;
+use crate::operate::{self, site_keys};
 use crate::store;
 use crate::store::{Store, settings};
 use tokio_rustls::TlsAcceptor;
@@ -51,6 +49,10 @@ const TOKEN_REPORTS_A_MINUTE: usize = 120;
 /// times in a boot.
 const METADATA_A_MINUTE: usize = 120;
 
+/// Interval at which the server's certificates are checked, much shorter than their lifetime.
+const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Pause after keys could not be taken over.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
 
@@ -122,8 +124,8 @@ pub struct Server {
     boot: Option<TcpListener>,
     pxe: Option<NetworkBoot>,
     url: ServerUrl,
-    tls: TlsAcceptor,
-    certificate: Arc<Certificate>,
+    tls: watch::Sender<TlsAcceptor>,
+    names: BTreeSet<String>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
     /// Keeps other servers off the data folder. Its modification time tells when this server last ran.
@@ -150,7 +152,7 @@ impl Server {
                 check_boot_folder(folder)?;
             }
         }
-        let tpms = tpm::Verifier::new(config.ek_ca.as_deref())?;
+        let manufacturers = tpm::read_manufacturers(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
         let https = listen(config.listen).await?;
@@ -167,11 +169,11 @@ impl Server {
         data.check_custody()?;
         data.remove_leftovers();
         let store = Store::of(&data).await?;
-        let authority = Authority::open_or_make(&data, &names)?;
-        let signer = Signer::open(&data)?;
+        let revision = site_keys::take_over(&store, &data).await?.revision;
+        let keys = site_keys::change(&store, &data, |data| InUse::open_or_make(data, &names)).await?;
+        let tpms = tpm::Verifier::new(manufacturers, &keys.signer);
         operate::adopt_first(&store, &data).await?;
-        let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
-        let tls = tls(&authority, Arc::clone(&certificate))?;
+        let tls = watch::Sender::new(acceptor(&keys)?);
         let mut transaction = store.write().await?;
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
         let any_boot = settings::read(&mut transaction, settings::ATTESTED_BOOT).await?.is_some();
@@ -186,12 +188,11 @@ impl Server {
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
         captures.sweep().await?;
         secrets::forget_of_all(&store).await?;
-        let watcher = Arc::new(Watcher::new(store.clone()));
+        let watcher = Arc::new(Watcher::new(store.clone(), revision));
         let app = App {
             store,
             data,
-            authority,
-            signer,
+            keys: RwLock::new(Arc::new(keys)),
             policy: config.policy,
             tpms,
             boot_files: BootFiles::new(config.parts, config.boot.clone()),
@@ -213,7 +214,7 @@ impl Server {
             captures,
             stopping,
         };
-        Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, lock })
+        Ok(Self { https, boot, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -250,7 +251,8 @@ impl Server {
         let run = |listener, router| {
             listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
         };
-        let https = Listener { socket: self.https, name: "https", tls: Some(self.tls), connections: limits.https };
+        let https =
+            Listener { socket: self.https, name: "https", tls: Some(self.tls.subscribe()), connections: limits.https };
         let https = run(https, api::router(Arc::clone(app)));
         let pxe = async {
             match self.pxe {
@@ -271,7 +273,7 @@ impl Server {
         };
         tokio::select! {
             _ = async { tokio::join!(https, boot, stop) } => {}
-            () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
+            () = keep_keys(app, &self.names, &self.tls) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
             () = app.watcher.follow() => {}
@@ -287,6 +289,30 @@ impl Server {
             tracing::warn!(error = chain(&error), "could not store when nodes were heard from");
         }
         self.app.store.close().await;
+    }
+}
+
+/// Takes changed keys over, and renews the server's certificates before they expire.
+async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsAcceptor>) {
+    let mut changes = app.watcher.keys();
+    loop {
+        // The watcher exists as long as the server runs.
+        let is_changed = tokio::time::timeout(LOOK_EVERY, changes.changed()).await.is_ok();
+        let taken = async {
+            let keys = site_keys::change(&app.store, &app.data, |data| InUse::open_or_make(data, names)).await?;
+            tls.send_replace(acceptor(&keys)?);
+            *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+            Ok::<(), Error>(())
+        };
+        match taken.await {
+            Ok(()) if is_changed => tracing::info!("the keys of the site changed; the new ones are in use"),
+            Ok(()) => {}
+            Err(error) => {
+                tracing::error!(error = chain(&error), "could not take over the keys of the site");
+                tokio::time::sleep(AGAIN).await;
+                changes.mark_changed();
+            }
+        }
     }
 }
 
@@ -306,8 +332,10 @@ async fn keep_erased(app: &App) {
 fn names(config: &Config) -> BTreeSet<String> {
     let mut names = BTreeSet::from(["localhost".to_owned(), config.url.host.clone()]);
     names.extend(config.names.iter().cloned());
-    if !config.listen.ip().is_unspecified() {
-        names.insert(config.listen.ip().to_string());
+    // The servers of a site have the same names, behind one address.
+    let (ip, is_alone) = (config.listen.ip(), config.data.site_key.is_none());
+    if ip.is_loopback() || is_alone && !ip.is_unspecified() {
+        names.insert(ip.to_string());
     }
     // In the spelling that certificates use, so that names can be compared.
     let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
@@ -352,10 +380,10 @@ fn check_boot_folder(folder: &Path) -> Result<(), Error> {
     Err(Error::File { doing: "opening the boot folder", path: path(), source })
 }
 
-fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAcceptor, Error> {
+fn acceptor(keys: &InUse) -> Result<TlsAcceptor, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
-    for root in authority.roots() {
+    for root in keys.authority.roots() {
         roots.add(root).map_err(failed("trusting ca.pem"))?;
     }
     // Clients without a certificate may enrol, or authenticate with a JWT. A certificate must be from our authority.
@@ -367,7 +395,7 @@ fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAccept
         .with_safe_default_protocol_versions()
         .map_err(failed("choosing TLS versions"))?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(certificate);
+        .with_cert_resolver(Arc::clone(&keys.certificate) as Arc<_>);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -12,8 +12,8 @@ use slipway_protocol::{EnrolRequest, Enrolment, TpmChallenge, Wait};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::keys::ca::{Authority, NODE_LIFETIME, NodeRequest};
-use crate::keys::jwt::{Signer, Subject};
+use crate::keys::in_use::InUse;
+use crate::keys::jwt::Subject;
 use crate::node::admission::{Outcome, Policy, decide};
 use crate::node::contacts::Contacts;
 use crate::store::{self, Store};
@@ -30,26 +30,6 @@ pub enum Answer {
     Prove(TpmChallenge),
 }
 
-/// Issues the nodes' credentials.
-pub struct Credentials<'a> {
-    /// Signs certificates.
-    pub authority: &'a Authority,
-    /// Signs JWTs.
-    pub signer: &'a Signer,
-}
-
-impl Credentials<'_> {
-    /// Issues a new certificate and JWT for the node. The certificate is for the key of the request.
-    pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
-        Ok(Enrolment {
-            node: subject.node.clone(),
-            certificate: self.authority.sign_node(&subject.node, request)?,
-            jwt: self.signer.issue(subject, now, NODE_LIFETIME),
-            expires_in: NODE_LIFETIME,
-        })
-    }
-}
-
 /// What admits machines.
 pub struct Gate<'a> {
     /// The database.
@@ -57,7 +37,7 @@ pub struct Gate<'a> {
     /// When nodes were heard from.
     pub contacts: &'a Contacts,
     /// Issues credentials to those that are let in.
-    pub credentials: Credentials<'a>,
+    pub keys: &'a InUse,
     /// What every machine of the site must prove.
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
@@ -66,7 +46,7 @@ pub struct Gate<'a> {
 
 /// Handles `POST /v1/enrol`.
 pub async fn enrol(
-    &Gate { store, contacts, ref credentials, policy, tpms }: &Gate<'_>,
+    &Gate { store, contacts, keys, policy, tpms }: &Gate<'_>,
     request: &EnrolRequest,
     from: IpAddr,
     now: Millis,
@@ -85,10 +65,10 @@ pub async fn enrol(
         Outcome::LetIn(how) => {
             let node = apply::let_in(&mut transaction, &applicant, &facts, how, now).await?;
             let subject = Subject { node, key: applicant.key };
-            Answer::Enrolled(credentials.issue(&subject, &applicant.csr, now)?)
+            Answer::Enrolled(keys.issue(&subject, &applicant.csr, now)?)
         }
         Outcome::Hold(reason) => {
-            wait(apply::hold(&mut transaction, credentials.signer, &applicant, &facts, reason, now).await?)
+            wait(apply::hold(&mut transaction, &keys.signer, &applicant, &facts, reason, now).await?)
         }
         Outcome::StillWaits(code) => return Ok(wait(code)),
         Outcome::Prove => return Ok(Answer::Prove(tpms.challenge(&applicant.tpm, &applicant.key, now)?)),

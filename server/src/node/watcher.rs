@@ -1,5 +1,5 @@
 //! Notices each change of a node once in this process, whichever process made it, and wakes the requests and
-//! connections that wait for the node. A wake-up is only a hint: who is woken reads the store.
+//! connections that wait for the node. It notices changes of the site's keys too. A wake-up is only a hint: who is woken reads the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub struct Watcher {
     store: Store,
     waiting: Mutex<HashMap<String, watch::Sender<()>>>,
+    /// Revision of the site's keys.
+    keys: watch::Sender<i64>,
 }
 
 /// A wait for changes of one node, from its creation on.
@@ -29,9 +31,9 @@ pub struct Watched {
 }
 
 impl Watcher {
-    /// Creates a watcher; [`Self::follow`] wakes.
-    pub fn new(store: Store) -> Self {
-        Self { store, waiting: Mutex::default() }
+    /// Creates a watcher; [`Self::follow`] wakes. `keys` is the revision of the keys that are in use.
+    pub fn new(store: Store, keys: i64) -> Self {
+        Self { store, waiting: Mutex::default(), keys: watch::Sender::new(keys) }
     }
 
     /// Waits for changes of a node from now on. Call it before the store is read, so that no change is missed.
@@ -44,7 +46,12 @@ impl Watcher {
         Watched { watcher: Arc::clone(self), node: node.to_owned(), changes }
     }
 
-    /// Wakes what waits for changed nodes, as long as the server runs.
+    /// Returns the revision of the site's keys, as it was found last.
+    pub fn keys(&self) -> watch::Receiver<i64> {
+        self.keys.subscribe()
+    }
+
+    /// Wakes what waits for changed nodes or keys, as long as the server runs.
     pub async fn follow(&self) {
         let (mut known, mut is_failing) = (None, false);
         loop {
@@ -52,7 +59,7 @@ impl Watcher {
                 Ok(newest) => (known, is_failing) = (Some(newest), false),
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(error = chain(&error), "could not read which nodes changed");
+                        tracing::error!(error = chain(&error), "could not read which nodes and keys changed");
                     }
                 }
             }
@@ -64,6 +71,7 @@ impl Watcher {
     /// is `None`, everything is woken.
     async fn look(&self, known: Option<i64>) -> Result<i64, Error> {
         let changes = node_changes::since(&mut *self.store.read().await?, known.unwrap_or(0)).await?;
+        self.keys.send_if_modified(|keys| std::mem::replace(keys, changes.keys) != changes.keys);
         let waiting = self.waiting();
         match changes.nodes.filter(|_| known.is_some()) {
             Some(nodes) => nodes.iter().filter_map(|node| waiting.get(node)).for_each(|sender| _ = sender.send(())),

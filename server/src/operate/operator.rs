@@ -100,6 +100,10 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
     let token = match data.operator_token()? {
         Some(token) => token,
         None if settings::read(&mut transaction, settings::FIRST_REMOVED).await?.is_some() => return Ok(None),
+        // Another server of the site made the token.
+        None if data.site_key().is_some() && operators::get_by_name(&mut transaction, FIRST).await?.is_some() => {
+            return Ok(None);
+        }
         None => {
             let token = random::token();
             data.set_operator_token(&token)?;
@@ -143,7 +147,13 @@ async fn end_tokens(connection: &mut store::Connection, operator: &Operator) -> 
 /// Returns the token of the operator [`FIRST`]. Refuses if that operator was removed.
 pub async fn first_token(store: &Store, data: &DataDir) -> Result<String, Error> {
     adopt_first(store, data).await?.ok_or_else(|| {
-        let message = format!("the operator {FIRST:?} was removed; `operator add NAME` makes a token for another");
+        let message = match data.site_key() {
+            Some(_) => format!(
+                "the data folder of another server of this site has the token of operator {FIRST:?}; `operator add \
+                 NAME` makes a token for another operator, and `operator rotate {FIRST}` a new one for this"
+            ),
+            None => format!("the operator {FIRST:?} was removed; `operator add NAME` makes a token for another"),
+        };
         Error::refused(ErrorCode::NotFound, message)
     })
 }

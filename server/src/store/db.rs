@@ -120,6 +120,7 @@ from! {
     Option<i64>: Integer, value => value;
     bool: Bool, value => Some(value);
     &[u8]: Bytes, value => Some(value.to_vec());
+    Option<&[u8]>: Bytes, value => value.map(ToOwned::to_owned);
 }
 
 /// A statement and the values of its parameters.

@@ -11,6 +11,8 @@ const KEPT: i64 = 10_000;
 pub struct Changes {
     /// Number of the newest change; 0 if there is none.
     pub newest: i64,
+    /// Revision of the site's keys, read together with the changes to save a query.
+    pub keys: i64,
     /// Ids of the changed nodes. `None` if some changes are not kept any more, so that any node may have changed.
     pub nodes: Option<Vec<String>>,
 }
@@ -28,17 +30,19 @@ pub async fn record(connection: &mut Connection, node: &str) -> Result<(), Error
 /// Returns the changes after the one with the number `known`.
 pub async fn since(connection: &mut Connection, known: i64) -> Result<Changes, Error> {
     let failed = || database("reading the changes of nodes");
-    let row = db::query("SELECT COALESCE(MAX(id), 0) AS newest FROM node_changes").fetch_one(&mut *connection).await;
-    let newest = get(&row.map_err(failed())?, "newest")?;
+    let sql = "SELECT COALESCE(MAX(id), 0) AS newest, COALESCE((SELECT revision FROM site_keys), 0) AS keys \
+               FROM node_changes";
+    let row = db::query(sql).fetch_one(&mut *connection).await.map_err(failed())?;
+    let (newest, keys) = (get(&row, "newest")?, get(&row, "keys")?);
     if newest == known {
-        return Ok(Changes { newest, nodes: Some(Vec::new()) });
+        return Ok(Changes { newest, keys, nodes: Some(Vec::new()) });
     }
     let sql = "SELECT node FROM node_changes WHERE id > $1 AND id <= $2";
     let rows = db::query(sql).bind(known).bind(newest).fetch_all(connection).await.map_err(failed())?;
     let nodes = rows.iter().map(|row| get(row, "node")).collect::<Result<Vec<String>, _>>()?;
     // Changes that are not kept, or numbers that started again in a restored store.
     let is_complete = i64::try_from(nodes.len()) == Ok(newest - known);
-    Ok(Changes { newest, nodes: is_complete.then_some(nodes) })
+    Ok(Changes { newest, keys, nodes: is_complete.then_some(nodes) })
 }
 
 #[cfg(test)]
@@ -51,18 +55,26 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let store = Store::open(&folder.path().join("slipway.db")).await?;
         let mut transaction = store.write().await?;
-        assert_eq!(since(&mut transaction, 0).await?, Changes { newest: 0, nodes: Some(Vec::new()) });
+        assert_eq!(since(&mut transaction, 0).await?, Changes { newest: 0, keys: 0, nodes: Some(Vec::new()) });
         for node in ["a", "b", "a"] {
             record(&mut transaction, node).await?;
         }
         let nodes = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         for (known, expected) in [(0, nodes(&["a", "b", "a"])), (2, nodes(&["a"])), (3, nodes(&[])), (9, None)] {
-            assert_eq!(since(&mut transaction, known).await?, Changes { newest: 3, nodes: expected }, "{known}");
+            assert_eq!(
+                since(&mut transaction, known).await?,
+                Changes { newest: 3, keys: 0, nodes: expected },
+                "{known}"
+            );
         }
         for _ in 0..KEPT {
             record(&mut transaction, "c").await?;
         }
-        assert_eq!(since(&mut transaction, 1).await?, Changes { newest: KEPT + 3, nodes: None }, "some are removed");
+        assert_eq!(
+            since(&mut transaction, 1).await?,
+            Changes { newest: KEPT + 3, keys: 0, nodes: None },
+            "some are removed"
+        );
         assert!(since(&mut transaction, 3).await?.nodes.is_some());
         Ok(commit(transaction).await?)
     }

@@ -41,7 +41,7 @@ fn statement(nodes: usize) -> String {
     for number in 0..nodes {
         let comma = if number == 0 { "" } else { ", " };
         // Writing to a string cannot fail.
-        let _ = write!(values, "{comma}(${}, ${})", 2 * number + 1, 2 * number + 2);
+        let _ = write!(values, "{comma}(${}, CAST(${} AS BIGINT))", 2 * number + 1, 2 * number + 2);
     }
     // `WHERE TRUE` tells SQLite that `ON` does not belong to the join ("Parsing Ambiguity" in "UPSERT").
     format!(

@@ -122,5 +122,8 @@ fn unconnected(error: sqlx::Error) -> DatabaseFault {
 
 /// Returns all migrations, in order. The first makes the schema that SQLite's migrations up to the same number make.
 fn migrations() -> Migrator {
-    Migrator::with_migrations(vec![migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql"))])
+    Migrator::with_migrations(vec![
+        migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql")),
+        migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),
+    ])
 }

@@ -179,6 +179,7 @@ fn migrations() -> Migrator {
         migration(17, "findings", include_str!("../../migrations/sqlite/0017_findings.sql")),
         migration(18, "contacts of nodes", include_str!("../../migrations/sqlite/0018_node_contacts.sql")),
         migration(19, "changes of nodes", include_str!("../../migrations/sqlite/0019_node_changes.sql")),
+        migration(20, "keys of the site", include_str!("../../migrations/sqlite/0020_site_keys.sql")),
     ])
 }
 

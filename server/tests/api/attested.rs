@@ -47,7 +47,7 @@ async fn disarm(server: &TestServer) {
 }
 
 /// Starts the machine: the firmware measures, and has a log of it.
-fn boot(tpm: &mut Swtpm) -> Vec<u8> {
+pub fn boot(tpm: &mut Swtpm) -> Vec<u8> {
     tpm.power_cycle();
     let digest = base16ct::lower::encode_string(&sha256(FIRMWARE));
     tpm.run("tpm2_pcrextend", &[&format!("0:sha256={digest}")]);
@@ -55,7 +55,7 @@ fn boot(tpm: &mut Swtpm) -> Vec<u8> {
 }
 
 /// Says which TPM the machine has.
-fn claim(machine: &mut Machine, tpm: &Swtpm) {
+pub fn claim(machine: &mut Machine, tpm: &Swtpm) {
     machine.tpm = Some(Tpm::Present { keys: tpm.attester().keys().unwrap(), proof: None });
 }
 

@@ -46,6 +46,7 @@ mod phone_home;
 mod postgres;
 mod program;
 mod recovery_keys;
+mod replicas;
 mod reporting;
 mod secrets;
 mod secure_boot;

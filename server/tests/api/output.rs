@@ -12,7 +12,7 @@ use std::time::Duration;
 use reqwest::{Client, StatusCode};
 use slipway_protocol::{EnrolRequest, ErrorBody, Identity, Inventory, NodeStatus, Tpm};
 
-use crate::program::{Ended, command, succeed};
+use crate::program::{Ended, command, name_database, succeed};
 use crate::support::{Machine, UUID, trusting};
 
 /// A title for the terminal's window, a clear screen by a single C1 character, a second line, and text that is shown
@@ -210,6 +210,7 @@ async fn the_journal_gets_the_fields_natively() {
     let (stderr, mut program) = (File::create(&log).unwrap(), unshared(&arguments));
     let stream = stderr.metadata().map(|file| format!("{}:{}", file.dev(), file.ino())).unwrap();
     program.env_remove("SLIPWAY_LOG").env("JOURNAL_STREAM", stream).stderr(stderr).stdout(Stdio::piped());
+    name_database(&mut program, &data);
     let server = started(&data, program);
     server.post("/v1/enrol", r#"{"\nFORGED": 1}"#).await;
 

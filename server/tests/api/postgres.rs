@@ -38,7 +38,7 @@ struct Server {
 /// PostgreSQL.
 pub fn place(data: &Path) -> Place {
     let postgres = url_if_asked(data).map(|url| DatabaseUrl::new(&url).unwrap());
-    Place { root: data.to_owned(), postgres }
+    Place { root: data.to_owned(), postgres, site_key: None }
 }
 
 /// The URL of the database that belongs to a data folder, if SLIPWAY_TEST_DATABASE asks for PostgreSQL.
@@ -57,9 +57,14 @@ pub fn is_asked() -> bool {
 
 /// The content of the database that belongs to a data folder, if SLIPWAY_TEST_DATABASE asks for PostgreSQL.
 pub fn dump_if_asked(data: &Path) -> Option<Vec<u8>> {
-    let url = url_if_asked(data)?;
+    is_asked().then(|| dump(data))
+}
+
+/// The content of the database on the PostgreSQL server that belongs to a data folder.
+pub fn dump(data: &Path) -> Vec<u8> {
+    let url = url(data);
     let database = url.rsplit('/').next().unwrap_or_default();
-    Some(succeed(SERVER.command("pg_dump").args(["--dbname", database])))
+    succeed(SERVER.command("pg_dump").args(["--dbname", database]))
 }
 
 /// The URL of the database that belongs to a data folder. Makes an empty database at the first call.

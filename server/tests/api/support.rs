@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 use slipway_protocol::{
     Action, EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Outcome, Tpm, Workflow,
 };
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, DatabaseUrl, Place, SiteKey};
 use slipway_server::base::limits::Limits;
 use slipway_server::keys::ca::Authority;
 use slipway_server::listen::serve::{Config, Server};
@@ -47,6 +47,7 @@ pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// A server with its own data folder.
 pub struct TestServer {
     pub folder: TempDir,
+    place: Place,
     running: Running,
 }
 
@@ -91,16 +92,33 @@ impl TestServer {
         Self::start_in(folder, Policy::default(), None, Limits::default()).await
     }
 
+    /// Starts two servers of one site. What they share is on a PostgreSQL server.
+    pub async fn start_two() -> [Self; 2] {
+        let folders = [folder(), folder()];
+        let database = postgres::url(folders[0].path());
+        let site_key = SiteKey::generate();
+        let [one, other] = folders.map(|folder| {
+            let postgres = Some(DatabaseUrl::new(&database).unwrap());
+            (Place { root: folder.path().join("data"), postgres, site_key: Some(site_key.clone()) }, folder)
+        });
+        [Self::start_at(one).await, Self::start_at(other).await]
+    }
+
+    async fn start_at((place, folder): (Place, TempDir)) -> Self {
+        let running = Running::start(folder.path(), &place, Policy::default(), None, Limits::default()).await;
+        Self { folder, place, running }
+    }
+
     async fn start_in(folder: TempDir, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
-        let running = Running::start(folder.path(), policy, ek_ca, limits).await;
-        Self { folder, running }
+        let place = postgres::place(&folder.path().join("data"));
+        let running = Running::start(folder.path(), &place, policy, ek_ca, limits).await;
+        Self { folder, place, running }
     }
 
     /// Stops the server and starts another on the same folder.
     pub async fn restart(self) -> Self {
         self.running.stop().await;
-        let running = Running::start(self.folder.path(), Policy::default(), None, Limits::default()).await;
-        Self { folder: self.folder, running }
+        Self::start_at((self.place, self.folder)).await
     }
 
     pub async fn stop(self) {
@@ -119,8 +137,13 @@ impl TestServer {
         self.folder.path().join("data")
     }
 
+    /// Where the server keeps everything.
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
+
     pub fn data(&self) -> DataDir {
-        DataDir::open(postgres::place(&self.data_path())).unwrap()
+        DataDir::open(&self.place).unwrap()
     }
 
     /// The token of the operator that comes with the data folder.
@@ -170,9 +193,9 @@ fn folder() -> TempDir {
 }
 
 impl Running {
-    async fn start(folder: &Path, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
+    async fn start(folder: &Path, place: &Place, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
         let config = Config {
-            data: postgres::place(&folder.join("data")),
+            data: place.clone(),
             url: "https://server.test:8443".parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),

@@ -15,7 +15,8 @@ pub fn new_run(yaml: &str) -> NewRun {
     NewRun::new(Task::Workflow(operate::parse_workflow(yaml).unwrap()))
 }
 
-const TWO_STEPS: &str = "steps:\n- {name: erase, action: {erase-disk: {}}}\n- {name: leave, action: {reboot: {}}}\n";
+pub const TWO_STEPS: &str =
+    "steps:\n- {name: erase, action: {erase-disk: {}}}\n- {name: leave, action: {reboot: {}}}\n";
 
 async fn start(server: &TestServer) -> String {
     operate::start_run(&server.store().await, &server.ca(), "web1", new_run(TWO_STEPS)).await.unwrap().id
@@ -37,7 +38,7 @@ async fn ack(server: &TestServer, node: &Node, run: &str, events: &[Event]) -> u
 }
 
 /// A node asks for work. Returns when the server has begun to answer.
-async fn polling(server: &TestServer, node: &Node) -> JoinHandle<reqwest::Result<Response>> {
+pub async fn polling(server: &TestServer, node: &Node) -> JoinHandle<reqwest::Result<Response>> {
     let store = server.store().await;
     node_contacts::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
     let poll = tokio::spawn(node.client.get(server.url("/v1/node/workflow")).send());

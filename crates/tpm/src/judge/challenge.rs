@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use ring::digest::{SHA256, digest};
 use ring::hmac::{self, HMAC_SHA256};
-use ring::rand::SystemRandom;
 use slipway_protocol::node::attestation::{Blob, QUOTED_PCRS, TpmChallenge, TpmProof};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -37,9 +36,6 @@ pub struct Measurements {
 /// Why a challenge cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ChallengeError {
-    /// No random bytes are available.
-    #[error("making a secret for challenges: no random bytes are available")]
-    Random,
     /// No TPM can have the endorsement key.
     #[error("encrypting a challenge: the endorsement key is not a valid curve point, or no random bytes are available")]
     Encrypt,
@@ -49,7 +45,7 @@ pub enum ChallengeError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProofError {
-    /// This server process did not issue the nonce, or issued it for other keys.
+    /// No server of this site issued the nonce, or it was issued for other keys.
     #[error("checking the proof of a TPM: this server did not issue its nonce for these keys")]
     Nonce,
     /// The challenge has expired.
@@ -83,13 +79,9 @@ impl ProofError {
 }
 
 impl Challenger {
-    /// Makes a new secret, so answers to the challenges of others are refused.
-    ///
-    /// # Errors
-    /// If no random bytes are available.
-    pub fn new() -> Result<Self, ChallengeError> {
-        let secret = hmac::Key::generate(HMAC_SHA256, &SystemRandom::new()).map_err(|_| ChallengeError::Random)?;
-        Ok(Self { secret })
+    /// Uses a secret of 32 random bytes. Only answers to challenges that were made with the same secret are accepted.
+    pub fn new(secret: &[u8; 32]) -> Self {
+        Self { secret: hmac::Key::new(HMAC_SHA256, secret) }
     }
 
     /// Makes a challenge for the TPM with these keys, in the machine with this key fingerprint. It is valid for 300

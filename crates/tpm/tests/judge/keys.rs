@@ -84,7 +84,7 @@ fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
 
 #[test]
 fn nothing_is_encrypted_to_what_is_no_point_of_the_curve() {
-    let challenger = Challenger::new().unwrap();
+    let challenger = Challenger::new(&[7; 32]);
     let made = |point| {
         let ek = ecc(0x0b, EK, AES_128_CFB, &[NULL], P256, point);
         challenger.challenge(&Keys::parse(&keys(ek, good_ak())).unwrap(), "key", 0).map(drop)

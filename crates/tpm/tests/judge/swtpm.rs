@@ -123,7 +123,7 @@ fn a_tpm_proves_itself_with_an_ecc_or_an_rsa_endorsement_key() {
         assert_eq!(keys.ak_digest(), format!("sha256:{}", hex(&tpm.read("ak.name")[2..])));
         tpm.run("tpm2_flushcontext", &["-t"]);
 
-        let challenger = Challenger::new().unwrap();
+        let challenger = Challenger::new(&[7; 32]);
         let challenge = challenger.challenge(&keys, MACHINE, NOW).unwrap();
         let mut proof = tpm.answer(&challenge, Some(event_log(EVENTS)));
         let measurements = challenger.check(&keys, MACHINE, &proof, NOW + 300_000).unwrap();
@@ -142,7 +142,7 @@ fn each_lie_is_found_and_named() {
     let (tpm, other) = (Tpm::start("ecc"), Tpm::start("ecc"));
     tpm.measure(EVENTS);
     let keys = Keys::parse(&tpm.keys()).unwrap();
-    let challenger = Challenger::new().unwrap();
+    let challenger = Challenger::new(&[7; 32]);
     let challenge = challenger.challenge(&keys, MACHINE, NOW).unwrap();
     let good = tpm.answer(&challenge, Some(event_log(EVENTS)));
     let log_error = |reason: &str| ProofError::EventLog { reason: reason.to_owned() };
@@ -154,7 +154,7 @@ fn each_lie_is_found_and_named() {
     assert_eq!(check(&challenger, &keys, MACHINE, &good, NOW), Ok(()));
     assert_eq!(check(&challenger, &keys, MACHINE, &good, NOW + 300_001), Err(ProofError::Late));
     assert_eq!(check(&challenger, &keys, "sha256:another", &good, NOW), Err(ProofError::Nonce));
-    assert_eq!(check(&Challenger::new().unwrap(), &keys, MACHINE, &good, NOW), Err(ProofError::Nonce));
+    assert_eq!(check(&Challenger::new(&[8; 32]), &keys, MACHINE, &good, NOW), Err(ProofError::Nonce));
     for mixed in [TpmKeys { ek: other.keys().ek, ..tpm.keys() }, TpmKeys { ak: other.keys().ak, ..tpm.keys() }] {
         assert_eq!(check(&challenger, &Keys::parse(&mixed).unwrap(), MACHINE, &good, NOW), Err(ProofError::Nonce));
     }

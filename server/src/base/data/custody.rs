@@ -67,7 +67,11 @@ impl DataDir {
             );
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
-        self.check_jwt_key()
+        match self.site_key {
+            // The database has the key.
+            Some(_) => Ok(()),
+            None => self.check_jwt_key(),
+        }
     }
 
     fn check_jwt_key(&self) -> Result<(), Error> {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use slipway_protocol::ErrorCode;
 
@@ -48,7 +47,7 @@ pub fn cancel(data: &DataDir) -> Result<(), Error> {
         return Err(none());
     }
     for name in [NEXT.root, NEXT.intermediate, NEXT.intermediate_key, NEXT.root_key] {
-        remove(data, name)?;
+        data.remove(name)?;
     }
     Ok(())
 }
@@ -63,7 +62,7 @@ pub fn recover(data: &DataDir) -> Result<(), Error> {
     let next = files::certificate(data, intermediate)?;
     match (current, next) {
         (Some(current), Some(next)) if next.is_issued_by(&current) => take_over(data),
-        _ => [intermediate, intermediate_key, root_key].into_iter().try_for_each(|name| remove(data, name)),
+        _ => [intermediate, intermediate_key, root_key].into_iter().try_for_each(|name| data.remove(name)),
     }
 }
 
@@ -77,7 +76,7 @@ fn take_over(data: &DataDir) -> Result<(), Error> {
         false => {
             let root = files::certificate(data, CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
             if files::key_pair(data, CURRENT.root_key)?.is_some_and(|key| !root.is_of(&key)) {
-                remove(data, CURRENT.root_key)?;
+                data.remove(CURRENT.root_key)?;
             }
         }
     }
@@ -95,18 +94,4 @@ fn none() -> Error {
 fn rename(data: &DataDir, from: &str, to: &str) -> Result<(), Error> {
     let path = data.path(from);
     fs::rename(&path, data.path(to)).map_err(|source| Error::File { doing: "renaming", path, source })
-}
-
-fn remove(data: &DataDir, name: &str) -> Result<(), Error> {
-    remove_file(&data.path(name))
-}
-
-/// Removes a file, if it exists.
-pub fn remove_file(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::File { doing: "removing", path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
 }

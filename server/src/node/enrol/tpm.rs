@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use slipway_protocol::{ClaimedTpm, EkCertificate, ErrorCode, Tpm, TpmChallenge};
-use slipway_tpm::judge::{ChallengeError, Challenger, Endorsement, Keys, Roots};
+use slipway_tpm::judge::{Challenger, Endorsement, Keys, Roots};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
+use crate::keys::jwt::Signer;
 use crate::node::admission::{ShownTpm, TpmAnswer};
 
 /// Asks machines to prove their TPMs, and verifies the proofs.
@@ -29,11 +30,9 @@ pub(super) struct MachineTpm {
 }
 
 impl Verifier {
-    /// Creates a verifier with a new secret for challenges. Without a file, no manufacturer is trusted.
-    pub fn new(ek_ca: Option<&Path>) -> Result<Self, Error> {
-        let challenger = Challenger::new().map_err(|source| Error::Challenge { source: Box::new(source) })?;
-        let manufacturers = ek_ca.map(read_manufacturers).transpose()?.unwrap_or_default();
-        Ok(Self { challenger, manufacturers })
+    /// Creates a verifier. Each server of the site can check the answers to the challenges of the others.
+    pub fn new(manufacturers: Roots, signer: &Signer) -> Self {
+        Self { challenger: Challenger::new(&signer.derived("challenges to TPMs")), manufacturers }
     }
 
     /// Verifies what a machine with this key reports about its TPM.
@@ -82,15 +81,14 @@ impl Verifier {
     pub(super) fn challenge(&self, tpm: &MachineTpm, machine_key: &str, now: Millis) -> Result<TpmChallenge, Error> {
         let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
         let (keys, _) = tpm.usable.as_ref().ok_or_else(|| invalid("the machine has no TPM to prove".to_owned()))?;
-        self.challenger.challenge(keys, machine_key, now).map_err(|error| match error {
-            // Anybody can send such a key, so it is not the server's fault.
-            ChallengeError::Encrypt => invalid(error.to_string()),
-            ChallengeError::Random => Error::Challenge { source: Box::new(error) },
-        })
+        // Anybody can send a key that nothing can be encrypted to, so it is not the server's fault.
+        self.challenger.challenge(keys, machine_key, now).map_err(|error| invalid(error.to_string()))
     }
 }
 
-fn read_manufacturers(file: &Path) -> Result<Roots, Error> {
+/// Reads the certificates of the manufacturers that a site trusts. Without a file, it trusts none.
+pub fn read_manufacturers(file: Option<&Path>) -> Result<Roots, Error> {
+    let Some(file) = file else { return Ok(Roots::default()) };
     let doing = "reading the certificates of TPM manufacturers in";
     let failed = |source| Error::File { doing, path: file.to_owned(), source };
     let text = std::fs::read_to_string(file).map_err(failed)?;
