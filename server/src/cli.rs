@@ -4,6 +4,7 @@ mod backup;
 mod boot_files;
 mod ca;
 mod claims;
+mod database;
 mod disk;
 mod host_keys;
 mod image_add;
@@ -44,6 +45,7 @@ use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
 use boot_files::MediaCommand;
+use database::DatabaseCommand;
 use keys::KeysCommand;
 use lists::{image_lines, image_table};
 use node::NodeCommand;
@@ -113,6 +115,9 @@ pub enum Command {
     Backup(backup::BackupOptions),
     /// Restore a backup to a data folder, which must be missing or empty.
     Restore(backup::RestoreOptions),
+    /// Move the tables to another database, and check a database.
+    #[command(subcommand)]
+    Database(DatabaseCommand),
     /// Print the token of the first operator of the HTTPS API, which is created with the data folder.
     OperatorToken,
     /// Add, list and remove operators of the HTTPS API, and change their tokens.
@@ -215,6 +220,7 @@ async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
         Command::Serve(options) => return serve::run(place.clone(), options).await,
         Command::Restore(options) => return backup::restore(place, options).await,
         Command::Media(command) => return boot_files::run(place, command).await,
+        Command::Database(command) => return database::run(place, command).await,
         Command::Manual { folder } => return manual::write(&folder),
         Command::SiteKey { file } => return place::make_site_key(&file),
         Command::Names { words } => return names::run(place.clone(), &words),
@@ -271,6 +277,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Serve(_)
         | Command::Restore(_)
         | Command::Media(_)
+        | Command::Database(_)
         | Command::SiteKey { .. }
         | Command::Names { .. }
         | Command::Manual { .. } => {
@@ -395,7 +402,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 22, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 23, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -1,6 +1,7 @@
 //! What operators do, whether on the command line or over HTTPS.
 
 pub mod backup;
+pub mod check;
 mod image;
 mod log;
 mod network;

@@ -8,22 +8,27 @@ pub mod attestations;
 pub mod boot_builds;
 pub mod boot_fetches;
 pub mod boot_reports;
+pub mod check;
 pub mod claimants;
+pub mod copy;
 pub mod db;
 pub mod events;
 pub mod external_steps;
 pub mod findings;
 pub mod images;
 pub mod logs;
+mod moved;
 pub mod node_changes;
 pub mod node_contacts;
 pub mod nodes;
 pub mod notes;
 pub mod operators;
 mod postgres;
+mod records;
 pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
+pub mod schema;
 pub mod settings;
 pub mod site_keys;
 mod sqlite;
@@ -65,23 +70,47 @@ enum Pools {
 
 type Turn = tokio::sync::Mutex<()>;
 
+/// What a database is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    /// By a server or a command, for anything.
+    Use,
+    /// For a copy of its tables.
+    CopyFrom,
+    /// For a copy to it, which makes the tables in its own transaction.
+    CopyTo,
+}
+
 impl Store {
     /// Opens the database of a data folder and updates its schema. Creates it if it is missing, but not where a server
     /// has already run.
     pub async fn of(data: &DataDir) -> Result<Self, Error> {
-        match data.postgres() {
-            Some(url) => {
-                let pools = Pools::Postgres(postgres::Pools::open(url, data.root()).await?);
-                Ok(Self::with(pools, data.root()))
-            }
-            None => Self::open(&data.database()).await,
-        }
+        Self::open_for(data, Opening::Use).await
+    }
+
+    /// Opens the database of a data folder for a copy of its tables. An earlier copy does not matter.
+    pub async fn to_copy_from(data: &DataDir) -> Result<Self, Error> {
+        Self::open_for(data, Opening::CopyFrom).await
+    }
+
+    /// Opens the database of a data folder to copy tables into it. Creates an SQLite file if it is missing, and leaves
+    /// what is there as it is.
+    pub async fn to_copy_to(data: &DataDir) -> Result<Self, Error> {
+        Self::open_for(data, Opening::CopyTo).await
+    }
+
+    async fn open_for(data: &DataDir, opening: Opening) -> Result<Self, Error> {
+        let pools = match data.postgres() {
+            Some(url) => Pools::Postgres(postgres::Pools::open(url, data.root(), opening).await?),
+            None => Pools::Sqlite(sqlite::Pools::open(&data.database(), opening).await?),
+        };
+        Ok(Self::with(pools, data.root()))
     }
 
     /// Opens an SQLite database, like [`Self::of`].
     pub async fn open(file: &Path) -> Result<Self, Error> {
         let folder = file.parent().unwrap_or(Path::new(""));
-        Ok(Self::with(Pools::Sqlite(sqlite::Pools::open(file).await?), folder))
+        Ok(Self::with(Pools::Sqlite(sqlite::Pools::open(file, Opening::Use).await?), folder))
     }
 
     /// Opens the database of a data folder read-only. Leaves the schema as it is; it may be another version's.
@@ -127,6 +156,46 @@ impl Store {
             Pools::Postgres(pools) => pools.write().await,
         };
         transaction.map_err(database("beginning a transaction"))
+    }
+
+    /// Begins a transaction like [`Self::write`] that may last.
+    pub async fn write_long(&self) -> Result<Transaction, Error> {
+        let mut transaction = self.write().await?;
+        if let Pools::Postgres(_) = self.pools {
+            for sql in postgres::FOR_COPIES {
+                let done = db::query(sql).execute(&mut transaction).await;
+                done.map_err(database("beginning a transaction"))?;
+            }
+        }
+        Ok(transaction)
+    }
+
+    /// Begins a transaction that reads what is stored now, whatever is stored meanwhile. It may last.
+    pub async fn snapshot(&self) -> Result<Transaction, Error> {
+        let transaction = match &self.pools {
+            Pools::Sqlite(pools) => pools.snapshot().await,
+            Pools::Postgres(pools) => pools.snapshot().await,
+        };
+        transaction.map_err(database("beginning a transaction"))
+    }
+
+    /// The numbers of all migrations, in order.
+    fn versions(&self) -> Vec<i64> {
+        let migrations = match &self.pools {
+            Pools::Sqlite(_) => sqlite::migrations(),
+            Pools::Postgres(_) => postgres::migrations(),
+        };
+        migrations.iter().map(|migration| migration.version).collect()
+    }
+
+    /// Makes the tables, or updates their schema, within a transaction.
+    pub async fn migrate(&self, transaction: &mut Transaction) -> Result<(), Error> {
+        let done = match &mut **transaction {
+            Connection::SqliteTransaction(transaction) => sqlite::migrate(transaction).await,
+            Connection::PostgresTransaction { transaction, .. } => postgres::migrate(transaction).await,
+            Connection::Sqlite(_) | Connection::Postgres(_) => Ok(()),
+        };
+        done.map_err(|source| Error::Database { doing: "making the tables", source: source.into() })
     }
 
     /// Copies an SQLite database into an empty file, while the database stays in use, and checks the copy. Refuses to

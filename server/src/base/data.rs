@@ -205,6 +205,18 @@ impl DataDir {
         Ok(file)
     }
 
+    /// Keeps servers off the folder, like [`Self::lock_for_serving`], while its tables are copied. The time at which the
+    /// last server stopped stays known.
+    pub fn lock_for_copying(&self) -> Result<File, Error> {
+        let path = self.root.join(SERVE_LOCK);
+        let stopped = fs::metadata(&path).and_then(|found| found.modified());
+        let lock = self.lock_for_serving("`slipway-server database copy`")?;
+        if let Ok(stopped) = stopped {
+            lock.set_modified(stopped).map_err(|source| Error::File { doing: "writing", path, source })?;
+        }
+        Ok(lock)
+    }
+
     /// When the last server on this folder stopped, in milliseconds since 1970. `None` if one runs now or none ever
     /// ran.
     pub fn stopped_at(&self) -> Option<Millis> {
@@ -224,6 +236,18 @@ impl DataDir {
     /// Decrypts the keys of the site in the database, if they are there.
     pub fn site_key(&self) -> Option<&SiteKey> {
         self.site_key.as_ref()
+    }
+
+    /// The name of the database for people: its URL without the password, or the path of its file and the name of this
+    /// host.
+    pub fn database_name(&self) -> String {
+        match &self.postgres {
+            Some(url) => url.name().to_owned(),
+            None => {
+                let file = std::path::absolute(self.database()).unwrap_or_else(|_| self.database());
+                format!("{} on {}", file.display(), rustix::system::uname().nodename().to_string_lossy())
+            }
+        }
     }
 
     /// Path of the file of the SQLite database.

@@ -41,24 +41,32 @@ pub fn make_site_key(file: &Path) -> anyhow::Result<()> {
 }
 
 fn postgres(given: Option<String>, password: Option<&Path>) -> anyhow::Result<Option<DatabaseUrl>> {
-    let text = match given {
+    if let Some(text) = given {
+        return url(&text, password).map(Some);
+    }
+    match variable("SLIPWAY_DATABASE")? {
         Some(text) => {
-            DatabaseUrl::check_without_password(&text)?;
-            text
+            let text = text.into_string().map_err(|_| anyhow!("SLIPWAY_DATABASE is not text in UTF-8"))?;
+            with_password(DatabaseUrl::new(&text)?, password).map(Some)
         }
-        None => match variable("SLIPWAY_DATABASE")? {
-            Some(text) => text.into_string().map_err(|_| anyhow!("SLIPWAY_DATABASE is not text in UTF-8"))?,
-            None => {
-                ensure!(password.is_none(), "--database-password-file needs --database or SLIPWAY_DATABASE");
-                return Ok(None);
-            }
-        },
-    };
-    let url = DatabaseUrl::new(&text)?;
-    Ok(Some(match password {
+        None => {
+            ensure!(password.is_none(), "--database-password-file needs --database or SLIPWAY_DATABASE");
+            Ok(None)
+        }
+    }
+}
+
+/// Reads a URL from the command line, which must not have the password, and the password from its file.
+pub fn url(text: &str, password: Option<&Path>) -> anyhow::Result<DatabaseUrl> {
+    DatabaseUrl::check_without_password(text)?;
+    with_password(DatabaseUrl::new(text)?, password)
+}
+
+fn with_password(url: DatabaseUrl, password: Option<&Path>) -> anyhow::Result<DatabaseUrl> {
+    Ok(match password {
         Some(file) => url.with_password(super::read(file)?.trim_end_matches(['\r', '\n'])),
         None => url,
-    }))
+    })
 }
 
 /// Returns the value of an environment variable. A blank value is refused, because it would mean another place than

@@ -1,10 +1,14 @@
 //! Statements, and the connections and rows that they run on and return. All access to tables goes through here, so
 //! that no other module knows which database it is.
 
+use std::fmt::{self, Display, Formatter};
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Database, Decode, Encode, Postgres, Row as _, Sqlite, Type};
+use sqlx::{AssertSqlSafe, Database, Decode, Encode, Postgres, Row as _, SqlSafeStr, SqlStr, Sqlite, Type};
 
 /// A connection, inside or outside of a transaction.
 #[derive(Debug)]
@@ -87,7 +91,7 @@ pub trait ColumnOf<D: Database>: for<'r> Decode<'r, D> + Type<D> {}
 impl<D: Database, T: for<'r> Decode<'r, D> + Type<D>> ColumnOf<D> for T {}
 
 /// A value for a parameter of a statement. NULL has a type too, because PostgreSQL wants to know it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// A text.
     Text(Option<String>),
@@ -97,6 +101,41 @@ pub enum Value {
     Bool(Option<bool>),
     /// Bytes.
     Bytes(Option<Vec<u8>>),
+}
+
+impl Value {
+    /// Number of bytes that it occupies, about.
+    pub fn size(&self) -> usize {
+        match self {
+            Value::Text(Some(text)) => text.len(),
+            Value::Bytes(Some(bytes)) => bytes.len(),
+            _ => 8,
+        }
+    }
+
+    /// Replaces NUL characters, which a text of PostgreSQL cannot have. Text from a machine may have them. Returns
+    /// whether there were any.
+    pub fn replace_nul(&mut self) -> bool {
+        match self {
+            Value::Text(Some(text)) if text.contains('\0') => {
+                *text = text.replace('\0', "\u{fffd}");
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Display for Value {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(Some(text)) => write!(out, "{text:?}"),
+            Value::Integer(Some(number)) => write!(out, "{number}"),
+            Value::Bool(Some(truth)) => write!(out, "{truth}"),
+            Value::Bytes(Some(bytes)) => write!(out, "{} bytes", bytes.len()),
+            _ => write!(out, "NULL"),
+        }
+    }
 }
 
 macro_rules! from {
@@ -126,13 +165,18 @@ from! {
 /// A statement and the values of its parameters.
 #[derive(Debug)]
 pub struct Query {
-    sql: &'static str,
+    sql: SqlStr,
     values: Vec<Value>,
 }
 
 /// Makes a statement. Its text is fixed when the program is built, so that nobody can put SQL into it.
 pub fn query(sql: &'static str) -> Query {
-    Query { sql, values: Vec::new() }
+    Query { sql: sql.into_sql_str(), values: Vec::new() }
+}
+
+/// Makes a statement from the names of tables and columns in the schema. No value may be in its text.
+pub(super) fn composed(sql: String) -> Query {
+    Query { sql: AssertSqlSafe(sql).into_sql_str(), values: Vec::new() }
 }
 
 /// Runs a statement by a method of sqlx, and wraps what it returns.
@@ -184,14 +228,25 @@ impl Query {
             .collect())
     }
 
-    /// Replaces NUL characters, which a text of PostgreSQL cannot have. Text from a machine may have them.
+    /// Runs the statement and returns its rows as they come, for more rows than fit into memory.
+    pub fn fetch(self, connection: &mut Connection) -> BoxStream<'_, Result<Row, sqlx::Error>> {
+        match connection {
+            Connection::Sqlite(one) => self.bound().fetch(&mut **one).map(|row| row.map(Row::Sqlite)).boxed(),
+            Connection::SqliteTransaction(one) => {
+                self.bound().fetch(&mut **one).map(|row| row.map(Row::Sqlite)).boxed()
+            }
+            Connection::Postgres(one) => {
+                self.without_nul().bound().fetch(&mut **one).map(|row| row.map(Row::Postgres)).boxed()
+            }
+            Connection::PostgresTransaction { transaction, .. } => {
+                self.without_nul().bound().fetch(&mut **transaction).map(|row| row.map(Row::Postgres)).boxed()
+            }
+        }
+    }
+
     fn without_nul(mut self) -> Self {
         for value in &mut self.values {
-            if let Value::Text(Some(text)) = value
-                && text.contains('\0')
-            {
-                *text = text.replace('\0', "\u{fffd}");
-            }
+            value.replace_nul();
         }
         self
     }

@@ -10,14 +10,14 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection as _, PgPool, Row as _};
+use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, Row as _};
 
 use crate::base::data::{DatabaseUrl, check_tables_never_served};
 use crate::base::error::{DatabaseFault, Error};
 use crate::store::db::{Connection, Transaction};
-use crate::store::migration;
+use crate::store::{Opening, migration, moved};
 
 /// How long a connection may take, and how long a reader waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,6 +43,33 @@ const FOR_CHANGES: [(&str, &str); 3] =
 /// The writers' lock. The number is an arbitrary one that no other user of the database is likely to choose.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8317708060514149633)";
 
+/// A copy of all tables takes as long as it takes.
+pub const FOR_COPIES: [&str; 2] =
+    ["SET LOCAL statement_timeout = 0", "SET LOCAL idle_in_transaction_session_timeout = 0"];
+/// From where other connections of slipway-server come.
+pub const OTHERS: &str = "SELECT DISTINCT COALESCE(HOST(client_addr), 'the host of the database server') AS place \
+    FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND application_name = CURRENT_SETTING('application_name') \
+    AND pid <> PG_BACKEND_PID()";
+/// Indices and constraints that PostgreSQL does not rely on.
+pub const INVALID: &str = "SELECT 'index ' || relname AS what FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid \
+    WHERE NOT indisvalid AND relnamespace = CURRENT_SCHEMA()::regnamespace UNION ALL \
+    SELECT 'constraint ' || conname FROM pg_constraint \
+    WHERE NOT convalidated AND connamespace = CURRENT_SCHEMA()::regnamespace";
+/// The columns of all tables.
+pub const COLUMNS: &str = "SELECT relname::text AS table_name, attname::text AS column_name, \
+    UPPER(FORMAT_TYPE(atttypid, NULL)) AS kind, \
+    COALESCE(ARRAY_POSITION(indkey::int2[], attnum) + 1, 0)::bigint AS place \
+    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped \
+    LEFT JOIN pg_index ON indrelid = pg_class.oid AND indisprimary \
+    WHERE relkind = 'r' AND relnamespace = CURRENT_SCHEMA()::regnamespace AND relname <> '_sqlx_migrations'";
+/// The foreign keys of all tables.
+pub const REFERENCES: &str = "SELECT tables.relname::text AS table_name, sources.attname::text AS column_name, \
+    others.relname::text AS target, targets.attname::text AS key FROM pg_constraint \
+    JOIN pg_class AS tables ON tables.oid = conrelid JOIN pg_class AS others ON others.oid = confrelid \
+    JOIN pg_attribute AS sources ON sources.attrelid = conrelid AND sources.attnum = ANY (conkey) \
+    JOIN pg_attribute AS targets ON targets.attrelid = confrelid AND targets.attnum = ANY (confkey) \
+    WHERE contype = 'f' AND tables.relnamespace = CURRENT_SCHEMA()::regnamespace";
+
 /// The connections to the database.
 #[derive(Clone, Debug)]
 pub struct Pools {
@@ -54,7 +81,7 @@ pub struct Pools {
 impl Pools {
     /// Opens the database and updates its schema. Creates the tables if there are none, unless a server has already run
     /// on the data folder.
-    pub async fn open(url: &DatabaseUrl, folder: &Path) -> Result<Self, Error> {
+    pub async fn open(url: &DatabaseUrl, folder: &Path, opening: Opening) -> Result<Self, Error> {
         let failed = |source: DatabaseFault| Error::OpenDatabase { database: url.name().to_owned(), source };
         let options = url.options().clone().options(FOR_CHANGES);
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await;
@@ -68,12 +95,19 @@ impl Pools {
                 "its encoding is {encoding}: make it anew with `createdb --encoding UTF8 --template template0`"
             ))));
         }
-        if found.try_get("is_empty").map_err(|error| failed(error.into()))? {
-            check_tables_never_served(folder, url.name())?;
+        let is_empty: bool = found.try_get("is_empty").map_err(|error| failed(error.into()))?;
+        let pools = Self::with(url.options().clone());
+        if opening != Opening::CopyTo {
+            if is_empty {
+                check_tables_never_served(folder, url.name())?;
+            } else if opening == Opening::Use {
+                let found = pools.read().await.map_err(|error| failed(error.into()));
+                moved::check(&mut found?, url.name()).await?;
+            }
+            migrations().run(&mut connection).await.map_err(|error| failed(error.into()))?;
         }
-        migrations().run(&mut connection).await.map_err(|error| failed(error.into()))?;
         connection.close().await.map_err(|error| failed(error.into()))?;
-        Ok(Self::with(url.options().clone()))
+        Ok(pools)
     }
 
     /// Connects when there is something to read. Leaves the schema as it is; it may be another version's.
@@ -101,6 +135,14 @@ impl Pools {
         Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false }))
     }
 
+    pub async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
+        let mut transaction = self.readers.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        for sql in FOR_COPIES {
+            sqlx::query(sql).execute(&mut *transaction).await?;
+        }
+        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false }))
+    }
+
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
@@ -120,8 +162,13 @@ fn unconnected(error: sqlx::Error) -> DatabaseFault {
     DatabaseFault::from(error).advise(advice)
 }
 
+/// Updates the schema within a transaction.
+pub async fn migrate(connection: &mut PgConnection) -> Result<(), MigrateError> {
+    migrations().run_direct(None, connection, false).await
+}
+
 /// Returns all migrations, in order. The first makes the schema that SQLite's migrations up to the same number make.
-fn migrations() -> Migrator {
+pub fn migrations() -> Migrator {
     Migrator::with_migrations(vec![
         migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),

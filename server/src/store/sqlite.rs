@@ -9,14 +9,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _, Row as _, SqliteConnection, SqlitePool};
 
 use crate::base::data::check_never_served;
 use crate::base::error::Error;
 use crate::store::db::{Connection, Transaction};
-use crate::store::{database, migration};
+use crate::store::{Opening, database, migration, moved};
 
 /// How long a statement waits while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,6 +31,14 @@ const MAX_LOG_BYTES: &str = "16777216";
 /// Page cache of a connection in KiB, which SQLite takes as a negative number ("PRAGMA cache_size").
 const CACHE_KIB: &str = "-1024";
 
+/// The columns of all tables.
+pub const COLUMNS: &str = "SELECT tables.name AS table_name, columns.name AS column_name, columns.type AS kind, \
+    columns.pk AS place FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns \
+    WHERE tables.type = 'table' AND tables.name <> '_sqlx_migrations' AND tables.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+/// The foreign keys of all tables.
+pub const REFERENCES: &str = "SELECT tables.name AS table_name, \"from\" AS column_name, \"table\" AS target, \
+    \"to\" AS key FROM sqlite_schema AS tables, pragma_foreign_key_list(tables.name)";
+
 /// The connections to the database.
 #[derive(Clone, Debug)]
 pub struct Pools {
@@ -41,7 +49,7 @@ pub struct Pools {
 
 impl Pools {
     /// Opens the database and updates its schema. Creates it if it is missing, but not where a server has already run.
-    pub async fn open(file: &Path) -> Result<Self, Error> {
+    pub async fn open(file: &Path, opening: Opening) -> Result<Self, Error> {
         // Full synchronisation, because a write that a node was told about must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
@@ -59,6 +67,7 @@ impl Pools {
         let lock = lock(file.with_extension("lock")).await?;
         // SQLite would remove the write-ahead log next to an empty file, but the log may contain the missing data.
         match std::fs::metadata(file) {
+            _ if opening == Opening::CopyTo => {}
             Err(error) if error.kind() == ErrorKind::NotFound => check_never_served(file, "missing")?,
             Ok(found) if found.len() == 0 => check_never_served(file, "empty")?,
             _ => {}
@@ -74,13 +83,20 @@ impl Pools {
         let one = one.before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }));
         let failed = |source| Error::OpenDatabase { database: file.display().to_string(), source };
         let writer = one.connect_with(options.clone()).await.map_err(|error| failed(error.into()))?;
-        let tables = sqlx::query("SELECT name FROM sqlite_schema").fetch_optional(&writer).await;
-        // A copy of only this file from a running server has no tables yet, because they are still in the write-ahead
-        // log.
-        if tables.map_err(|error| failed(error.into()))?.is_none() {
-            check_never_served(file, "without content")?;
+        if opening != Opening::CopyTo {
+            let tables = sqlx::query_scalar("SELECT name FROM sqlite_schema").fetch_all(&writer).await;
+            let tables: Vec<String> = tables.map_err(|error| failed(error.into()))?;
+            // A copy of only this file from a running server has no tables yet, because they are still in the
+            // write-ahead log.
+            if tables.is_empty() {
+                check_never_served(file, "without content")?;
+            }
+            if opening == Opening::Use && tables.iter().any(|table| table == "settings") {
+                let connection = writer.acquire().await.map_err(|error| failed(error.into()))?;
+                moved::check(&mut Connection::Sqlite(connection), &file.display().to_string()).await?;
+            }
+            migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
         }
-        migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
         drop(lock);
         // A connection to a file cannot be lost, so it is not tested before each use.
         let readers = SqlitePoolOptions::new().max_connections(READERS).test_before_acquire(false);
@@ -100,6 +116,11 @@ impl Pools {
 
     pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
         let begun = self.writer.begin_with("BEGIN IMMEDIATE").await;
+        begun.map(|transaction| Transaction(Connection::SqliteTransaction(transaction)))
+    }
+
+    pub async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
+        let begun = self.readers.begin_with("BEGIN").await;
         begun.map(|transaction| Transaction(Connection::SqliteTransaction(transaction)))
     }
 
@@ -157,8 +178,13 @@ async fn lock(path: PathBuf) -> Result<File, Error> {
     locking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
 }
 
+/// Updates the schema within a transaction.
+pub async fn migrate(connection: &mut SqliteConnection) -> Result<(), MigrateError> {
+    migrations().run_direct(None, connection, false).await
+}
+
 /// Returns all migrations, in order. A released migration is never changed.
-fn migrations() -> Migrator {
+pub fn migrations() -> Migrator {
     Migrator::with_migrations(vec![
         migration(1, "first", include_str!("../../migrations/sqlite/0001_first.sql")),
         migration(2, "ended and forgotten", include_str!("../../migrations/sqlite/0002_ended_and_forgotten.sql")),

@@ -67,6 +67,12 @@ pub fn dump(data: &Path) -> Vec<u8> {
     succeed(SERVER.command("pg_dump").args(["--dbname", database]))
 }
 
+/// Has the database that belongs to a data folder execute statements. Returns what psql prints.
+pub fn execute(data: &Path, sql: &str) -> String {
+    let url = url(data);
+    SERVER.sql(url.rsplit('/').next().unwrap_or_default(), sql)
+}
+
 /// The URL of the database that belongs to a data folder. Makes an empty database at the first call.
 pub fn url(data: &Path) -> String {
     let mut databases = SERVER.databases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,9 +127,9 @@ impl Server {
         command
     }
 
-    fn sql(&self, database: &str, sql: &str) {
+    fn sql(&self, database: &str, sql: &str) -> String {
         let arguments = ["--dbname", database, "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--command", sql];
-        succeed(self.command("psql").args(arguments));
+        String::from_utf8(succeed(self.command("psql").args(["--tuples-only", "--no-align"]).args(arguments))).unwrap()
     }
 }
 

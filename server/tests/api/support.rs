@@ -101,12 +101,7 @@ impl TestServer {
             let postgres = Some(DatabaseUrl::new(&database).unwrap());
             (Place { root: folder.path().join("data"), postgres, site_key: Some(site_key.clone()) }, folder)
         });
-        [Self::start_at(one).await, Self::start_at(other).await]
-    }
-
-    async fn start_at((place, folder): (Place, TempDir)) -> Self {
-        let running = Running::start(folder.path(), &place, Policy::default(), None, Limits::default()).await;
-        Self { folder, place, running }
+        [Self::start_at(one.1, one.0).await, Self::start_at(other.1, other.0).await]
     }
 
     async fn start_in(folder: TempDir, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
@@ -117,12 +112,20 @@ impl TestServer {
 
     /// Stops the server and starts another on the same folder.
     pub async fn restart(self) -> Self {
-        self.running.stop().await;
-        Self::start_at((self.place, self.folder)).await
+        let (folder, place) = self.stop().await;
+        Self::start_at(folder, place).await
     }
 
-    pub async fn stop(self) {
+    /// Starts a server on the data folder and the database of an earlier one.
+    pub async fn start_at(folder: TempDir, place: Place) -> Self {
+        let running = Running::start(folder.path(), &place, Policy::default(), None, Limits::default()).await;
+        Self { folder, place, running }
+    }
+
+    /// Stops the server. Returns its folder, and where the data folder and the database are.
+    pub async fn stop(self) -> (TempDir, Place) {
         self.running.stop().await;
+        (self.folder, self.place)
     }
 
     pub fn url(&self, path: &str) -> String {

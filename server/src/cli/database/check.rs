@@ -1,0 +1,27 @@
+//! `slipway-server database check`.
+
+use anyhow::bail;
+use slipway_server::base::data::{DataDir, Place};
+use slipway_server::operate::check::{Report, check_database};
+use slipway_server::store::Store;
+
+use crate::cli::print_line;
+
+pub async fn run(place: &Place) -> anyhow::Result<()> {
+    let data = DataDir::open(place)?;
+    let name = data.database_name();
+    let store = Store::read_only_of(&data);
+    let Report { checked, problems } = check_database(&store, &name, &mut super::teller()).await?;
+    store.close().await;
+    for line in &checked {
+        print_line(&format!("checked: {line}"))?;
+    }
+    for problem in &problems {
+        print_line(&format!("problem: {problem}"))?;
+    }
+    match problems.len() {
+        0 => print_line(&format!("no problems were found in {name}")),
+        1 => bail!("1 problem was found in {name}"),
+        count => bail!("{count} problems were found in {name}"),
+    }
+}
