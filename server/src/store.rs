@@ -38,6 +38,7 @@ pub mod tokens;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -161,7 +162,8 @@ impl Store {
     /// Begins a transaction like [`Self::write`] that may last.
     pub async fn write_long(&self) -> Result<Transaction, Error> {
         let mut transaction = self.write().await?;
-        if let Pools::Postgres(_) = self.pools {
+        if let Connection::PostgresTransaction { patience, .. } = &mut *transaction {
+            *patience = Duration::MAX;
             for sql in postgres::FOR_COPIES {
                 let done = db::query(sql).execute(&mut transaction).await;
                 done.map_err(database("beginning a transaction"))?;

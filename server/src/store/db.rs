@@ -2,6 +2,8 @@
 //! that no other module knows which database it is.
 
 use std::fmt::{self, Display, Formatter};
+use std::io::ErrorKind;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -26,6 +28,8 @@ pub enum Connection {
         /// Whether a statement failed. PostgreSQL then refuses all others, and answers to `COMMIT` with a rollback that
         /// sqlx takes for success.
         has_failed: bool,
+        /// How long to wait for the answer to a statement.
+        patience: Duration,
     },
 }
 
@@ -55,7 +59,9 @@ impl Transaction {
             Connection::PostgresTransaction { has_failed: true, .. } => Err(sqlx::Error::Protocol(
                 "the transaction cannot be committed, because one of its statements failed".into(),
             )),
-            Connection::PostgresTransaction { transaction, .. } => transaction.commit().await,
+            Connection::PostgresTransaction { transaction, patience, .. } => {
+                in_time(patience, transaction.commit()).await
+            }
             Connection::Sqlite(_) | Connection::Postgres(_) => Ok(()),
         }
     }
@@ -179,6 +185,23 @@ pub(super) fn composed(sql: String) -> Query {
     Query { sql: AssertSqlSafe(sql).into_sql_str(), values: Vec::new() }
 }
 
+/// How long to wait for the answer of a PostgreSQL server. Longer than a statement may take there. Without this limit,
+/// a server that is gone without a word would be waited for until TCP gives up, which can be never.
+pub(super) const PATIENCE: Duration = Duration::from_secs(35);
+
+/// Fails with a transient error if there is no answer in time. The connection is then closed when it is given back,
+/// because it does not answer to a ping either.
+pub(super) async fn in_time<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let late = |_| {
+        let message = format!("the database server did not answer within {} s", patience.as_secs());
+        Err(sqlx::Error::Io(std::io::Error::new(ErrorKind::TimedOut, message)))
+    };
+    tokio::time::timeout(patience, answer).await.unwrap_or_else(late)
+}
+
 /// Runs a statement by a method of sqlx, and wraps what it returns.
 macro_rules! run {
     ($query:ident.$method:ident($connection:ident), $sqlite:expr, $postgres:expr) => {
@@ -186,11 +209,11 @@ macro_rules! run {
             Connection::Sqlite(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
             Connection::SqliteTransaction(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
             Connection::Postgres(connection) => {
-                $query.without_nul().bound().$method(&mut **connection).await.map($postgres)
+                in_time(PATIENCE, $query.without_nul().bound().$method(&mut **connection)).await.map($postgres)
             }
-            Connection::PostgresTransaction { transaction, has_failed } => {
-                let done = $query.without_nul().bound().$method(&mut **transaction).await;
-                *has_failed |= matches!(done, Err(sqlx::Error::Database(_)));
+            Connection::PostgresTransaction { transaction, has_failed, patience } => {
+                let done = in_time(*patience, $query.without_nul().bound().$method(&mut **transaction)).await;
+                *has_failed |= matches!(done, Err(sqlx::Error::Database(_) | sqlx::Error::Io(_)));
                 done.map($postgres)
             }
         }

@@ -16,13 +16,17 @@ use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, Row as _};
 
 use crate::base::data::{DatabaseUrl, check_tables_never_served};
 use crate::base::error::{DatabaseFault, Error};
-use crate::store::db::{Connection, Transaction};
+use crate::store::db::{Connection, PATIENCE, Transaction, in_time};
 use crate::store::{Opening, migration, moved};
 
 /// How long a connection may take, and how long a reader waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a writer waits for the writing connection.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long to wait for the answer to [`LOCK`]. Longer than the database server lets it wait.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a ping may take.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 const READERS: u32 = 8;
 /// Limits that the database server sets on a connection, with units of PostgreSQL. Keepalives make it notice that this
 /// host is gone, and give the lock of its transaction to another process.
@@ -118,7 +122,13 @@ impl Pools {
     fn with(options: PgConnectOptions) -> Self {
         // Otherwise a long wait for another writer would be logged as a slow statement.
         let options = options.options(LIMITS).disable_statement_logging();
-        let pool = |most, patience| PgPoolOptions::new().max_connections(most).acquire_timeout(patience);
+        // A server that is gone without a word does not even refuse. Its connections are found by a ping: before they
+        // are used, and when they are given back after a statement was not answered in time.
+        let pool = |most, patience| {
+            let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(patience).test_before_acquire(false);
+            let pool = pool.before_acquire(|connection, _| Box::pin(async move { ping(connection).await }));
+            pool.after_release(|connection, _| Box::pin(async move { ping(connection).await }))
+        };
         Self {
             readers: pool(READERS, CONNECT_TIMEOUT).connect_lazy_with(options.clone()),
             writer: pool(1, TURN_TIMEOUT).connect_lazy_with(options),
@@ -130,9 +140,9 @@ impl Pools {
     }
 
     pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
-        let mut transaction = self.writer.begin().await?;
-        sqlx::query(LOCK).execute(&mut *transaction).await?;
-        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false }))
+        let mut transaction = in_time(PATIENCE, self.writer.begin()).await?;
+        in_time(LOCK_PATIENCE, sqlx::query(LOCK).execute(&mut *transaction)).await?;
+        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false, patience: PATIENCE }))
     }
 
     pub async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
@@ -140,13 +150,18 @@ impl Pools {
         for sql in FOR_COPIES {
             sqlx::query(sql).execute(&mut *transaction).await?;
         }
-        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false }))
+        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false, patience: Duration::MAX }))
     }
 
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
     }
+}
+
+/// Returns true if a connection answers, and fails otherwise.
+async fn ping(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    in_time(PING_TIMEOUT, connection.ping()).await.map(|()| true)
 }
 
 /// Says what to do about a connection that could not be made.

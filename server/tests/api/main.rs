@@ -29,6 +29,7 @@ mod installing;
 mod keys_in_tokens;
 mod log_lines;
 mod lost_database;
+mod lost_postgres;
 mod measured_boot;
 mod media;
 mod media_over_https;

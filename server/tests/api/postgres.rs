@@ -24,14 +24,16 @@ const SETTINGS: [&str; 6] = [
 /// Runs the server until the test program ends, which closes the script's input. Then removes the server's folder.
 const KEEP: &str = r#"folder=$1; shift; "$@" & cat > /dev/null; kill -QUIT $!; wait; rm -rf "$folder""#;
 
-static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
+static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start(&SETTINGS, |_| {}));
 
-struct Server {
+/// A PostgreSQL server.
+pub struct Server {
     folder: PathBuf,
     programs: PathBuf,
+    settings: Vec<String>,
     /// Names of the databases by their data folders.
     databases: Mutex<BTreeMap<PathBuf, String>>,
-    _until_end: ChildStdin,
+    until_end: Vec<ChildStdin>,
 }
 
 /// The place of a server with this data folder: with an SQLite database, unless SLIPWAY_TEST_DATABASE asks for
@@ -82,54 +84,98 @@ pub fn url(data: &Path) -> String {
         SERVER.sql("postgres", &format!("CREATE DATABASE {name}"));
         name
     });
-    format!("postgres://slipway@{}/{name}", SERVER.folder.display().to_string().replace('/', "%2F"))
+    SERVER.url(name)
 }
 
 impl Server {
-    fn start() -> Self {
+    /// Starts a server, after preparing its data folder.
+    pub fn start(settings: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let versions = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten();
         let programs = versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("initdb").exists());
         let programs = programs.max().expect("there is no PostgreSQL on this host: install the package postgresql");
         let folder = tempfile::tempdir().unwrap().keep();
         let data = folder.join("data");
-        // PostgreSQL refuses to run as root.
-        let is_root = rustix::process::geteuid().is_root();
-        let user: &[&str] = match is_root {
-            true => &["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"],
-            false => &["env"],
-        };
+        let (is_root, user) = (rustix::process::geteuid().is_root(), user());
         if is_root {
             succeed(Command::new("chown").arg("postgres:").arg(&folder));
         }
         let mut initdb = Command::new(user[0]);
         initdb.args(&user[1..]).arg(programs.join("initdb")).arg("--pgdata").arg(&data);
         succeed(initdb.args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username=slipway"]));
-        let log = File::create(folder.join("log")).unwrap();
+        prepare(&data);
+        if is_root {
+            succeed(Command::new("chown").args(["--recursive", "postgres:"]).arg(&data));
+        }
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let mut server = Self { folder, programs, settings, databases: Mutex::default(), until_end: Vec::new() };
+        server.run();
+        server
+    }
+
+    /// Runs the server, also again after it was killed.
+    pub fn run(&mut self) {
+        let log = File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
         let mut keeper = Command::new("sh");
-        keeper.args(["-c", KEEP, "sh"]).arg(&folder).args(user).arg(programs.join("postgres"));
-        keeper.arg("-D").arg(&data).arg("-k").arg(&folder);
-        keeper.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        keeper.args(["-c", KEEP, "sh"]);
+        // The first keeper removes the folder in the end.
+        keeper.arg(if self.until_end.is_empty() { self.folder.as_path() } else { Path::new("") });
+        keeper.args(user()).arg(self.programs.join("postgres"));
+        keeper.arg("-D").arg(self.data()).arg("-k").arg(&self.folder);
+        keeper.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         keeper.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
-        let until_end = keeper.spawn().unwrap().stdin.take().unwrap();
-        let server = Self { folder, programs, databases: Mutex::default(), _until_end: until_end };
+        self.until_end.push(keeper.spawn().unwrap().stdin.take().unwrap());
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !server.command("pg_isready").arg("--quiet").status().unwrap().success() {
-            let log = std::fs::read_to_string(server.folder.join("log")).unwrap_or_default();
+        while !self.command("pg_isready").arg("--quiet").status().unwrap().success() {
+            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "PostgreSQL does not start: {log}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        server
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Sends a signal, such as `-KILL`, to the first process of the server, or to all its processes.
+    pub fn signal(&self, signal: &str, to_all: bool) {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap();
+        let first = file.lines().next().unwrap();
+        succeed(Command::new("kill").args([signal, first]));
+        if to_all {
+            succeed(Command::new("pkill").args([signal, "--parent", first]));
+        }
+    }
+
+    /// The URL of a database, by the Unix socket.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://slipway@{}/{database}", self.folder.display().to_string().replace('/', "%2F"))
+    }
+
+    /// Path of the Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.programs.join(program));
         command.arg("--host").arg(&self.folder).args(["--username", "slipway"]);
+        let port = self.settings.iter().find_map(|setting| setting.strip_prefix("port="));
+        command.args(port.map(|port| format!("--port={port}")));
         command
     }
 
-    fn sql(&self, database: &str, sql: &str) -> String {
+    /// Has a database execute statements. Returns what psql prints.
+    pub fn sql(&self, database: &str, sql: &str) -> String {
         let arguments = ["--dbname", database, "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--command", sql];
         String::from_utf8(succeed(self.command("psql").args(["--tuples-only", "--no-align"]).args(arguments))).unwrap()
+    }
+}
+
+/// The command that runs another one as a user that PostgreSQL accepts. It refuses to run as root.
+fn user() -> &'static [&'static str] {
+    match rustix::process::geteuid().is_root() {
+        true => &["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"],
+        false => &["env"],
     }
 }
 

@@ -1,0 +1,205 @@
+//! A PostgreSQL server that is killed, frozen or gone without a word while machines report, and one whose certificate
+//! is not to be trusted.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use reqwest::StatusCode;
+use slipway_protocol::{Event, EventAck, EventKind};
+use slipway_server::base::data::{DataDir, DatabaseUrl, Place};
+use slipway_server::chain;
+use slipway_server::store::{Store, events};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::watch;
+
+use crate::installing::{add_system, debian, start};
+use crate::postgres::Server;
+use crate::support::{Node, TestServer};
+
+/// What was committed survives a kill of the processes, though not of the kernel.
+const DURABLE: [&str; 4] = ["listen_addresses=", "fsync=off", "max_connections=50", "shared_buffers=16MB"];
+/// How long it may take until the server works again.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// A server on this database, with a machine in a run.
+async fn in_a_run(url: &str) -> (TestServer, Node, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place { root: folder.path().join("data"), postgres: Some(DatabaseUrl::new(url).unwrap()) };
+    let server = TestServer::start_at(folder, place).await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let run = start(&server, debian()).await.unwrap().id;
+    node.workflow(&server).await.unwrap();
+    (server, node, run)
+}
+
+/// Reports an event until it is acknowledged, as a machine does. Returns how long it took.
+async fn report(server: &TestServer, node: &Node, run: &str, seq: u64) -> Duration {
+    let kind = if seq == 1 { EventKind::Started } else { EventKind::Note(format!("note {seq}")) };
+    let event = Event { seq, at: 1, step: 0, attempt: 1, kind };
+    let began = Instant::now();
+    loop {
+        let response = node.post_events(server, run, std::slice::from_ref(&event)).await;
+        match response.status() {
+            StatusCode::OK => {
+                assert!(response.json::<EventAck>().await.unwrap().seq >= seq);
+                return began.elapsed();
+            }
+            status => assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{}", response.text().await.unwrap()),
+        }
+        assert!(began.elapsed() < RECOVERY, "event {seq} is not stored");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Checks that the events up to this one are stored, and none twice.
+async fn check_events(server: &TestServer, run: &str, last: u64) {
+    let found = events::of_run(&mut server.store().await.read().await.unwrap(), run).await.unwrap();
+    assert_eq!(found.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=last).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_are_stored_once_while_the_database_server_is_killed_and_frozen() {
+    let mut database = Server::start(&DURABLE, |_| {});
+    let (server, node, run) = in_a_run(&database.url("postgres")).await;
+    let (stop, mut stopped) = watch::channel(false);
+    let reporting = async {
+        let mut seq = 0;
+        while !*stopped.borrow_and_update() || seq < 20 {
+            seq += 1;
+            report(&server, &node, &run, seq).await;
+        }
+        seq
+    };
+    let harming = async {
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            database.signal("-KILL", false);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            database.run();
+        }
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        database.signal("-STOP", true);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        database.signal("-CONT", true);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        stop.send_replace(true);
+    };
+    let (last, ()) = tokio::join!(reporting, harming);
+    check_events(&server, &run, last).await;
+    assert_eq!(node.workflow(&server).await.unwrap().run, run);
+    server.stop().await;
+}
+
+/// Forwards connections to a PostgreSQL server, until those that are open are forgotten: for the client they stay open,
+/// but nothing comes through any more. A database server that loses its power leaves such connections behind.
+struct Relay {
+    url: String,
+    forget: watch::Sender<()>,
+}
+
+impl Relay {
+    async fn to(socket: PathBuf) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://slipway@{}/postgres", listener.local_addr().unwrap());
+        let (forget, forgotten) = watch::channel(());
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut server = UnixStream::connect(&socket).await.unwrap();
+                let mut forgotten = forgotten.clone();
+                forgotten.mark_unchanged();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+                        _ = forgotten.changed() => {}
+                    }
+                    drop(server);
+                    std::future::pending::<()>().await;
+                    drop(client);
+                });
+            }
+        });
+        Self { url, forget }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_a_database_server_that_is_gone_without_a_word_are_replaced() {
+    let database = Server::start(&DURABLE, |_| {});
+    let relay = Relay::to(database.socket()).await;
+    let (server, node, run) = in_a_run(&relay.url).await;
+    report(&server, &node, &run, 1).await;
+
+    relay.forget.send_replace(());
+    let took = report(&server, &node, &run, 2).await;
+    assert!(took < Duration::from_secs(20), "{took:?}");
+
+    // Now while the answer to a statement is awaited.
+    let held = std::thread::spawn(move || {
+        database.sql("postgres", "SELECT pg_advisory_lock(8317708060514149633); SELECT pg_sleep(3)");
+        database
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let waiting = report(&server, &node, &run, 3);
+    let forgetting = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        relay.forget.send_replace(());
+    };
+    let (took, ()) = tokio::join!(waiting, forgetting);
+    assert!(took > Duration::from_secs(3) && took < Duration::from_secs(40), "{took:?}");
+    let _database = held.join().unwrap();
+    check_events(&server, &run, 3).await;
+    server.stop().await;
+}
+
+/// A certificate authority, and a server certificate of it for this name, in the files that PostgreSQL expects.
+fn certificates(folder: &Path, data: &Path, name: &str) {
+    let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    std::fs::write(folder.join("ca.pem"), ca.self_signed(&ca_key).unwrap().pem()).unwrap();
+    let leaf = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &Issuer::new(ca, ca_key)).unwrap();
+    std::fs::write(data.join("server.crt"), leaf.pem()).unwrap();
+    std::fs::write(data.join("server.key"), key.serialize_pem()).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(data.join("server.key"), mode).unwrap();
+}
+
+/// A PostgreSQL server with such a certificate on a port of localhost, and the folder with the authority's.
+fn with_tls(name: &str) -> (Server, u16, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = ["listen_addresses=localhost".to_owned(), format!("port={port}"), "ssl=on".to_owned()];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).chain(["fsync=off"]).collect();
+    let server = Server::start(&settings, |data| certificates(folder.path(), data, name));
+    (server, port, folder)
+}
+
+async fn connect(port: u16, parameters: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("postgres://slipway@localhost:{port}/postgres?sslmode=verify-full{parameters}");
+    let postgres = Some(DatabaseUrl::new(&url).unwrap());
+    let data = DataDir::make(Place { root: folder.path().join("data"), postgres }).unwrap();
+    let store = Store::of(&data).await.map_err(|error| chain(&error))?;
+    store.close().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_database_server_must_prove_its_name_by_an_authority_that_is_trusted() {
+    let (_good, port, folder) = with_tls("localhost");
+    let with_ca = |folder: &TempDir| format!("&sslrootcert={}", folder.path().join("ca.pem").display());
+    connect(port, &with_ca(&folder)).await.unwrap();
+    let refused = connect(port, "").await.expect_err("nobody vouches for it");
+    assert!(refused.ends_with("from your own authority, add sslrootcert=FILE to the URL"), "{refused}");
+
+    let (_other, other_port, other) = with_tls("db.example");
+    let refused = connect(other_port, &with_ca(&other)).await.expect_err("it has another name");
+    assert!(refused.contains("localhost") && refused.contains("db.example"), "{refused}");
+    let refused = connect(port, &with_ca(&other)).await.expect_err("it is from another authority");
+    assert!(refused.contains("sslrootcert"), "{refused}");
+}
