@@ -11,6 +11,7 @@ mod boot_reports;
 mod captures;
 mod command_line;
 mod data_folder;
+mod database_check;
 mod database_copy;
 mod databases;
 mod derived_states;
