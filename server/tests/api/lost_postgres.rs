@@ -26,7 +26,8 @@ const RECOVERY: Duration = Duration::from_secs(60);
 /// A server on this database, with a machine in a run.
 async fn in_a_run(url: &str) -> (TestServer, Node, String) {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place { root: folder.path().join("data"), postgres: Some(DatabaseUrl::new(url).unwrap()) };
+    let place =
+        Place { root: folder.path().join("data"), postgres: Some(DatabaseUrl::new(url).unwrap()), site_key: None };
     let server = TestServer::start_at(folder, place).await;
     let node = server.enrolled("web1").await;
     add_system(&server, |_| {}).await.unwrap();
@@ -183,7 +184,7 @@ async fn connect(port: u16, parameters: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("postgres://slipway@localhost:{port}/postgres?sslmode=verify-full{parameters}");
     let postgres = Some(DatabaseUrl::new(&url).unwrap());
-    let data = DataDir::make(Place { root: folder.path().join("data"), postgres }).unwrap();
+    let data = DataDir::make(Place { root: folder.path().join("data"), postgres, site_key: None }).unwrap();
     let store = Store::of(&data).await.map_err(|error| chain(&error))?;
     store.close().await;
     Ok(())
