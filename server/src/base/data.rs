@@ -205,8 +205,8 @@ impl DataDir {
         Ok(file)
     }
 
-    /// Keeps servers off the folder, like [`Self::lock_for_serving`], while its tables are copied. The time at which the
-    /// last server stopped stays known.
+    /// Keeps servers off the folder, like [`Self::lock_for_serving`], while its tables are copied. The time at which
+    /// the last server stopped stays known.
     pub fn lock_for_copying(&self) -> Result<File, Error> {
         let path = self.root.join(SERVE_LOCK);
         let stopped = fs::metadata(&path).and_then(|found| found.modified());

@@ -1,5 +1,6 @@
 //! Notices each change of a node once in this process, whichever process made it, and wakes the requests and
-//! connections that wait for the node. It notices changes of the site's keys too. A wake-up is only a hint: who is woken reads the store.
+//! connections that wait for the node. It notices changes of the site's keys too. A wake-up is only a hint: who is
+//! woken reads the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

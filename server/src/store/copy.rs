@@ -1,5 +1,7 @@
 //! Copies all tables to another database in one transaction, and compares both row by row before it is committed.
 
+mod mark;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -47,8 +49,8 @@ pub struct Progress<'a> {
     pub rows: u64,
 }
 
-/// Copies all rows. During the copy, nobody can change the source. Afterwards it is marked as copied, and nobody can use
-/// it. If anything fails, neither has changed.
+/// Copies all rows. During the copy, nobody can change the source. Afterwards it is marked as copied, and nobody can
+/// use it. If anything fails, neither has changed.
 pub async fn copy(from: Side<'_>, to: Side<'_>, told: &mut dyn FnMut(Progress<'_>)) -> Result<Copied, Error> {
     if from.name == to.name {
         return Err(Error::refused(ErrorCode::InvalidRequest, format!("the tables are already in {}", to.name)));
@@ -62,7 +64,7 @@ pub async fn copy(from: Side<'_>, to: Side<'_>, told: &mut dyn FnMut(Progress<'_
         if moved.to != to.name {
             return Err(moved.refusal(from.name));
         }
-        moved::lift(&mut source, &tables).await?;
+        mark::lift(&mut source, &tables).await?;
     }
     lock(&mut source, &tables).await?;
     let mut target = to.store.write_long().await?;
@@ -88,7 +90,7 @@ pub async fn copy(from: Side<'_>, to: Side<'_>, told: &mut dyn FnMut(Progress<'_
         let rows = compare(&mut source, &mut target, table, replaced, told).await?;
         copied.tables.push((table.name.clone(), rows));
     }
-    moved::mark(&mut source, &tables, to.name).await?;
+    mark::mark(&mut source, &tables, to.name).await?;
     // In this order, so that an interruption in between leaves no database in use rather than two.
     commit(source).await?;
     commit(target).await.map_err(|error| {
@@ -150,7 +152,7 @@ async fn make_empty(target: &mut Transaction, of_source: &[Table]) -> Result<Opt
         false => false,
     };
     if is_moved {
-        moved::lift(target, &tables).await?;
+        mark::lift(target, &tables).await?;
     }
     for table in tables.iter().rev() {
         let name = quoted(&table.name);

@@ -52,8 +52,8 @@ pub const FOR_COPIES: [&str; 2] =
     ["SET LOCAL statement_timeout = 0", "SET LOCAL idle_in_transaction_session_timeout = 0"];
 /// From where other connections of slipway-server come.
 pub const OTHERS: &str = "SELECT DISTINCT COALESCE(HOST(client_addr), 'the host of the database server') AS place \
-    FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND application_name = CURRENT_SETTING('application_name') \
-    AND pid <> PG_BACKEND_PID()";
+    FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() \
+    AND application_name = CURRENT_SETTING('application_name') AND pid <> PG_BACKEND_PID()";
 /// Indices and constraints that PostgreSQL does not rely on.
 pub const INVALID: &str = "SELECT 'index ' || relname AS what FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid \
     WHERE NOT indisvalid AND relnamespace = CURRENT_SCHEMA()::regnamespace UNION ALL \

@@ -34,7 +34,8 @@ const CACHE_KIB: &str = "-1024";
 /// The columns of all tables.
 pub const COLUMNS: &str = "SELECT tables.name AS table_name, columns.name AS column_name, columns.type AS kind, \
     columns.pk AS place FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns \
-    WHERE tables.type = 'table' AND tables.name <> '_sqlx_migrations' AND tables.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    WHERE tables.type = 'table' AND tables.name <> '_sqlx_migrations' \
+    AND tables.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 /// The foreign keys of all tables.
 pub const REFERENCES: &str = "SELECT tables.name AS table_name, \"from\" AS column_name, \"table\" AS target, \
     \"to\" AS key FROM sqlite_schema AS tables, pragma_foreign_key_list(tables.name)";

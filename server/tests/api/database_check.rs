@@ -68,7 +68,8 @@ async fn a_check_names_each_problem_and_what_to_do() {
         (
             &[
                 "UPDATE images SET file_name = digest",
-                "UPDATE images SET digest = 'sha256:' || LOWER('E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855')",
+                "UPDATE images SET digest = 'sha256:e3b0c44298fc1c149afbf4c8996fb924' || \
+                 '27ae41e4649b934ca495991b7852b855'",
             ],
             "the operating system debian has the image sha256:",
             &["UPDATE images SET digest = file_name"],

@@ -42,7 +42,8 @@ fn report(Copied { tables, replaced }: &Copied, from: &DataDir, from_name: &str,
     text += &format!("{count} rows of {} tables are copied to {to_name}; each was compared\n", tables.len());
     if *replaced > 0 {
         text += &format!(
-            "{replaced} rows had NUL characters in texts, which PostgreSQL cannot store; the copies have U+FFFD instead\n"
+            "{replaced} rows had NUL characters in texts, which PostgreSQL cannot store; the copies have U+FFFD \
+             instead\n"
         );
     }
     text += &format!("no server or command uses {from_name} any more; remove it when the new database is backed up\n");
