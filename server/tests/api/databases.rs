@@ -129,6 +129,10 @@ async fn each_statement_is_understood_by_both_databases() {
         for sql in statements(&source) {
             // One statement has a list of values that is made when it runs.
             let sql = sql.replace("{values}", "($1, CAST($2 AS BIGINT))");
+            // The copy and the check compose statements for each table; their tests run them on both.
+            if sql.contains('{') {
+                continue;
+            }
             count += 1;
             for store in [&sqlite, &other] {
                 let text = sqlx::AssertSqlSafe(sql.clone()).into_sql_str();
