@@ -22,7 +22,7 @@ pub enum DatabaseCommand {
     #[command(after_help = "\
 Examples:
   slipway-server database copy --to postgres://slipway@db.example/slipway
-  slipway-server --database postgres://slipway@db.example/slipway database copy --to sqlite")]
+  slipway-server database copy --database postgres://slipway@db.example/slipway --to sqlite")]
     Copy {
         /// Database to copy to, which must be empty: postgres://USER@HOST/NAME, or `sqlite` for the file slipway.db in
         /// the data folder.
