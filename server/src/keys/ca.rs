@@ -60,8 +60,13 @@ pub fn anchors(data: &DataDir) -> Result<String, Error> {
 }
 
 impl Authority {
-    /// Opens the authority of a data folder on which a server has run.
+    /// Opens the authority of a data folder on which a server has run. Waits while another process replaces its files.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
+        let _lock = data.lock()?;
+        Self::read(data)
+    }
+
+    fn read(data: &DataDir) -> Result<Self, Error> {
         let next = data.path(NEXT.root).exists().then(|| Generation::open(data, &NEXT)).transpose()?;
         Ok(Self { current: Generation::open(data, &CURRENT)?, next, anchors: anchors(data)? })
     }
@@ -95,7 +100,7 @@ impl Authority {
             }
             _ => {}
         }
-        let authority = Self::open(data)?;
+        let authority = Self::read(data)?;
         let Generation { root, intermediate, .. } = &authority.current;
         let valid = root.not_before.max(intermediate.not_before)..root.not_after.min(intermediate.not_after);
         if let Some(warning) = validity_warning(valid, OffsetDateTime::now_utc()) {
