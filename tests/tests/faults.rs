@@ -13,14 +13,19 @@ use sha2::{Digest as _, Sha256};
 use slipway_installer::End;
 use slipway_protocol::{Action, Digest, Event, EventKind, NodeState, Reboot, Step, StepState, StreamImage};
 use slipway_server::store::events;
-use slipway_tests::{DISK, Lab};
+use slipway_tests::Lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use xz_dictionary::with_dictionary;
 
 const MIB: usize = 1 << 20;
-/// Size of the image in bytes. More than the pipeline's buffers hold, so some of it is written before its end is seen.
-const IMAGE: usize = 14 * MIB;
+/// Size of the disk in bytes.
+const DISK: usize = 48 * MIB;
+/// Size of the image in bytes.
+const IMAGE: usize = 40 * MIB;
+/// Where an image breaks off, in bytes. The buffers of the pipeline hold at most 31 MiB (`FETCHED`, `RAW` and `MORE`), so
+/// some of the image is written before its fault is seen.
+const CUT: usize = 34 * MIB;
 
 /// What is on the disk after a fault.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +95,7 @@ fn check_left(lab: &Lab, left: Left, name: &str) {
 
 /// Makes a disk that has what firmware and kernels look for in its first blocks.
 fn disk_that_boots() -> Vec<u8> {
-    let mut disk = vec![0xAA; DISK as usize];
+    let mut disk = vec![0xAA; DISK];
     disk[510..520].copy_from_slice(b"\x55\xAAEFI PART");
     disk
 }
@@ -205,7 +210,7 @@ async fn an_image_that_is_cut_off() {
     let (raw, ends_early) = (raw(), "the data ends too early; download or create the image again");
     let mut faults = vec![Fault {
         name: "raw",
-        image: StreamImage { digest: Some(sha256(&raw)), ..served(&lab, &raw[..12 * MIB]).await },
+        image: StreamImage { digest: Some(sha256(&raw)), ..served(&lab, &raw[..CUT]).await },
         reason: "checking the digest of the stream: expected sha256:",
         cause: None,
         left: Unbootable,
@@ -227,9 +232,9 @@ async fn an_image_that_is_cut_off() {
     let image = qcow2(lab.folder.path(), &convert, &[]);
     faults.push(Fault {
         name: "qcow2",
-        image: served(&lab, &image[..12 * MIB]).await,
+        image: served(&lab, &image[..CUT]).await,
         reason: "decoding the qcow2 image",
-        cause: Some("the file ends at byte 12582912, before byte 12648448"),
+        cause: Some("the file ends at byte 35651584, before byte 35717120"),
         left: Unbootable,
     });
     check_all(&lab, faults).await;
@@ -249,12 +254,12 @@ async fn an_image_with_something_behind_it() {
     for ((name, stream), cause) in compressed(&raw).into_iter().zip(causes) {
         let image = served(&lab, &[&stream[..], more].concat()).await;
         let image = StreamImage { raw_digest: Some(sha256(&raw)), ..image };
-        let reason = "after 14680064 bytes of raw data";
+        let reason = "after 41943040 bytes of raw data";
         faults.push(Fault { name, image, reason, cause: Some(cause), left: Unbootable });
     }
     let image = served(&lab, &[&raw[..], more].concat()).await;
     let known_size = StreamImage { raw_size: Some(IMAGE as u64), ..image.clone() };
-    let reason = "checking the size of the raw image: expected 14680064 bytes, got ";
+    let reason = "checking the size of the raw image: expected 41943040 bytes, got ";
     faults.push(Fault { name: "raw of a known size", image: known_size, reason, cause: None, left: AsItWas });
     let image = StreamImage { digest: Some(sha256(&raw)), ..image };
     let reason = "checking the digest of the stream: expected sha256:";
@@ -265,7 +270,7 @@ async fn an_image_with_something_behind_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_asks_for_more_than_there_is() {
     let lab = Lab::start().await;
-    let zeros = vec![0; 2 * DISK as usize];
+    let zeros = vec![0; 2 * DISK];
     let sized = ::zstd::bulk::compress(&zeros, 1).unwrap();
     let create = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "raw"];
     let (large, backed) = (qcow2(lab.folder.path(), &create[..4], &["1T"]), qcow2(lab.folder.path(), &create, &["8M"]));
@@ -280,7 +285,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
         ("raw", zeros, AsItWas),
         ("qcow2", large, AsItWas),
     ] {
-        let reason = "the disk has 16 MiB, but the image needs at least ";
+        let reason = "the disk has 48 MiB, but the image needs at least ";
         faults.push(Fault { name, image: served(&lab, &stream).await, reason, cause: None, left });
     }
     for (name, stream, reason, cause) in [
@@ -351,7 +356,7 @@ async fn an_image_that_is_another_than_it_should_be() {
         Fault {
             name: "size of the raw image",
             image: StreamImage { raw_size: Some(IMAGE as u64 + 512), ..zipped },
-            reason: "checking the size of the raw image: expected 14680576 bytes, got 14680064",
+            reason: "checking the size of the raw image: expected 41943552 bytes, got 41943040",
             cause: None,
             left: Unbootable,
         },
@@ -365,7 +370,7 @@ async fn an_image_that_is_another_than_it_should_be() {
         Fault {
             name: "digest in the block map",
             image: by_map("sealed", &sealed),
-            reason: "of the raw image (from byte 0 to 14680064) against its block map: expected sha256:",
+            reason: "of the raw image (from byte 0 to 41943040) against its block map: expected sha256:",
             cause: None,
             left: Unbootable,
         },
@@ -402,7 +407,7 @@ async fn an_image_that_a_server_has_no_time_to_give() {
     let from_the_start = answering(|_| nothing("503 Busy"));
     let in_the_middle = answering(move |head| match is_for_the_rest(head) {
         true => nothing("429 Slow down"),
-        false => beginning(raw, 12 * MIB, raw.len()),
+        false => beginning(raw, CUT, raw.len()),
     });
     let fails = async |url: String, name, cause, left| {
         let image = StreamImage { url, digest: Some(sha256(raw)), ..StreamImage::default() };
@@ -423,10 +428,9 @@ async fn an_image_that_a_server_does_not_give() {
     let raw: &'static [u8] = raw().leak();
     let digest = Some(sha256(raw));
     let of = |url: String| StreamImage { url, digest: digest.clone(), ..StreamImage::default() };
-    let cut = 12 * MIB;
     // The server hangs up early, and sends the whole file when asked for the rest.
     let never_resumed =
-        answering(move |head| beginning(raw, if is_for_the_rest(head) { raw.len() } else { cut }, raw.len()));
+        answering(move |head| beginning(raw, if is_for_the_rest(head) { raw.len() } else { CUT }, raw.len()));
     // The server announces one byte more than it has, and refuses when asked for that byte.
     let too_long = answering(move |head| match is_for_the_rest(head) {
         true => nothing("416 No"),
@@ -435,12 +439,12 @@ async fn an_image_that_a_server_does_not_give() {
     // The answer to the request for the rest belongs to a longer file.
     let of_another_length = answering(move |head| match is_for_the_rest(head) {
         true => {
-            let range = format!("bytes {cut}-{}/{}", raw.len(), raw.len() + 1);
-            let length = format!("Content-Range: {range}\r\nContent-Length: {}", raw.len() + 1 - cut);
+            let range = format!("bytes {CUT}-{}/{}", raw.len(), raw.len() + 1);
+            let length = format!("Content-Range: {range}\r\nContent-Length: {}", raw.len() + 1 - CUT);
             let head = format!("HTTP/1.1 206 Rest\r\nETag: \"a\"\r\n{length}\r\n\r\n");
-            [head.as_bytes(), &raw[cut..], b"x"].concat()
+            [head.as_bytes(), &raw[CUT..], b"x"].concat()
         }
-        false => beginning(raw, cut, raw.len()),
+        false => beginning(raw, CUT, raw.len()),
     });
     let circle = answering(|_| {
         b"HTTP/1.1 302 Found\r\nLocation: /image\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
@@ -451,7 +455,7 @@ async fn an_image_that_a_server_does_not_give() {
             name: "longer by a byte",
             image: of(too_long.await),
             reason: "fetching http://127.0.0.1:",
-            cause: Some("resuming at byte 14680064: the server answered 416 "),
+            cause: Some("resuming at byte 41943040: the server answered 416 "),
             left: Unbootable,
         },
         Fault {
@@ -465,7 +469,7 @@ async fn an_image_that_a_server_does_not_give() {
             name: "the rest of a longer file",
             image: of(of_another_length.await),
             reason: "fetching http://127.0.0.1:",
-            cause: Some("resuming at byte 12582912: the size was 14680064 and is now 14680065"),
+            cause: Some("resuming at byte 35651584: the size was 41943040 and is now 41943041"),
             left: Unbootable,
         },
         Fault {
