@@ -20,6 +20,7 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::now;
 use crate::keys::seal;
+use crate::operate::site_keys;
 use crate::store::Store;
 
 const DATABASE: &str = "slipway.db";
@@ -27,26 +28,13 @@ const DATABASE: &str = "slipway.db";
 const SUMS: &str = "SHA256SUMS";
 /// Folder of the images in the data folder, and in the archive.
 const IMAGES: &str = "images/sha256";
-/// Files of keys, certificates and tokens. A data folder need not have all of them.
-const KEYS: [&str; 17] = [
-    "ca.pem",
-    "ca.key",
-    "intermediate.pem",
-    "intermediate.key",
-    "next-ca.pem",
-    "next-ca.key",
-    "next-intermediate.pem",
-    "next-intermediate.key",
-    "server.pem",
-    "server.key",
-    "firmware-ca.pem",
-    "firmware-ca.key",
-    "firmware-server.pem",
-    "firmware-server.key",
-    "jwt.key",
-    "operator-token",
-    "secure-boot.json",
-];
+/// Files that belong to one server: its certificates, and the token of the first operator.
+const OWN: [&str; 5] = ["server.pem", "server.key", "firmware-server.pem", "firmware-server.key", "operator-token"];
+
+/// The files of keys, certificates and tokens. A data folder need not have all of them.
+fn keys() -> impl Iterator<Item = &'static str> {
+    site_keys::SHARED.into_iter().chain(OWN)
+}
 
 /// Writes a backup to a new file that only its owner may read. The file appears complete or not at all. It is encrypted
 /// if there are recipients.
@@ -113,7 +101,7 @@ fn write(output: impl Write, data: &DataDir, database: &Copy, with_images: bool)
     {
         // The lock keeps these files from changing in between, because several of them belong together.
         let _lock = data.lock()?;
-        for name in KEYS {
+        for name in keys() {
             if data.path(name).exists() {
                 archive.add(name, &data.path(name))?;
             }

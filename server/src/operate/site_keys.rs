@@ -17,7 +17,7 @@ use crate::store::site_keys::Stored;
 use crate::store::{self, Store, site_keys};
 
 /// The files that servers share. Each server has a certificate of its own.
-const SHARED: [&str; 12] = [
+pub const SHARED: [&str; 12] = [
     "ca.pem",
     "ca.key",
     "intermediate.pem",

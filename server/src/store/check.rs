@@ -43,7 +43,7 @@ pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)
             let rows = db::query(postgres::INVALID).fetch_all(&mut connection).await;
             for row in rows.map_err(database("looking for indices and constraints that do not hold"))? {
                 let what: String = get(&row, "what")?;
-                report.problems.push(format!("PostgreSQL does not use the {what}: make it anew"));
+                report.problems.push(format!("PostgreSQL does not use the {what}: create it again"));
             }
             report.checked.push("indices and constraints of PostgreSQL are in force".to_owned());
         }

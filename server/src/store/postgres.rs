@@ -96,7 +96,7 @@ impl Pools {
         let encoding: String = found.try_get("encoding").map_err(|error| failed(error.into()))?;
         if encoding != "UTF8" {
             return Err(failed(DatabaseFault::new(format!(
-                "its encoding is {encoding}: make it anew with `createdb --encoding UTF8 --template template0`"
+                "its encoding is {encoding}: create it again with `createdb --encoding UTF8 --template template0`"
             ))));
         }
         let is_empty: bool = found.try_get("is_empty").map_err(|error| failed(error.into()))?;

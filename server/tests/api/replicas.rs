@@ -14,7 +14,7 @@ use slipway_server::store::{Store, events, nodes};
 use crate::attested::{boot, claim};
 use crate::postgres;
 use crate::program::command;
-use crate::support::{Machine, Node, TestServer, UUID, with_certificate};
+use crate::support::{Machine, Node, TestServer, UUID, refusal, with_certificate};
 use crate::swtpm::Swtpm;
 use crate::work::{TWO_STEPS, new_run, polling};
 
@@ -212,8 +212,12 @@ async fn a_token_lets_one_machine_in() {
         let machine = |number| Machine { token: Some(token.clone()), ..Machine::with_uuid(&uuid(2 * round + number)) };
         let (first, second) = (machine(0), machine(1));
         let (first, second) = tokio::join!(first.try_enrol(&one), second.try_enrol(&other));
-        let is_in = [first.status(), second.status()].map(|status| status == StatusCode::OK);
-        assert_eq!(is_in.iter().filter(|is_in| **is_in).count(), 1, "{first:?} {second:?}");
+        let [one_is, other_is] = [first, second].map(|response| (response.status() == StatusCode::OK, response));
+        let refused = match (one_is, other_is) {
+            ((true, _), (false, refused)) | ((false, refused), (true, _)) => refusal(refused).await,
+            both => panic!("{both:?}"),
+        };
+        assert_eq!(refused.code, ErrorCode::TokenUnknown, "{refused:?}");
     }
 }
 

@@ -12,7 +12,7 @@ use base16ct::lower::encode_string as hex;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::ErrorCode;
 
-use super::{DATABASE, Hashed, IMAGES, KEYS, SUMS};
+use super::{DATABASE, Hashed, IMAGES, SUMS, keys};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::store;
@@ -140,7 +140,7 @@ fn unpack(input: &mut dyn Read, to: &Path, from: &Path) -> Result<(), Error> {
 fn is_expected(name: &str) -> bool {
     let is_image = |image: &str| image.len() == 64 && image.bytes().all(|byte| byte.is_ascii_hexdigit());
     name == DATABASE
-        || KEYS.contains(&name)
+        || keys().any(|key| key == name)
         || name.strip_prefix(IMAGES).and_then(|image| image.strip_prefix('/')).is_some_and(is_image)
 }
 
@@ -155,12 +155,12 @@ fn publish(unverified: &Path, root: &Path) -> Result<(), Error> {
             _ => Ok(()),
         }
     };
-    KEYS.into_iter().chain(["images", DATABASE]).try_for_each(moved)?;
+    keys().chain(["images", DATABASE]).try_for_each(moved)?;
     let removed = fs::remove_dir_all(unverified);
     removed.map_err(|source| Error::File { doing: "removing", path: unverified.to_owned(), source })?;
     let data = DataDir::open(root)?;
     let images = fs::read_dir(data.path(IMAGES)).into_iter().flatten().flatten().map(|image| image.path());
-    let files = ["images", IMAGES, DATABASE].into_iter().chain(KEYS).map(|name| data.path(name)).chain(images);
+    let files = ["images", IMAGES, DATABASE].into_iter().chain(keys()).map(|name| data.path(name)).chain(images);
     for file in files.filter(|file| file.exists()) {
         data.give_to_owner(&file)?;
     }
