@@ -370,8 +370,8 @@ fn check_ours(root: &Path) -> Result<(), Error> {
     };
     let names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let ours = names.iter().any(|name| OURS.iter().any(|ours| name == ours));
-    // The root of a file system has a lost+found.
-    let other = names.iter().find(|name| *name != "lost+found");
+    // The root of a file system has a lost+found, and one with images may be mounted before the first start.
+    let other = names.iter().find(|name| *name != "lost+found" && *name != "images");
     match other.filter(|_| !ours) {
         None => Ok(()),
         Some(other) => {

@@ -169,8 +169,10 @@ impl Server {
         data.check_custody()?;
         data.remove_leftovers();
         let store = Store::of(&data).await?;
+        site_keys::change(&store, &data, |data| InUse::open_or_make(data, &names)).await?;
+        // Read before the keys are opened, so that the watcher finds each later change.
         let revision = site_keys::take_over(&store, &data).await?.revision;
-        let keys = site_keys::change(&store, &data, |data| InUse::open_or_make(data, &names)).await?;
+        let keys = InUse::open_or_make(&data, &names)?;
         let tpms = tpm::Verifier::new(manufacturers, &keys.signer);
         operate::adopt_first(&store, &data).await?;
         let tls = watch::Sender::new(acceptor(&keys)?);

@@ -33,6 +33,6 @@ async fn check_images(store: &Store, report: &mut Report) -> Result<(), Error> {
             ));
         }
     }
-    report.checked.push(format!("{} images have their files; operating systems have their images", images.len()));
+    report.checked.push(format!("the files of {} images and the images of operating systems are there", images.len()));
     Ok(())
 }

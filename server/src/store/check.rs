@@ -20,7 +20,7 @@ const LISTED: usize = 10;
 /// What was checked, and what is wrong.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Each check, in words.
+    /// Each check: what would be true of a good database.
     pub checked: Vec<String>,
     /// Each problem, with what to do about it.
     pub problems: Vec<String>,
@@ -47,7 +47,7 @@ pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)
             }
             report.checked.push("indices and constraints of PostgreSQL are in force".to_owned());
         }
-        _ => report.checked.push("SQLite's integrity_check of the file".to_owned()),
+        _ => report.checked.push("SQLite finds its file intact (integrity_check)".to_owned()),
     }
     match check_version(store, &mut connection).await? {
         Ok(version) => report.checked.push(format!("the schema has version {version}, which this program knows")),

@@ -265,8 +265,9 @@ fn only_a_server_makes_a_data_folder() {
     };
     assert_eq!((names(folder.path()), names(&foreign)), (vec!["foreign".into()], vec!["notes".into()]));
 
-    // The content of a folder that is a file system of its own.
+    // The content of a folder that is a file system of its own, with another one mounted in it.
     std::fs::create_dir_all(missing.join("lost+found")).unwrap();
+    std::fs::create_dir(missing.join("images")).unwrap();
     made(&missing);
     succeed(&missing, &["status"]);
 }

@@ -38,7 +38,7 @@ async fn a_check_names_each_problem_and_what_to_do() {
     let (data, store) = (server.data_path(), server.store().await);
     let said = succeed(&data, &["database", "check"]);
     assert!(said.contains("no problems were found in "), "{said}");
-    assert!(said.contains("checked: 1 images have their files"), "{said}");
+    assert!(said.contains("checked whether the files of 1 images and"), "{said}");
 
     let image = server.data().image(&system.image);
     let content = fs::read(&image).unwrap();

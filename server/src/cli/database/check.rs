@@ -14,7 +14,7 @@ pub async fn run(place: &Place) -> anyhow::Result<()> {
     let Report { checked, problems } = check_database(&store, &name, &mut super::teller()).await?;
     store.close().await;
     for line in &checked {
-        print_line(&format!("checked: {line}"))?;
+        print_line(&format!("checked whether {line}"))?;
     }
     for problem in &problems {
         print_line(&format!("problem: {problem}"))?;
