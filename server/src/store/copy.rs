@@ -50,7 +50,7 @@ pub struct Progress<'a> {
 }
 
 /// Copies all rows. During the copy, nobody can change the source. Afterwards it is marked as copied, and nobody can
-/// use it. If anything fails, neither has changed.
+/// use it. If anything fails before that, neither has changed.
 pub async fn copy(from: Side<'_>, to: Side<'_>, told: &mut dyn FnMut(Progress<'_>)) -> Result<Copied, Error> {
     if from.name == to.name {
         return Err(Error::refused(ErrorCode::InvalidRequest, format!("the tables are already in {}", to.name)));
