@@ -23,8 +23,8 @@ const MIB: usize = 1 << 20;
 const DISK: usize = 48 * MIB;
 /// Size of the image in bytes.
 const IMAGE: usize = 40 * MIB;
-/// Where an image breaks off, in bytes. The buffers of the pipeline hold at most 31 MiB (`FETCHED`, `RAW` and `MORE`), so
-/// some of the image is written before its fault is seen.
+/// Where an image breaks off, in bytes. The buffers of the pipeline hold at most 31 MiB (`FETCHED`, `RAW` and `MORE`),
+/// so some of the image is written before its fault is seen.
 const CUT: usize = 34 * MIB;
 
 /// What is on the disk after a fault.
