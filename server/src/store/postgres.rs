@@ -27,6 +27,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait until all connections are closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const READERS: u32 = 8;
 /// Limits that the database server sets on a connection, with units of PostgreSQL. Keepalives make it notice that this
 /// host is gone, and give the lock of its transaction to another process.
@@ -154,8 +156,9 @@ impl Pools {
     }
 
     pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
+        // A connection to a server that is gone is waited for until TCP gives up.
+        let closed = async { tokio::join!(self.readers.close(), self.writer.close()) };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }
 

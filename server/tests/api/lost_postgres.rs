@@ -36,8 +36,8 @@ async fn in_a_run(url: &str) -> (TestServer, Node, String) {
     (server, node, run)
 }
 
-/// Reports an event until it is acknowledged, as a machine does. Returns how long it took.
-async fn report(server: &TestServer, node: &Node, run: &str, seq: u64) -> Duration {
+/// Reports an event until it is acknowledged, as a machine does.
+async fn report(server: &TestServer, node: &Node, run: &str, seq: u64) {
     let kind = if seq == 1 { EventKind::Started } else { EventKind::Note(format!("note {seq}")) };
     let event = Event { seq, at: 1, step: 0, attempt: 1, kind };
     let began = Instant::now();
@@ -46,7 +46,7 @@ async fn report(server: &TestServer, node: &Node, run: &str, seq: u64) -> Durati
         match response.status() {
             StatusCode::OK => {
                 assert!(response.json::<EventAck>().await.unwrap().seq >= seq);
-                return began.elapsed();
+                return;
             }
             status => assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{}", response.text().await.unwrap()),
         }
@@ -135,23 +135,21 @@ async fn connections_to_a_database_server_that_is_gone_without_a_word_are_replac
     report(&server, &node, &run, 1).await;
 
     relay.forget.send_replace(());
-    let took = report(&server, &node, &run, 2).await;
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    report(&server, &node, &run, 2).await;
 
-    // Now while the answer to a statement is awaited.
-    let held = std::thread::spawn(move || {
-        database.sql("postgres", "SELECT pg_advisory_lock(8317708060514149633); SELECT pg_sleep(3)");
-        database
-    });
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Now while the answer to a statement is awaited: that of the writers' lock, which another session holds.
+    let mut other = database.session("postgres");
+    other.run("SELECT pg_advisory_lock(8317708060514149633)");
     let waiting = report(&server, &node, &run, 3);
     let forgetting = async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        while database.sql("postgres", waits).trim() == "0" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         relay.forget.send_replace(());
+        drop(other);
     };
-    let (took, ()) = tokio::join!(waiting, forgetting);
-    assert!(took > Duration::from_secs(3) && took < Duration::from_secs(40), "{took:?}");
-    let _database = held.join().unwrap();
+    tokio::join!(waiting, forgetting);
     check_events(&server, &run, 3).await;
     server.stop().await;
 }

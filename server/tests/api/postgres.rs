@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,32 @@ impl Server {
     pub fn sql(&self, database: &str, sql: &str) -> String {
         let arguments = ["--dbname", database, "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--command", sql];
         String::from_utf8(succeed(self.command("psql").args(["--tuples-only", "--no-align"]).args(arguments))).unwrap()
+    }
+
+    /// Opens a session that keeps its locks until it is dropped.
+    pub fn session(&self, database: &str) -> Session {
+        let mut psql = self.command("psql");
+        psql.args(["--dbname", database, "--no-psqlrc", "--quiet"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Session(psql.spawn().unwrap())
+    }
+}
+
+/// A session of psql.
+pub struct Session(Child);
+
+impl Session {
+    /// Executes statements, and returns when they are done.
+    pub fn run(&mut self, sql: &str) {
+        let output = BufReader::new(self.0.stdout.as_mut().unwrap());
+        writeln!(self.0.stdin.as_mut().unwrap(), "{sql};\n\\echo done").unwrap();
+        assert!(output.lines().any(|line| line.unwrap() == "done"), "{sql}: the session ended");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }
 
