@@ -1,10 +1,9 @@
 //! A database on a PostgreSQL server.
 //!
-//! Transactions that write take turns, as with SQLite: within this process they queue for a single connection, and each
-//! begins with a lock that only one transaction of all processes can hold. So no transaction finds that another changed
-//! what it has read, and none can be a victim of a deadlock or of a serialisation failure; there is nothing to repeat.
-//! Each statement sees what is committed when it begins (READ COMMITTED), and the first one begins after the lock is
-//! granted.
+//! Transactions that write take turns, as with SQLite: each begins with a lock that only one transaction of all
+//! processes can hold. So no transaction finds that another changed what it has read, and none can be a victim of a
+//! deadlock or of a serialisation failure; there is nothing to repeat. Each statement sees what is committed when it
+//! begins (READ COMMITTED), and the first one begins after the lock is granted.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -21,7 +20,7 @@ use crate::store::{Opening, migration, moved};
 
 /// How long a connection may take, and how long a reader waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a writer waits for the writing connection.
+/// How long a writer waits for a connection.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for the answer to [`LOCK`]. Longer than the database server lets it wait.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
@@ -30,6 +29,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait until all connections are closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const READERS: u32 = 8;
+/// Connections that write. More than one, because sqlx pings a connection that is given back without a limit of time:
+/// if the database server vanishes in that moment, the connection is lost until TCP gives up.
+const WRITERS: u32 = 2;
 /// Limits that the database server sets on a connection, with units of PostgreSQL. Keepalives make it notice that this
 /// host is gone, and give the lock of its transaction to another process.
 const LIMITS: [(&str, &str); 7] = [
@@ -80,8 +82,7 @@ pub const REFERENCES: &str = "SELECT tables.relname::text AS table_name, sources
 #[derive(Clone, Debug)]
 pub struct Pools {
     readers: PgPool,
-    /// A pool of one connection, so that writers queue.
-    writer: PgPool,
+    writers: PgPool,
 }
 
 impl Pools {
@@ -133,7 +134,7 @@ impl Pools {
         };
         Self {
             readers: pool(READERS, CONNECT_TIMEOUT).connect_lazy_with(options.clone()),
-            writer: pool(1, TURN_TIMEOUT).connect_lazy_with(options),
+            writers: pool(WRITERS, TURN_TIMEOUT).connect_lazy_with(options),
         }
     }
 
@@ -142,7 +143,7 @@ impl Pools {
     }
 
     pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
-        let mut transaction = in_time(PATIENCE, self.writer.begin()).await?;
+        let mut transaction = in_time(PATIENCE, self.writers.begin()).await?;
         in_time(LOCK_PATIENCE, sqlx::query(LOCK).execute(&mut *transaction)).await?;
         Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false, patience: PATIENCE }))
     }
@@ -157,7 +158,7 @@ impl Pools {
 
     pub async fn close(&self) {
         // A connection to a server that is gone is waited for until TCP gives up.
-        let closed = async { tokio::join!(self.readers.close(), self.writer.close()) };
+        let closed = async { tokio::join!(self.readers.close(), self.writers.close()) };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }
