@@ -143,8 +143,8 @@ impl Store {
     /// Returns a connection for reading. It is boxed so that callers borrow it as they borrow a transaction.
     pub async fn read(&self) -> Result<Box<Connection>, Error> {
         let connection = match &self.pools {
-            Pools::Sqlite(pools) => pools.read().await,
-            Pools::Postgres(pools) => pools.read().await,
+            Pools::Sqlite(pools) => Box::pin(pools.read()).await,
+            Pools::Postgres(pools) => Box::pin(pools.read()).await,
         };
         connection.map(Box::new).map_err(database("connecting to the database"))
     }
@@ -153,8 +153,8 @@ impl Store {
     /// earlier writers of this process.
     pub async fn write(&self) -> Result<Transaction, Error> {
         let transaction = match &self.pools {
-            Pools::Sqlite(pools) => pools.write().await,
-            Pools::Postgres(pools) => pools.write().await,
+            Pools::Sqlite(pools) => Box::pin(pools.write()).await,
+            Pools::Postgres(pools) => Box::pin(pools.write()).await,
         };
         transaction.map_err(database("beginning a transaction"))
     }
@@ -175,8 +175,8 @@ impl Store {
     /// Begins a transaction that reads what is stored now, whatever is stored meanwhile. It may last.
     pub async fn snapshot(&self) -> Result<Transaction, Error> {
         let transaction = match &self.pools {
-            Pools::Sqlite(pools) => pools.snapshot().await,
-            Pools::Postgres(pools) => pools.snapshot().await,
+            Pools::Sqlite(pools) => Box::pin(pools.snapshot()).await,
+            Pools::Postgres(pools) => Box::pin(pools.snapshot()).await,
         };
         transaction.map_err(database("beginning a transaction"))
     }

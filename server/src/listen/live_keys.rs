@@ -35,7 +35,8 @@ impl LiveKeys {
         let mut watched = self.watcher.watch(&subject.node);
         let mut was_live = false;
         loop {
-            match self.is_live(subject).await {
+            // Boxed, so that a connection has no memory for this while nothing changes.
+            match Box::pin(self.is_live(subject)).await {
                 Ok(true) => was_live = true,
                 Ok(false) if was_live => return tokio::time::sleep(GRACE).await,
                 Ok(false) => return std::future::pending().await,

@@ -55,12 +55,12 @@ impl Transaction {
     /// Makes the changes permanent.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         match self.0 {
-            Connection::SqliteTransaction(transaction) => transaction.commit().await,
+            Connection::SqliteTransaction(transaction) => Box::pin(transaction.commit()).await,
             Connection::PostgresTransaction { has_failed: true, .. } => Err(sqlx::Error::Protocol(
                 "the transaction cannot be committed, because one of its statements failed".into(),
             )),
             Connection::PostgresTransaction { transaction, patience, .. } => {
-                in_time(patience, transaction.commit()).await
+                Box::pin(in_time(patience, transaction.commit())).await
             }
             Connection::Sqlite(_) | Connection::Postgres(_) => Ok(()),
         }
@@ -202,21 +202,28 @@ pub(super) async fn in_time<T>(
     tokio::time::timeout(patience, answer).await.unwrap_or_else(late)
 }
 
-/// Runs a statement by a method of sqlx, and wraps what it returns.
+/// Runs a statement by a method of sqlx, and wraps what it returns. Boxed, because sqlx keeps kilobytes of state while a
+/// statement runs. Every future that runs one would otherwise be that large for as long as it exists, and that of a poll
+/// exists as long as the poll waits.
 macro_rules! run {
     ($query:ident.$method:ident($connection:ident), $sqlite:expr, $postgres:expr) => {
-        match $connection {
-            Connection::Sqlite(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
-            Connection::SqliteTransaction(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
-            Connection::Postgres(connection) => {
-                in_time(PATIENCE, $query.without_nul().bound().$method(&mut **connection)).await.map($postgres)
+        Box::pin(async move {
+            match $connection {
+                Connection::Sqlite(connection) => $query.bound().$method(&mut **connection).await.map($sqlite),
+                Connection::SqliteTransaction(connection) => {
+                    $query.bound().$method(&mut **connection).await.map($sqlite)
+                }
+                Connection::Postgres(connection) => {
+                    in_time(PATIENCE, $query.without_nul().bound().$method(&mut **connection)).await.map($postgres)
+                }
+                Connection::PostgresTransaction { transaction, has_failed, patience } => {
+                    let done = in_time(*patience, $query.without_nul().bound().$method(&mut **transaction)).await;
+                    *has_failed |= matches!(done, Err(sqlx::Error::Database(_) | sqlx::Error::Io(_)));
+                    done.map($postgres)
+                }
             }
-            Connection::PostgresTransaction { transaction, has_failed, patience } => {
-                let done = in_time(*patience, $query.without_nul().bound().$method(&mut **transaction)).await;
-                *has_failed |= matches!(done, Err(sqlx::Error::Database(_) | sqlx::Error::Io(_)));
-                done.map($postgres)
-            }
-        }
+        })
+        .await
     };
 }
 
