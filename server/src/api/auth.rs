@@ -1,6 +1,6 @@
 //! Authenticates callers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
@@ -34,6 +34,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
+/// A node's certificate or JWT. It is genuine, but the node may be decommissioned, or may have another key by now.
+pub struct Credentials {
+    /// The node and its key.
+    pub subject: Subject,
+    /// Address that the request came from.
+    pub from: Option<IpAddr>,
+}
+
+impl FromRequestParts<Arc<App>> for Credentials {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<Peer>();
+        let from = peer.map(|peer| peer.address.ip());
+        let by_certificate = peer.and_then(|peer| peer.certificate.clone());
+        let by_token = || bearer(parts).and_then(|token| app.keys().signer.verify(token, now()));
+        let Some(subject) = by_certificate.or_else(by_token) else {
+            return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
+        };
+        if let Some(NodeName(name)) = parts.extensions.get() {
+            let _ = name.set(subject.node.clone());
+        }
+        Ok(Self { subject, from })
+    }
+}
+
 /// The calling node, authenticated by its certificate or JWT. Its record is read for every request, to refuse the
 /// credentials of a decommissioned node and those for a key that is no longer valid for the node.
 pub struct NodeCaller(pub Subject);
@@ -42,16 +68,8 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate.clone());
-        let by_token = || bearer(parts).and_then(|token| app.keys().signer.verify(token, now()));
-        let Some(subject) = by_certificate.or_else(by_token) else {
-            return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
-        };
-        if let Some(NodeName(name)) = parts.extensions.get() {
-            let _ = name.set(subject.node.clone());
-        }
+        let Credentials { subject, from } = Credentials::from_request_parts(parts, app).await?;
         run_events::admit(&mut *app.store.read().await?, &subject).await?;
-        let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
         app.contacts.heard(&subject.node, from, now());
         Ok(Self(subject))
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlQuery, number};
-use crate::api::auth::NodeCaller;
+use crate::api::auth::{Credentials, NodeCaller};
 use crate::api::body::too_large;
 use crate::api::known_body::{JsonReport, Raw};
 use crate::base::error::Error;
@@ -51,7 +51,7 @@ fn poll_seconds() -> u64 {
     (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn workflow(
     State(app): State<Arc<App>>,
-    NodeCaller(subject): NodeCaller,
+    Credentials { subject, from }: Credentials,
     UrlQuery(poll): UrlQuery<Poll>,
 ) -> Result<Response, ApiError> {
     let wait = Duration::from_secs(poll.wait.min(POLL_SECONDS));
@@ -61,9 +61,16 @@ pub async fn workflow(
     let mut stopping = app.stopping.clone();
     // Before the first look, so that no change is missed.
     let mut watched = app.watcher.watch(&subject.node);
-    let _poll = app.contacts.polls(&subject.node);
+    let mut presence = None;
     loop {
-        if let Some(workflow) = run_events::hand_out_workflow(&app.store, &subject, now()).await? {
+        // It checks the credentials too, because a query of their own would double the cost of a poll. Boxed, so that a
+        // poll has no memory for this while it waits.
+        let work = Box::pin(run_events::hand_out_workflow(&app.store, &subject, now())).await?;
+        presence.get_or_insert_with(|| {
+            app.contacts.heard(&subject.node, from, now());
+            app.contacts.polls(&subject.node)
+        });
+        if let Some(workflow) = work {
             return Ok(Json(workflow).into_response());
         }
         tokio::select! {
