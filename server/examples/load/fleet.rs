@@ -1,34 +1,77 @@
-//! A fleet of nodes: all enrol at once, wait for work, get it, and report once a second, while other nodes only wait.
+//! A fleet of nodes: all enrol at once, wait for work, get it, and report once a second, while other nodes only wait, and
+//! while servers are killed.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use serde_json::json;
-use slipway_protocol::{EnrolRequest, Enrolment, Event, EventKind, Identity, Inventory, POLL_SECONDS};
+use slipway_protocol::{
+    EnrolRequest, Enrolment, Event, EventAck, EventKind, Identity, Inventory, MAX_EVENTS_PER_BATCH, POLL_SECONDS,
+};
+use slipway_server::base::random;
 use slipway_server::operate::{self, NewNode, NewRun, Task};
 use slipway_server::store::events;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::client::Connection;
+use crate::database::Database;
 use crate::target::Target;
 
 /// Machines that enrol at the same time.
 const AT_ONCE: usize = 32;
-/// Pause before a failed request is repeated.
+/// The first and the longest pause before a failed request is repeated, as in `installer/src/server/backoff.rs`.
 const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_LATEST: Duration = Duration::from_secs(15);
+/// How long the installer waits for an answer, beyond the time for which the server holds a poll.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How much longer than planned the nodes may report. Then the measurement has failed.
+const GIVE_UP: Duration = Duration::from_secs(300);
 /// Longest time for which idle nodes are watched: each polls twice.
 const IDLE: Duration = Duration::from_secs(2 * POLL_SECONDS);
+
+/// Number of failed requests that are printed.
+const MOST_TOLD: usize = 20;
+static FAILURES: AtomicUsize = AtomicUsize::new(0);
+
+/// What to measure.
+#[derive(Args)]
+pub struct Options {
+    /// The server's program
+    server: PathBuf,
+    /// Number of nodes that get a run and report
+    #[arg(long)]
+    nodes: usize,
+    /// Number of further nodes that only wait for work
+    #[arg(long)]
+    idle: usize,
+    /// Seconds for which the nodes report
+    #[arg(long)]
+    seconds: u64,
+    /// `sqlite`, `postgres` for a PostgreSQL server of its own, or the URL of an empty database of one
+    #[arg(long)]
+    database: String,
+    /// Number of servers, with a balancer before them if there are several
+    #[arg(long)]
+    replicas: usize,
+    /// Seconds after which a server is killed and started again, each in turn, while nodes report
+    #[arg(long)]
+    kill_every: Option<u64>,
+}
 
 /// The results. Times are in milliseconds, memory is in MiB, and processor time is a share of one core.
 #[derive(Debug, Default, Serialize)]
@@ -41,22 +84,32 @@ struct Results {
     lost: usize,
     /// Events that the store has twice.
     duplicated: usize,
+    /// From when a node has an event to report until it is acknowledged.
     p50_ms: f64,
     p99_ms: f64,
     /// From the end of the operator's command, which is another process, to the answer of the node's poll.
     run_handed_out_p99_ms: f64,
-    /// The most memory that the server used.
+    /// The most memory that a server used.
     server_rss_mib: f64,
-    /// Processor time of the server while all nodes only waited.
+    /// Processor time of all servers while all nodes only waited.
     cpu_share: f64,
     /// Seconds from the first request until all nodes were enrolled.
     enrol_s: f64,
-    /// Memory of the server while all nodes only waited.
+    /// Memory of the server that had most while all nodes only waited.
     idle_rss_mib: f64,
-    /// Processor time of the server while nodes reported.
+    /// Processor time of all servers while nodes reported.
     reporting_cpu_share: f64,
     /// Requests that failed and were repeated.
     repeated: usize,
+    /// What kind of database the servers had.
+    database: &'static str,
+    /// Number of servers.
+    replicas: usize,
+    /// How often a server was killed.
+    kills: usize,
+    /// Processor time of the PostgreSQL server while all nodes only waited, and while nodes reported.
+    database_cpu_share: Option<f64>,
+    database_reporting_cpu_share: Option<f64>,
 }
 
 /// An enrolled machine.
@@ -78,10 +131,13 @@ struct Seen {
     repeated: usize,
 }
 
-/// Runs the fleet against this server, and prints the results.
-pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
-    let target = Target::start(server).await;
-    let mut results = Results { nodes, idle, ..Results::default() };
+/// Runs the fleet and prints the results.
+pub async fn run(options: &Options) {
+    let &Options { nodes, idle, replicas, .. } = options;
+    let time = Duration::from_secs(options.seconds);
+    let mut target = Target::start_several(&options.server, replicas, Database::named(&options.database)).await;
+    let database = target.database().kind();
+    let mut results = Results { nodes, idle, replicas, database, ..Results::default() };
     register(&target, nodes + idle).await;
     eprintln!("{} nodes are registered", nodes + idle);
 
@@ -100,19 +156,19 @@ pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
         working.spawn(node.work(time));
     }
     // Until all are connected and ask for work.
-    tokio::time::sleep(Duration::from_secs(POLL_SECONDS).min(time)).await;
-    let watch = IDLE.min(time);
-    let (began, cpu) = (Instant::now(), target.cpu());
-    tokio::time::sleep(watch).await;
-    results.cpu_share = (target.cpu() - cpu) / began.elapsed().as_secs_f64();
+    sleep(Duration::from_secs(POLL_SECONDS).min(time)).await;
+    let before = Used::by(&target);
+    sleep(IDLE.min(time)).await;
+    (results.cpu_share, results.database_cpu_share) = before.share(&target);
     results.idle_rss_mib = target.rss_mib();
     eprintln!("all waited: {:.3} of a core, {:.0} MiB", results.cpu_share, results.idle_rss_mib);
 
     let started = start_runs(&target, nodes).await;
-    let (began, cpu) = (Instant::now(), target.cpu());
+    let before = Used::by(&target);
     let mut seen = Vec::new();
     results.server_rss_mib = results.idle_rss_mib;
     let mut tick = interval(Duration::from_secs(1));
+    let mut next_kill = options.kill_every.map(|every| Instant::now() + Duration::from_secs(every));
     loop {
         tokio::select! {
             _ = tick.tick() => results.server_rss_mib = results.server_rss_mib.max(target.rss_mib()),
@@ -121,8 +177,14 @@ pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
                 None => break,
             },
         }
+        if next_kill.is_some_and(|at| at <= Instant::now()) {
+            // The nodes are tasks of other threads, so they go on meanwhile.
+            target.kill(results.kills % replicas);
+            results.kills += 1;
+            next_kill = options.kill_every.map(|every| Instant::now() + Duration::from_secs(every));
+        }
     }
-    results.reporting_cpu_share = (target.cpu() - cpu) / began.elapsed().as_secs_f64();
+    (results.reporting_cpu_share, results.database_reporting_cpu_share) = before.share(&target);
     waiting.abort_all();
 
     let store = target.store().await;
@@ -142,6 +204,41 @@ pub async fn run(server: &Path, nodes: usize, idle: usize, time: Duration) {
     (results.p50_ms, results.p99_ms) = (at(&mut millis, 0.5), at(&mut millis, 0.99));
     results.run_handed_out_p99_ms = at(&mut handed_out, 0.99);
     println!("{}", serde_json::to_string(&results).unwrap());
+}
+
+/// Seconds of processor time that servers and database had used at a time.
+struct Used {
+    at: Instant,
+    servers: f64,
+    database: Option<f64>,
+}
+
+impl Used {
+    fn by(target: &Target) -> Self {
+        Self { at: Instant::now(), servers: target.cpu(), database: target.database().cpu() }
+    }
+
+    /// What servers and database have used since, as a share of one core.
+    fn share(&self, target: &Target) -> (f64, Option<f64>) {
+        let (now, seconds) = (Self::by(target), self.at.elapsed().as_secs_f64());
+        let database = now.database.zip(self.database).map(|(now, before)| (now - before) / seconds);
+        ((now.servers - self.servers) / seconds, database)
+    }
+}
+
+/// Pauses that double, with a random part.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    async fn wait(&mut self) {
+        let whole = (AGAIN * 2_u32.pow(self.failures.min(10))).min(AGAIN_LATEST);
+        self.failures += 1;
+        let [random] = random::bytes();
+        sleep(whole / 2 + whole / 2 * u32::from(random) / u32::from(u8::MAX)).await;
+    }
 }
 
 /// The value at this share of the sorted values; 0 if there is none.
@@ -205,14 +302,15 @@ async fn enrol_one(server: SocketAddr, roots: Arc<RootCertStore>, number: usize)
     let stranger = ClientConfig::builder().with_root_certificates(Arc::clone(&roots)).with_no_client_auth();
     let stranger = TlsConnector::from(Arc::new(stranger));
     let body = serde_json::to_vec(&request).unwrap();
+    let mut backoff = Backoff::default();
     let answer = loop {
         let answer = async { Connection::open(server, address, &stranger).await?.post("/v1/enrol", &body).await };
-        match answer.await {
+        match in_time(PATIENCE, answer).await {
             Ok(answer) if answer.status == 200 => break answer,
             Ok(answer) => eprintln!("a request to enrol was answered with {}", answer.status),
             Err(error) => eprintln!("a request to enrol failed: {error}"),
         }
-        tokio::time::sleep(AGAIN).await;
+        backoff.wait().await;
     };
     let enrolment: Enrolment = serde_json::from_slice(&answer.body).unwrap();
     let chain = CertificateDer::pem_slice_iter(enrolment.certificate.as_bytes()).map(Result::unwrap).collect();
@@ -238,6 +336,13 @@ async fn start_runs(target: &Target, nodes: usize) -> Vec<(String, Instant)> {
 }
 
 impl Node {
+    /// Prints what failed. A server that is killed fails a request of each node, so the first ones are enough.
+    fn tell(&self, failure: fmt::Arguments<'_>) {
+        if FAILURES.fetch_add(1, Ordering::Relaxed) < MOST_TOLD {
+            eprintln!("{}: {failure}", self.name);
+        }
+    }
+
     /// Waits for work as long as the program runs, and does not get any.
     async fn wait(self) {
         loop {
@@ -247,63 +352,89 @@ impl Node {
 
     /// Asks for work until there is some. Returns its body.
     async fn poll(&self, connection: &mut Option<Connection>) -> Vec<u8> {
+        let mut backoff = Backoff::default();
         loop {
             match self.ask(connection, None).await {
                 Ok((200, body)) => return body,
-                Ok((204, _)) => {}
-                Ok((status, _)) => {
-                    eprintln!("{}: a poll was answered with {status}", self.name);
-                    tokio::time::sleep(AGAIN).await;
+                Ok((204, _)) => {
+                    backoff = Backoff::default();
+                    continue;
                 }
-                Err(error) => {
-                    eprintln!("{}: a poll failed: {error}", self.name);
-                    tokio::time::sleep(AGAIN).await;
-                }
+                Ok((status, _)) => self.tell(format_args!("a poll was answered with {status}")),
+                Err(error) => self.tell(format_args!("a poll failed: {error}")),
             }
+            backoff.wait().await;
         }
     }
 
-    /// Waits for a run, and reports an event of it each second.
+    /// Waits for a run, and has an event of it to report each second. What was not acknowledged is reported again, with
+    /// what is new.
     async fn work(self, time: Duration) -> Seen {
         let mut connection = None;
         let workflow: serde_json::Value = serde_json::from_slice(&self.poll(&mut connection).await).unwrap();
         let handed_out = Some(Instant::now());
         let run = workflow["run"].as_str().unwrap().to_owned();
         let mut seen = Seen { run: run.clone(), handed_out, ..Seen::default() };
-        let mut every = interval(Duration::from_secs(1));
-        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        for seq in 1..=time.as_secs() {
-            every.tick().await;
-            let kind = if seq == 1 { EventKind::Started } else { EventKind::Note(format!("report {seq}")) };
-            let event = Event { seq, at: 1, step: 0, attempt: 1, kind };
-            let body = json!({ "run": run, "events": [event] }).to_string();
-            let began = Instant::now();
-            loop {
-                match self.ask(&mut connection, Some(&body)).await {
-                    Ok((200, _)) => break,
-                    Ok((status, _)) => eprintln!("{}: an event was answered with {status}", self.name),
-                    Err(error) => eprintln!("{}: an event was not reported: {error}", self.name),
-                }
-                seen.repeated += 1;
-                tokio::time::sleep(AGAIN).await;
+        let mut backoff = Backoff::default();
+        let (began, mut acknowledged) = (Instant::now(), 0);
+        while acknowledged < time.as_secs() {
+            assert!(began.elapsed() < time + GIVE_UP, "{}: event {acknowledged} was the last one stored", self.name);
+            // The first event is due at once, and the others a second after each other.
+            let due = (began.elapsed().as_secs() + 1).min(time.as_secs());
+            if due == acknowledged {
+                sleep((began + Duration::from_secs(due)).saturating_duration_since(Instant::now())).await;
+                continue;
             }
-            seen.millis.push(began.elapsed().as_secs_f64() * 1000.0);
-            seen.acknowledged.insert(seq);
+            let events: Vec<Event> = (acknowledged + 1..=due).take(MAX_EVENTS_PER_BATCH).map(event).collect();
+            let body = json!({ "run": run, "events": events }).to_string();
+            match self.ask(&mut connection, Some(&body)).await {
+                Ok((200, body)) => {
+                    let ack: EventAck = serde_json::from_slice(&body).unwrap();
+                    for seq in acknowledged + 1..=ack.seq {
+                        let late = began.elapsed().saturating_sub(Duration::from_secs(seq - 1));
+                        seen.millis.push(late.as_secs_f64() * 1000.0);
+                        seen.acknowledged.insert(seq);
+                    }
+                    acknowledged = ack.seq;
+                    backoff = Backoff::default();
+                    continue;
+                }
+                Ok((status, _)) => self.tell(format_args!("an event was answered with {status}")),
+                Err(error) => self.tell(format_args!("an event was not reported: {error}")),
+            }
+            seen.repeated += 1;
+            backoff.wait().await;
         }
         seen
     }
 
     /// Posts events, or asks for work if there are none, on the open connection or a new one.
-    async fn ask(&self, connection: &mut Option<Connection>, events: Option<&str>) -> std::io::Result<(u16, Vec<u8>)> {
-        let mut open = match connection.take() {
-            Some(open) => open,
-            None => Connection::open(self.server, self.address, &self.tls).await?,
+    async fn ask(&self, connection: &mut Option<Connection>, events: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
+        let open = connection.take();
+        let patience = if events.is_some() { PATIENCE } else { PATIENCE + Duration::from_secs(POLL_SECONDS) };
+        let asking = async {
+            let mut open = match open {
+                Some(open) => open,
+                None => Connection::open(self.server, self.address, &self.tls).await?,
+            };
+            let answer = match events {
+                Some(events) => open.post("/v1/node/events", events.as_bytes()).await?,
+                None => open.get("/v1/node/workflow").await?,
+            };
+            Ok((open, answer))
         };
-        let answer = match events {
-            Some(events) => open.post("/v1/node/events", events.as_bytes()).await?,
-            None => open.get("/v1/node/workflow").await?,
-        };
+        let (open, answer) = in_time(patience, asking).await?;
         *connection = Some(open);
         Ok((answer.status, answer.body))
     }
+}
+
+/// An event of the only step.
+fn event(seq: u64) -> Event {
+    let kind = if seq == 1 { EventKind::Started } else { EventKind::Note(format!("report {seq}")) };
+    Event { seq, at: 1, step: 0, attempt: 1, kind }
+}
+
+async fn in_time<T>(patience: Duration, answer: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(patience, answer).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum as _};
 use xtask::bench::boot::boot;
 use xtask::bench::disk::Kind;
-use xtask::bench::load::{fleet, siege};
+use xtask::bench::load::{self, fleet, siege};
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
 use xtask::bench::{stalls, user_data};
@@ -55,17 +55,7 @@ enum What {
         seconds: u64,
     },
     /// Have a fleet of nodes enrol, wait for work, get it and report each second.
-    Fleet {
-        /// Number of nodes that get a run and report.
-        #[arg(long, default_value_t = 1000)]
-        nodes: u64,
-        /// Number of further nodes that only wait for work. Each takes two of the open files that the server may have.
-        #[arg(long, default_value_t = 0)]
-        idle: u64,
-        /// Seconds for which the nodes report.
-        #[arg(long, default_value_t = 600)]
-        seconds: u64,
-    },
+    Fleet(Fleet),
     /// Put a phone_home block into a mebibyte of user-data with the static binary, including its start.
     UserData {
         /// Number of rounds per kind of user-data.
@@ -74,26 +64,71 @@ enum What {
     },
 }
 
+#[derive(Args)]
+struct Fleet {
+    /// Number of nodes that get a run and report.
+    #[arg(long, default_value_t = 1000)]
+    nodes: u64,
+    /// Number of further nodes that only wait for work. Each takes two of the open files that the server may have.
+    #[arg(long, default_value_t = 0)]
+    idle: u64,
+    /// Seconds for which the nodes report.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// The database: `sqlite`, `postgres` for a PostgreSQL server that is started and ended, or the URL of an empty
+    /// database. By default SQLite, and PostgreSQL with several servers.
+    #[arg(long)]
+    database: Option<String>,
+    /// Number of servers. Several share a database of PostgreSQL, with a balancer before them.
+    #[arg(long, default_value_t = 1)]
+    replicas: u64,
+    /// While the nodes report, kill a server (SIGKILL) each so many seconds and start it again, each in turn.
+    #[arg(long)]
+    kill_every: Option<u64>,
+}
+
+impl Fleet {
+    /// Two servers that are killed in turn, in the least time that shows it.
+    fn of_two() -> Self {
+        Self { nodes: 0, idle: 0, seconds: 0, database: None, replicas: 2, kill_every: Some(3) }
+    }
+
+    fn database(&self) -> &str {
+        match &self.database {
+            Some(database) => database,
+            None if self.replicas > 1 => "postgres",
+            None => "sqlite",
+        }
+    }
+
+    fn shortened(self) -> Self {
+        let kill_every = self.kill_every.map(|every| every.min(3));
+        Self { nodes: 20, idle: 20, seconds: if kill_every.is_some() { 10 } else { 3 }, kill_every, ..self }
+    }
+}
+
 impl Bench {
     /// Returns the benchmark whose turn it is, in its short form. `turn` counts commits.
     pub fn short(turn: usize) -> Self {
-        let what = match turn % 5 {
+        let what = match turn % 6 {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
             1 => What::Boot { rounds: 1, way: Vec::new() },
             2 => What::Siege { seconds: 1 },
-            3 => What::Fleet { nodes: 0, idle: 0, seconds: 0 },
+            3 => What::Fleet(Fleet { replicas: 1, kill_every: None, ..Fleet::of_two() }),
+            4 => What::Fleet(Fleet::of_two()),
             _ => What::UserData { rounds: 1 },
         };
         Self { what, short: true }
     }
 
-    /// Name of the benchmark's command.
+    /// Name of the benchmark's command, with the options that make it another one.
     pub fn name(&self) -> &'static str {
-        match self.what {
+        match &self.what {
             What::Stream { .. } => "stream",
             What::Boot { .. } => "boot",
             What::Siege { .. } => "siege",
-            What::Fleet { .. } => "fleet",
+            What::Fleet(fleet) if fleet.replicas > 1 => "fleet --replicas 2 --kill-every 3",
+            What::Fleet(_) => "fleet",
             What::UserData { .. } => "user-data",
         }
     }
@@ -103,6 +138,9 @@ impl Bench {
         let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
         if needs_root && !packages::is_root()? {
             return Ok(Some("no root access"));
+        }
+        if matches!(&self.what, What::Fleet(fleet) if fleet.database() == "postgres") && !load::has_postgres() {
+            return Ok(Some("no PostgreSQL (Debian's package postgresql)"));
         }
         let stalls = matches!(&self.what, What::Stream { disk, .. } if disk.contains(&Kind::Slow));
         Ok((stalls && !stalls::are_possible()).then_some("no control group that can throttle a disk"))
@@ -140,10 +178,15 @@ impl Bench {
                 prepare::prepare("cargo xtask bench siege", &[server], attacks)?;
                 siege(seconds, profile)?;
             }
-            What::Fleet { nodes, idle, seconds } => {
+            What::Fleet(options) => {
+                let database = options.database().to_owned();
+                let Fleet { nodes, idle, seconds, replicas, kill_every, .. } = options;
+                if replicas == 0 || replicas > 1 && database == "sqlite" {
+                    bail!("--replicas {replicas} cannot be: one server, or several with --database postgres or a URL");
+                }
                 let time = Duration::from_secs(seconds + seconds.min(90) + nodes / 50 + idle / 50);
                 prepare::prepare("cargo xtask bench fleet", &[server], time)?;
-                fleet(nodes, idle, seconds, profile)?;
+                fleet(&load::Fleet { nodes, idle, seconds, database, replicas, kill_every }, profile)?;
             }
             What::UserData { rounds } => {
                 prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;
@@ -171,7 +214,7 @@ impl What {
             }
             What::Boot { way, .. } => What::Boot { rounds: 1, way: or(way, &["kernel"]) },
             What::Siege { .. } => What::Siege { seconds: 1 },
-            What::Fleet { .. } => What::Fleet { nodes: 20, idle: 20, seconds: 3 },
+            What::Fleet(fleet) => What::Fleet(fleet.shortened()),
             What::UserData { .. } => What::UserData { rounds: 1 },
         }
     }
