@@ -22,6 +22,7 @@ mod recovery_key;
 mod reports;
 mod run;
 mod serve;
+mod server;
 mod status;
 mod token;
 mod words;
@@ -53,6 +54,7 @@ use operator::OperatorCommand;
 use os::OsCommand;
 use recovery_key::recipients::{self, EscrowCommand};
 use run::RunCommand;
+use server::ServerCommand;
 use token::TokenCommand;
 
 /// slipway's server, and the commands of its operators.
@@ -106,6 +108,9 @@ pub enum Command {
     Media(MediaCommand),
     /// Show the state of each machine.
     Status(status::Options),
+    /// Show which servers run on the database.
+    #[command(subcommand)]
+    Server(ServerCommand),
     /// Print a shell snippet that reports external steps of a machine's newest run. It contains a new token.
     Snippet(reports::SnippetOptions),
     /// Encrypt the recovery keys of disks to operators' public keys.
@@ -267,6 +272,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Os(command) => os::run(store, command).await,
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, data, options).await,
+        Command::Server(command) => server::run(store, command).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => recipients::run(store, command).await,
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),

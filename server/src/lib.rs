@@ -16,6 +16,7 @@ pub mod node;
 pub mod operate;
 pub mod rules;
 pub mod run;
+pub mod site;
 pub mod store;
 
 pub use base::error::{Error, chain};

@@ -10,12 +10,14 @@ pub mod boot_fetches;
 pub mod boot_reports;
 pub mod check;
 pub mod claimants;
+pub mod clock;
 pub mod copy;
 pub mod db;
 pub mod events;
 pub mod external_steps;
 pub mod findings;
 pub mod images;
+pub mod leases;
 pub mod logs;
 mod moved;
 pub mod node_changes;
@@ -26,14 +28,17 @@ pub mod operators;
 mod postgres;
 mod records;
 pub mod recovery_keys;
+pub mod refused_pins;
 pub mod run_tokens;
 pub mod runs;
 pub mod schema;
+pub mod servers;
 pub mod settings;
 pub mod site_keys;
 mod sqlite;
 pub mod systems;
 pub mod tokens;
+mod upgrade;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -188,6 +193,11 @@ impl Store {
             Pools::Postgres(_) => postgres::migrations(),
         };
         migrations.iter().map(|migration| migration.version).collect()
+    }
+
+    /// The number of the last migration.
+    pub fn newest_version(&self) -> i64 {
+        self.versions().last().copied().unwrap_or_default()
     }
 
     /// Makes the tables, or updates their schema, within a transaction.

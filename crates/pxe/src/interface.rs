@@ -17,6 +17,8 @@ pub struct Interface {
     pub name: String,
     /// First IPv4 address of the interface.
     pub address: Ipv4Addr,
+    /// Length of the prefix that the address shares with the others of its network.
+    pub prefix: u8,
     /// MAC address of the interface.
     pub mac: [u8; 6],
 }
@@ -25,19 +27,30 @@ impl Interface {
     /// Looks an interface up by name.
     pub fn find(name: &str) -> Result<Self, Error> {
         let all = getifaddrs().map_err(|errno| Error::Interfaces { source: errno.into() })?;
-        let all: Vec<_> = all.map(|each| (each.interface_name, each.address)).collect();
-        let own = || all.iter().filter(|(each, _)| each == name).filter_map(|(_, address)| address.as_ref());
-        let mac = own().find_map(|address| address.as_link_addr()?.addr()).filter(|mac| *mac != [0; 6]);
-        let address = own().find_map(|address| Some(address.as_sockaddr_in()?.ip()));
-        if !all.iter().any(|(each, _)| each == name) {
-            let mut have: Vec<String> = all.into_iter().map(|(each, _)| each).collect();
+        let all: Vec<_> = all.map(|each| (each.interface_name, each.address, each.netmask)).collect();
+        let own = || all.iter().filter(|(each, ..)| each == name);
+        let mac = own().find_map(|(_, address, _)| address.as_ref()?.as_link_addr()?.addr());
+        let mac = mac.filter(|mac| *mac != [0; 6]);
+        let address = own().find_map(|(_, address, mask)| {
+            let mask = mask.as_ref().and_then(|mask| Some(mask.as_sockaddr_in()?.ip())).unwrap_or(Ipv4Addr::BROADCAST);
+            Some((address.as_ref()?.as_sockaddr_in()?.ip(), mask))
+        });
+        if !all.iter().any(|(each, ..)| each == name) {
+            let mut have: Vec<String> = all.into_iter().map(|(each, ..)| each).collect();
             have.sort();
             have.dedup();
             return Err(Error::NoInterface { name: name.to_owned(), have });
         }
         let lacks = |what| Error::NotUsable { name: name.to_owned(), what };
-        let address = address.ok_or_else(|| lacks("IPv4 address"))?;
-        Ok(Self { name: name.to_owned(), address, mac: mac.ok_or_else(|| lacks("MAC address"))? })
+        let (address, mask) = address.ok_or_else(|| lacks("IPv4 address"))?;
+        let prefix = u8::try_from(mask.to_bits().leading_ones()).unwrap_or(32);
+        Ok(Self { name: name.to_owned(), address, prefix, mac: mac.ok_or_else(|| lacks("MAC address"))? })
+    }
+
+    /// Returns the network of the interface's address, such as `192.0.2.0/24`.
+    pub fn network(&self) -> String {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        format!("{}/{}", Ipv4Addr::from_bits(self.address.to_bits() & mask), self.prefix)
     }
 
     /// Returns a socket that receives from this interface only. With `shared`, other programs on this host can bind the
@@ -70,6 +83,17 @@ fn make(interface: &str, address: SocketAddrV4, shared: bool) -> io::Result<UdpS
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_on_one_network_name_it_alike() {
+        let network = |address: [u8; 4], prefix| {
+            Interface { name: "a".to_owned(), address: address.into(), prefix, mac: [2; 6] }.network()
+        };
+        assert_eq!(network([192, 0, 2, 7], 24), "192.0.2.0/24");
+        assert_eq!(network([192, 0, 2, 201], 26), "192.0.2.192/26");
+        assert_eq!(network([192, 0, 2, 7], 32), "192.0.2.7/32");
+        assert_eq!(network([192, 0, 2, 7], 0), "0.0.0.0/0");
+    }
 
     #[test]
     fn an_interface_that_cannot_serve_is_refused_with_the_reason() {

@@ -4,7 +4,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
-use tokio::task::spawn_blocking;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
@@ -156,11 +155,13 @@ pub async fn start_run(
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
     // The lock is awaited asynchronously, so that requests waiting for a slow PKCS #11 token do not block threads.
+    // Awaited here, so that requests waiting for a slow PKCS #11 token do not block threads. The signature goes on, and
+    // keeps its turn, if the caller stops waiting for it.
     let turn = app.signing.clone().lock_owned().await;
-    let data = app.data.clone();
-    let signed = spawn_blocking(move || {
+    let (store, data) = (app.store.clone(), app.data.clone());
+    let signed = tokio::spawn(async move {
         let _turn = turn;
-        new.with_keys(&data)
+        new.with_keys(&store, &data).await
     })
     .await;
     let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;

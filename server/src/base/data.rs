@@ -3,7 +3,7 @@
 //! ```text
 //! slipway.db            SQLite database
 //! slipway.lock          locked while the database is opened and brought up to date
-//! serve.lock            locked while a server runs; has its process id and URL
+//! serve.lock            locked while a server runs; has its process id, URL and id
 //! ca.pem  ca.key        root certificate that machines trust; its key may be kept elsewhere
 //! intermediate.pem .key signs the certificates of the server and the nodes
 //! next-*                next root and intermediate, during a rotation
@@ -45,6 +45,8 @@ const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
 /// How long a command may hold the server's lock to check whether a server runs. A starting server waits as long.
 const LOOKED_AT: Duration = Duration::from_secs(1);
+/// Stands before the id of a server in its lock file.
+const SERVER: &str = ", server ";
 const OPERATOR_TOKEN: &str = "operator-token";
 /// Prefix of the names of images that are being copied.
 const INCOMING: &str = "incoming-";
@@ -55,6 +57,17 @@ const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 /// Returns the path of the image with this digest in a data folder. The file need not exist.
 pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
     root.join("images").join(digest.algorithm().name()).join(digest.hex())
+}
+
+/// Keeps other servers off a data folder. Its file's modification time tells when this server last ran.
+#[derive(Debug)]
+pub struct ServeLock {
+    /// The locked file.
+    pub file: File,
+    /// Id of this server, a new one for each start.
+    pub id: String,
+    /// Id of the server that ran on the folder before. It runs no more.
+    pub before: Option<String>,
 }
 
 /// An existing data folder.
@@ -169,9 +182,14 @@ impl DataDir {
         })
     }
 
-    /// Locks the folder for a server that runs under `url`. The lock ends when the returned file is dropped, also when
+    /// Locks the folder for a server that runs under `url`. The lock ends when the returned value is dropped, also when
     /// the process is killed.
-    pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
+    pub fn lock_for_serving(&self, url: &str) -> Result<ServeLock, Error> {
+        self.lock_for(url, random::id())
+    }
+
+    fn lock_for(&self, url: &str, id: String) -> Result<ServeLock, Error> {
+        let before = self.server_id()?;
         let path = self.root.join(SERVE_LOCK);
         let failed = |doing| {
             let path = path.clone();
@@ -200,19 +218,26 @@ impl DataDir {
             Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
         }
         file.set_len(0).map_err(failed("writing"))?;
-        let holder = format!("process {}, since {}, {url}", std::process::id(), utc(now()));
+        let holder = format!("process {}, since {}, {url}{SERVER}{id}", std::process::id(), utc(now()));
         file.write_all(holder.as_bytes()).map_err(failed("writing"))?;
-        Ok(file)
+        Ok(ServeLock { file, id, before })
+    }
+
+    /// The id of the server that runs on the folder, or ran last. `None` if none did.
+    pub fn server_id(&self) -> Result<Option<String>, Error> {
+        let text = self.read(SERVE_LOCK)?;
+        Ok(text.and_then(|text| text.rsplit_once(SERVER).map(|(_, id)| id.to_owned())))
     }
 
     /// Keeps servers off the folder, like [`Self::lock_for_serving`], while its tables are copied. The time at which
     /// the last server stopped stays known.
-    pub fn lock_for_copying(&self) -> Result<File, Error> {
+    pub fn lock_for_copying(&self) -> Result<ServeLock, Error> {
         let path = self.root.join(SERVE_LOCK);
         let stopped = fs::metadata(&path).and_then(|found| found.modified());
-        let lock = self.lock_for_serving("`slipway-server database copy`")?;
+        let last = self.server_id()?.unwrap_or_default();
+        let lock = self.lock_for("`slipway-server database copy`", last)?;
         if let Ok(stopped) = stopped {
-            lock.set_modified(stopped).map_err(|source| Error::File { doing: "writing", path, source })?;
+            lock.file.set_modified(stopped).map_err(|source| Error::File { doing: "writing", path, source })?;
         }
         Ok(lock)
     }

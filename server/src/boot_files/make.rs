@@ -16,6 +16,7 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::keys::ca;
 use crate::keys::secure_boot::SecureBoot;
+use crate::site::signing;
 use crate::store::{Store, settings};
 
 /// The kernel that has the drivers of real machines.
@@ -96,8 +97,15 @@ pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Re
         _ => None,
     };
     let (parts, out) = (parts.to_owned(), out.to_owned());
-    let building = spawn_blocking(move || build(&plan, &parts, keys.as_ref().map(SecureBoot::signer), &out));
-    let manifest = building.await.unwrap_or_else(|failed| resume_unwind(failed.into_panic()))?;
+    let is_in_token = keys.as_ref().is_some_and(|keys| !keys.in_tokens().is_empty());
+    let building = async {
+        let building = spawn_blocking(move || build(&plan, &parts, keys.as_ref().map(SecureBoot::signer), &out));
+        building.await.unwrap_or_else(|failed| resume_unwind(failed.into_panic()))
+    };
+    let manifest = match &site {
+        Some(site) if is_in_token => signing::with_tokens(&site.store, &site.data, building).await??,
+        _ => building.await?,
+    };
     let recorded_by = site.filter(|_| is_vouched_for);
     if let Some(site) = &recorded_by {
         builds::record(&site.store, &manifest).await?;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use slipway_protocol::{BootWay, ErrorCode, Identity};
 use slipway_pxe::dhcp::{Files, Machine, Policy};
 use slipway_pxe::interface::Interface;
 use slipway_pxe::proxy::Proxy;
-use slipway_pxe::{Counters, Dropped, probe, tftp};
+use slipway_pxe::{Counters, Dropped, Error as PxeError, probe, tftp};
 
 use crate::base::data::DataDir;
 use crate::base::error::{Error, chain};
@@ -19,6 +20,7 @@ use crate::base::time::now;
 use crate::boot_files::fetches::BootFetches;
 use crate::node::reports::node_state::known_to_loader;
 use crate::rules::ipxe::{self, Known};
+use crate::site::leases::{Held, Lease};
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
 use crate::store::{Store, runs};
@@ -41,7 +43,10 @@ pub struct Settings {
     pub unknown: bool,
 }
 
-/// Proxies and TFTP servers whose sockets are bound but that do not answer yet.
+/// Pause after another proxy was found, or a socket could not be bound, before this one tries again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What answers boot firmware, but does not do so yet. The sockets for TFTP are bound.
 pub(crate) struct NetworkBoot {
     segments: Vec<Segment>,
     folder: PathBuf,
@@ -52,18 +57,23 @@ pub(crate) struct NetworkBoot {
 
 struct Segment {
     interface: Interface,
-    proxy: Proxy,
     tftp: tftp::Server,
+    /// Held by the only server of the site that answers DHCP requests on this network.
+    turn: Lease,
+    /// The lease, if this server took it when it started.
+    held: Option<Held>,
 }
 
 impl NetworkBoot {
-    /// Binds the sockets on each interface, after checking for two seconds that no other proxy DHCP server answers
-    /// there. Fetches by TFTP are recorded in `fetches`. `None` if the settings have no interface.
+    /// Binds the sockets for TFTP on each interface. If no other server of the site, all of which use `store`, offers
+    /// network boot there, checks for two seconds that no other proxy DHCP server answers. Fetches by TFTP are recorded
+    /// in `fetches`. `server` is the id of this server. `None` if the settings have no interface.
     pub async fn bind(
         settings: &Settings,
         folder: Option<&Path>,
         data: &DataDir,
         fetches: &Arc<BootFetches>,
+        (store, server): (&Store, &str),
     ) -> Result<Option<Self>, Error> {
         if settings.interfaces.is_empty() {
             return Ok(None);
@@ -77,12 +87,21 @@ impl NetworkBoot {
         for name in &settings.interfaces {
             let failed = |source| Error::NetworkBoot { interface: name.clone(), source };
             let interface = Interface::find(name).map_err(failed)?;
-            probe::refuse_if_answered(&interface, exchange()).await.map_err(failed)?;
-            let proxy = Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?;
+            let turn = Lease::new(store, &format!("proxy DHCP on {}", interface.network()), server);
+            let held = turn.take().await?;
+            match &held {
+                Some(_) => probe::refuse_if_answered(&interface, exchange()).await.map_err(failed)?,
+                None => tracing::info!(
+                    interface = name,
+                    network = interface.network(),
+                    "another server of this site offers network boot; this one does when that one stops"
+                ),
+            }
+            // Only to see now whether it can be bound.
+            drop(Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?);
             let open = open(folder.to_owned(), data.clone());
             let tftp = tftp::Server::bind(&interface, open, on_fetch(Arc::clone(fetches)), Arc::clone(&counters));
-            tracing::info!(interface = name, address = %interface.address, "offering network boot");
-            segments.push(Segment { tftp: tftp.map_err(failed)?, interface, proxy });
+            segments.push(Segment { tftp: tftp.map_err(failed)?, interface, turn, held });
         }
         let (folder, fetches) = (folder.to_owned(), Arc::clone(fetches));
         Ok(Some(Self { segments, folder, unknown: settings.unknown, counters, fetches }))
@@ -94,17 +113,61 @@ impl NetworkBoot {
         let (store, fetches) = (store.clone(), Arc::clone(&self.fetches));
         let audience = Arc::new(Audience { store, unknown: self.unknown, told: Mutex::default(), fetches });
         let mut tasks = JoinSet::new();
-        for Segment { interface, proxy, tftp } in self.segments.drain(..) {
-            let (folder, base) = (self.folder.clone(), base_url(https, boot, interface.address));
-            let audience = Arc::clone(&audience);
-            let admit = move |machine, address| {
-                let audience = Arc::clone(&audience);
-                async move { audience.admit(&machine, address).await }
+        for Segment { interface, tftp, turn, held } in self.segments.drain(..) {
+            let offer = Offer {
+                base: base_url(https, boot, interface.address),
+                folder: self.folder.clone(),
+                interface,
+                audience: Arc::clone(&audience),
+                counters: Arc::clone(&self.counters),
             };
-            tasks.spawn(async move { proxy.run(|| policy(&folder, &base), admit).await });
+            tasks.spawn(async move { offer.in_turn(&turn, held).await });
             tasks.spawn(async move { tftp.run().await });
         }
         while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Network boot on one interface.
+struct Offer {
+    interface: Interface,
+    folder: PathBuf,
+    base: String,
+    audience: Arc<Audience>,
+    counters: Arc<Counters>,
+}
+
+impl Offer {
+    /// Answers whenever no other server of the site does.
+    async fn in_turn(&self, turn: &Lease, mut held: Option<Held>) {
+        let interface = &self.interface.name;
+        loop {
+            // What was held from the start on was checked then.
+            let is_checked = held.is_some();
+            let now_held = match held.take() {
+                Some(held) => held,
+                None => turn.wait().await,
+            };
+            match now_held.during(self.answer(is_checked)).await {
+                None => tracing::warn!(interface, "stopped offering network boot: it is another server's turn"),
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    tracing::error!(interface, error = chain(&error), "could not offer network boot");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, is_checked: bool) -> Result<(), PxeError> {
+        if !is_checked {
+            probe::refuse_if_answered(&self.interface, exchange()).await?;
+        }
+        let proxy = Proxy::bind(&self.interface, Arc::clone(&self.counters))?;
+        tracing::info!(interface = self.interface.name, address = %self.interface.address, "offering network boot");
+        let admit = |machine, address| async move { self.audience.admit(&machine, address).await };
+        proxy.run(|| policy(&self.folder, &self.base), admit).await;
+        Ok(())
     }
 }
 

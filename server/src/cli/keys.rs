@@ -8,9 +8,11 @@ use base16ct::lower::encode_string as hex;
 use clap::{Args, Subcommand};
 use slipway_secure_boot::authenticode;
 use slipway_server::base::data::DataDir;
+use slipway_server::base::error::Error;
 use slipway_server::keys::pkcs11;
-use slipway_server::keys::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
+use slipway_server::keys::secure_boot::{Beginning, Imported, Revoked, SecureBoot, Update, no_keys};
 use slipway_server::operate::site_keys;
+use slipway_server::site::signing;
 use slipway_server::store::Store;
 use time::OffsetDateTime;
 
@@ -93,13 +95,19 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
                 db: imported(options.db_key, options.db_cert)?,
                 without_microsoft: options.without_microsoft,
             };
+            let keys = [&beginning.pk, &beginning.kek, &beginning.db];
+            let is_in_token = keys.into_iter().flatten().any(|imported| pkcs11::is_uri(&imported.key));
             let begin = |data: &DataDir| SecureBoot::begin(data, beginning, OffsetDateTime::now_utc());
-            print(&shown(&site_keys::change(store, data, begin).await?)?)?;
+            let changing = site_keys::change(store, data, begin);
+            print(&shown(&with_tokens_if(is_in_token, store, data, changing).await?)?)?;
             tell("back up the data folder now: without these keys, every machine must be enrolled again by hand\n");
             Ok(())
         }
         KeysCommand::Show => print(&shown(&open(data)?)?),
-        KeysCommand::Export { folder } => export(&open(data)?, &folder),
+        KeysCommand::Export { folder } => {
+            let keys = open(data)?;
+            export(&keys, &signing::updates(store, data, open(data)?).await?, &folder)
+        }
         KeysCommand::Rotate { finish: true, .. } => {
             site_keys::change(store, data, SecureBoot::finish_rotation).await?;
             print_line("the new key is in use, and what the old one signed no longer boots; make the boot files again")
@@ -110,8 +118,9 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
         }
         KeysCommand::Rotate { key, cert, .. } => {
             let key = imported(key, cert)?;
+            let is_in_token = key.as_ref().is_some_and(|imported| pkcs11::is_uri(&imported.key));
             let begin = |data: &DataDir| SecureBoot::begin_rotation(data, key, OffsetDateTime::now_utc());
-            site_keys::change(store, data, begin).await?;
+            with_tokens_if(is_in_token, store, data, site_keys::change(store, data, begin)).await?;
             print_line(
                 "a new key is made; enrol its certificate on every machine, then run `slipway-server keys rotate \
                  --finish`",
@@ -123,6 +132,19 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
             site_keys::change(store, data, |data| SecureBoot::revoke(data, digest)).await?;
             print_line(&format!("{} no longer boots on machines that get these keys from now on", hex(&digest)))
         }
+    }
+}
+
+/// Changes keys, with regard to other processes that use tokens if a new key is in one.
+async fn with_tokens_if<T>(
+    is_in_token: bool,
+    store: &Store,
+    data: &DataDir,
+    changing: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match is_in_token {
+        true => signing::with_tokens(store, data, changing).await?,
+        false => changing.await,
     }
 }
 
@@ -162,7 +184,7 @@ fn shown(keys: &SecureBoot) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn export(keys: &SecureBoot, folder: &Path) -> anyhow::Result<()> {
+fn export(keys: &SecureBoot, updates: &[Update], folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("creating {folder:?}"))?;
     let write = |name: &str, content: &[u8]| {
         let path = folder.join(name);
@@ -172,7 +194,7 @@ fn export(keys: &SecureBoot, folder: &Path) -> anyhow::Result<()> {
     for (name, certificate) in keys.certificates() {
         write(&format!("{}.cer", name.replace(' ', "-")), certificate.der())?;
     }
-    for update in keys.updates(OffsetDateTime::now_utc())? {
+    for update in updates {
         write(&format!("{}.esl", update.variable), &update.lists)?;
         write(&format!("{}.auth", update.variable), &update.signed)?;
     }

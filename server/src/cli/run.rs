@@ -142,5 +142,6 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         replace: start.replace,
         ..new
     };
-    print_line(&operate::start_run(store, &ca, &start.node, new.with_keys(data)?).await?.id)
+    let new = new.with_keys(store, data).await?;
+    print_line(&operate::start_run(store, &ca, &start.node, new).await?.id)
 }

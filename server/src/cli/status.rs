@@ -12,10 +12,12 @@ use slipway_server::base::time::{Millis, dated, now};
 use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::node::status;
 use slipway_server::operate;
+use slipway_server::site::presence;
 use slipway_server::store::Store;
+use slipway_server::store::servers::Server;
 
 use super::words::{cut_to, dash, duration, secure_boot, table, word};
-use super::{boot_files::fetched, claims, host_keys, reports};
+use super::{boot_files::fetched, claims, host_keys, reports, server};
 
 /// Interval at which `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -54,12 +56,14 @@ const WRITING: &str = "writing to standard output";
 
 pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
     let own_key = SecureBoot::open(data)?.map(|keys| keys.platform_key());
-    let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>)> = None;
+    let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>, Vec<String>)> = None;
     let mut written = String::new();
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
     loop {
-        let stopped = data.stopped_at();
+        let (servers, at) = other_servers(store, data).await?;
+        // Another server of the site may run while the one of this folder does not.
+        let stopped = data.stopped_at().filter(|_| servers.is_empty());
         let mut nodes = match &options.node {
             Some(node) => vec![operate::show_node(store, node).await?],
             None => status::all_at(store, stopped.unwrap_or_else(now)).await?,
@@ -72,9 +76,9 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
             Some(_) => Vec::new(),
             None => status::strange_fetches(store).await?,
         };
-        let current = (nodes, strangers);
-        let (nodes, strangers) = &current;
-        let before = shown.as_ref().map(|(nodes, _)| nodes.as_slice()).unwrap_or_default();
+        let current = (nodes, strangers, servers.iter().map(|server| server.id.clone()).collect());
+        let (nodes, strangers, _) = &current;
+        let before = shown.as_ref().map(|(nodes, ..)| nodes.as_slice()).unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
                 writeln!(output, "{}", printable::json(&serde_json::to_string(&dated(node)?)?)).context(WRITING)?;
@@ -82,7 +86,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         } else if redraws || shown.as_ref() != Some(&current) {
             let table = match (&options.node, nodes.as_slice()) {
                 (Some(_), [node]) => one(node, own_key.as_deref(), now()),
-                _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()),
+                _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()) + &sites(&servers, at),
             };
             let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
             // A terminal is redrawn as time passes. Other output gets the table only when something changes.
@@ -97,6 +101,26 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         }
         shown = Some(current);
         tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Returns the servers that run, but not on this data folder, and the time by the clock of the database. With SQLite,
+/// there can be none.
+async fn other_servers(store: &Store, data: &DataDir) -> anyhow::Result<(Vec<Server>, Millis)> {
+    if data.postgres().is_none() {
+        return Ok((Vec::new(), now()));
+    }
+    let own = data.server_id()?;
+    let (mut servers, at) = presence::live(store).await?;
+    servers.retain(|server| Some(&server.id) != own.as_ref());
+    Ok((servers, at))
+}
+
+/// Lists the other servers of the site, if there are any.
+fn sites(others: &[Server], now: Millis) -> String {
+    match others {
+        [] => String::new(),
+        others => format!("\nOther servers of this site:\n{}", server::servers_table(others, now)),
     }
 }
 

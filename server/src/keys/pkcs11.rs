@@ -11,19 +11,22 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use age::secrecy::ExposeSecret;
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error as ModuleError, RvError};
 use cryptoki::mechanism::{Mechanism, MechanismType};
 use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
 use cryptoki::session::{Session, UserType};
 use cryptoki::slot::{Slot, TokenInfo};
+use hmac::{Hmac, Mac};
 use sha2::{Digest as _, Sha256};
 
 pub use self::fault::{Fault, KeyFault};
 use self::pin::Pin;
 pub use self::uri::{KeyUri, UriError, is_uri};
+use crate::base::time::{Millis, now};
 
 /// DER encoding of a DigestInfo for SHA-256, without the digest that follows (RFC 8017, section 9.2, note 1).
 const DIGEST_INFO: [u8; 19] = *b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20";
@@ -35,13 +38,75 @@ const READ: usize = 100;
 
 /// Loaded modules and refused PINs of this process. One signature is made at a time: few tokens can do more, and a
 /// login applies to all of a process's sessions with a token.
-static KNOWN: Mutex<Known> = Mutex::new(Known { modules: BTreeMap::new(), refused: BTreeSet::new() });
+static KNOWN: Mutex<Known> = Mutex::new(Known { modules: BTreeMap::new(), refused: Refused::new() });
 
 struct Known {
     /// Loaded modules by path. Each is loaded and initialised once.
     modules: BTreeMap<PathBuf, Pkcs11>,
-    /// PIN files that a token refused: the token's serial number, the file's path and modification time.
-    refused: BTreeSet<(String, PathBuf, SystemTime)>,
+    refused: Refused,
+}
+
+/// PINs that tokens refused.
+struct Refused {
+    /// PIN files: the token's serial number, the file's path and modification time.
+    files: BTreeSet<(String, PathBuf, SystemTime)>,
+    /// What all processes of the site know.
+    of_site: Option<OfSite>,
+}
+
+/// PINs that tokens refused to any process of the site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OfSite {
+    /// Key of the digests, because somebody could find out a PIN by its digest alone.
+    pub secret: [u8; 32],
+    /// Digests of the PINs, and when each was refused, in milliseconds since 1970.
+    pub refused: BTreeMap<String, Millis>,
+}
+
+/// Sets which PINs other processes of the site know to be refused.
+pub fn set_refused(of_site: OfSite) {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).refused.of_site = Some(of_site);
+}
+
+/// Returns the PINs that are known to be refused, with those that were set.
+pub fn refused() -> BTreeMap<String, Millis> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.refused.of_site.as_ref().map(|of_site| of_site.refused.clone()).unwrap_or_default()
+}
+
+impl Refused {
+    const fn new() -> Self {
+        Self { files: BTreeSet::new(), of_site: None }
+    }
+
+    fn has(&self, attempt: &(String, PathBuf, SystemTime), pin: &Pin) -> bool {
+        let is_known = |of_site: &OfSite| {
+            // A file that was written since then is meant to be tried, also if it has the same PIN.
+            let refused = of_site.refused.get(&of_site.digest(&attempt.0, pin));
+            refused.is_some_and(|at| millis(pin.written) <= *at)
+        };
+        self.files.contains(attempt) || self.of_site.as_ref().is_some_and(is_known)
+    }
+
+    fn add(&mut self, attempt: (String, PathBuf, SystemTime), pin: &Pin) {
+        if let Some(of_site) = &mut self.of_site {
+            of_site.refused.insert(of_site.digest(&attempt.0, pin), now());
+        }
+        self.files.insert(attempt);
+    }
+}
+
+impl OfSite {
+    /// HMAC with SHA-256 of a token's serial number and a PIN, in hexadecimal.
+    fn digest(&self, token: &str, pin: &Pin) -> String {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes keys of any length");
+        let mac = mac.chain_update(token).chain_update([0]).chain_update(pin.text.expose_secret());
+        base16ct::lower::encode_string(&mac.finalize().into_bytes())
+    }
+}
+
+fn millis(time: SystemTime) -> Millis {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Signs a message in a token: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2). Logs in, and out again
@@ -132,17 +197,12 @@ fn find_token(module: &Pkcs11, key: &KeyUri) -> Result<(Slot, TokenInfo), Fault>
 }
 
 /// Logs in, if the token requires it. A PIN that the token refused is not tried again until its file changes.
-fn log_in(
-    session: &Session,
-    token: &TokenInfo,
-    pin: Option<&Pin>,
-    refused: &mut BTreeSet<(String, PathBuf, SystemTime)>,
-) -> Result<(), Fault> {
+fn log_in(session: &Session, token: &TokenInfo, pin: Option<&Pin>, refused: &mut Refused) -> Result<(), Fault> {
     let Some(pin) = pin else {
         return if token.login_required() { Err(Fault::NoPin) } else { Ok(()) };
     };
     let attempt = (token.serial_number().to_owned(), pin.path.clone(), pin.written);
-    if refused.contains(&attempt) {
+    if refused.has(&attempt, pin) {
         return Err(Fault::WrongPin { path: pin.path.clone() });
     }
     if token.user_pin_locked() {
@@ -153,7 +213,7 @@ fn log_in(
     }
     let done = login(session, UserType::User, pin);
     if let Err(Fault::WrongPin { .. }) = done {
-        refused.insert(attempt);
+        refused.add(attempt, pin);
     }
     done
 }

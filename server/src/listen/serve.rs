@@ -1,7 +1,7 @@
 //! The server: binds its sockets, serves, and stops.
 
 use std::collections::BTreeSet;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::api::body::Bodies;
 use crate::api::{self, App};
-use crate::base::data::{DataDir, Place, check_apart};
+use crate::base::data::{DataDir, Place, ServeLock, check_apart};
 use crate::base::error::{Error, chain};
 use crate::base::limits::{Limits, raise_open_files};
 use crate::base::rate::{Buckets, Rate};
@@ -36,6 +36,7 @@ use crate::node::enrol::tpm;
 use crate::node::reports::secrets;
 use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
+use crate::site::presence::Presence;
 use crate::store;
 use crate::store::{Store, settings};
 use tokio_rustls::TlsAcceptor;
@@ -128,8 +129,10 @@ pub struct Server {
     names: BTreeSet<String>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
-    /// Keeps other servers off the data folder. Its modification time tells when this server last ran.
-    lock: File,
+    /// Keeps other servers off the data folder.
+    lock: ServeLock,
+    /// Tells the other servers of the site that this one runs.
+    presence: Presence,
 }
 
 impl Server {
@@ -164,11 +167,13 @@ impl Server {
             make_boot_folder(folder)?;
         }
         let boot_fetches = Arc::new(BootFetches::default());
-        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches).await?;
-
         data.check_custody()?;
         data.remove_leftovers();
         let store = Store::of(&data).await?;
+        // Before keys are made, which another server may have already.
+        let presence = Presence::begin(&store, &data, &lock, &config.url.text).await?;
+        let site = (&store, presence.id());
+        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches, site).await?;
         site_keys::change(&store, &data, |data| InUse::open_or_make(data, &names)).await?;
         // Read before the keys are opened, so that the watcher finds each later change.
         let revision = site_keys::take_over(&store, &data).await?.revision;
@@ -216,7 +221,7 @@ impl Server {
             captures,
             stopping,
         };
-        Ok(Self { https, boot, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock })
+        Ok(Self { https, boot, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -247,7 +252,7 @@ impl Server {
             loop {
                 interval.tick().await;
                 // If this fails, only `status` of a stopped server is less exact.
-                let _ = lock.set_modified(SystemTime::now());
+                let _ = lock.file.set_modified(SystemTime::now());
             }
         };
         let run = |listener, router| {
@@ -283,12 +288,16 @@ impl Server {
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}
             () = signs_of_life => {}
+            () = self.presence.keep(&self.app.store) => {}
         }
         if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
             tracing::warn!(error = chain(&error), "could not store which boot files were fetched");
         }
         if let Err(error) = self.app.contacts.store(&self.app.store).await {
             tracing::warn!(error = chain(&error), "could not store when nodes were heard from");
+        }
+        if let Err(error) = self.presence.end(&self.app.store).await {
+            tracing::warn!(error = chain(&error), "could not store that this server stops");
         }
         self.app.store.close().await;
     }

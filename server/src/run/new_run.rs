@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{Action, DiskHints, EnrolSecureBoot, ErrorCode, ExternalStepReport, Reboot, Step};
-use time::OffsetDateTime;
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::keys::secure_boot::{SecureBoot, Update, no_keys};
 use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::site::signing;
+use crate::store::Store;
 
 /// Maximum number of external steps that a run may expect.
 const MAX_KNOWN: usize = 1000;
@@ -119,13 +120,14 @@ impl NewRun {
 
     /// Returns the run with the site's keys, if its steps write keys to the firmware. The keys are signed now, because
     /// firmware accepts only updates later than its keys. Fails if the site has no keys.
-    pub fn with_keys(mut self, data: &DataDir) -> Result<Self, Error> {
+    pub async fn with_keys(mut self, store: &Store, data: &DataDir) -> Result<Self, Error> {
         let wants_keys =
             |step: &Step| matches!(&step.action, Action::EnrolSecureBoot(enrol) if enrol.updates.is_empty());
         if let Task::Workflow(workflow) = &self.task
             && workflow.steps.iter().any(wants_keys)
         {
-            self.keys = SecureBoot::open(data)?.ok_or_else(no_keys)?.updates(OffsetDateTime::now_utc())?;
+            let keys = SecureBoot::open(data)?.ok_or_else(no_keys)?;
+            self.keys = signing::updates(store, data, keys).await?;
         }
         Ok(self)
     }

@@ -12,7 +12,9 @@ use slipway_protocol::ErrorCode;
 use crate::base::error::{Error, chain};
 use crate::store::db::Value;
 use crate::store::schema::{self, Table, quoted};
-use crate::store::{Connection, Row, Store, Transaction, commit, database, db, get, moved, postgres};
+use crate::store::{
+    Connection, Row, Store, Transaction, commit, database, db, get, moved, postgres, settings, upgrade,
+};
 
 /// Rows and bytes that are inserted with one statement.
 const BATCH_ROWS: usize = 200;
@@ -147,12 +149,14 @@ async fn lock(source: &mut Transaction, tables: &[Table]) -> Result<(), Error> {
 async fn make_empty(target: &mut Transaction, of_source: &[Table]) -> Result<Option<String>, Error> {
     let tables = schema::tables(target).await?;
     let is_ours = |table: &Table| of_source.iter().any(|other| other.name == table.name);
-    let is_moved = match tables.iter().any(|table| table.name == "settings") {
-        true => moved::read(target).await?.is_some(),
-        false => false,
-    };
+    let has_settings = tables.iter().any(|table| table.name == "settings");
+    let is_moved = has_settings && moved::read(target).await?.is_some();
     if is_moved {
         mark::lift(target, &tables).await?;
+    }
+    if has_settings {
+        // A database that was only opened has this one row. The copy brings its own.
+        settings::remove(target, upgrade::USABLE_FROM).await?;
     }
     for table in tables.iter().rev() {
         let name = quoted(&table.name);

@@ -10,7 +10,10 @@ use futures_util::stream::BoxStream;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Database, Decode, Encode, Postgres, Row as _, SqlSafeStr, SqlStr, Sqlite, Type};
+use sqlx::{AssertSqlSafe, Connection as _, Database, Decode, Encode};
+use sqlx::{Postgres, Row as _, SqlSafeStr, SqlStr, Sqlite, Type};
+
+use crate::base::error::OUTDATED_PLAN;
 
 /// A connection, inside or outside of a transaction.
 #[derive(Debug)]
@@ -169,7 +172,7 @@ from! {
 }
 
 /// A statement and the values of its parameters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Query {
     sql: SqlStr,
     values: Vec<Value>,
@@ -202,6 +205,13 @@ pub(super) async fn in_time<T>(
     tokio::time::timeout(patience, answer).await.unwrap_or_else(late)
 }
 
+/// Whether a statement was prepared before a newer version of slipway-server added columns to a table. PostgreSQL then
+/// refuses to return rows with other columns than it announced.
+fn is_outdated(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == OUTDATED_PLAN)
+}
+
 /// Runs a statement by a method of sqlx, and wraps what it returns. Boxed, because sqlx keeps kilobytes of state while a
 /// statement runs. Every future that runs one would otherwise be that large for as long as it exists, and that of a poll
 /// exists as long as the poll waits.
@@ -214,11 +224,21 @@ macro_rules! run {
                     $query.bound().$method(&mut **connection).await.map($sqlite)
                 }
                 Connection::Postgres(connection) => {
-                    in_time(PATIENCE, $query.without_nul().bound().$method(&mut **connection)).await.map($postgres)
+                    let query = $query.without_nul();
+                    let mut done = in_time(PATIENCE, query.clone().bound().$method(&mut **connection)).await;
+                    if done.as_ref().is_err_and(is_outdated) {
+                        connection.clear_cached_statements().await?;
+                        done = in_time(PATIENCE, query.bound().$method(&mut **connection)).await;
+                    }
+                    done.map($postgres)
                 }
                 Connection::PostgresTransaction { transaction, has_failed, patience } => {
                     let done = in_time(*patience, $query.without_nul().bound().$method(&mut **transaction)).await;
                     *has_failed |= matches!(done, Err(sqlx::Error::Database(_) | sqlx::Error::Io(_)));
+                    if done.as_ref().is_err_and(is_outdated) {
+                        // The transaction has to begin again. The next one prepares its statements again.
+                        transaction.clear_cached_statements().await?;
+                    }
                     done.map($postgres)
                 }
             }

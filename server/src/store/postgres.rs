@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, Row as _};
 use crate::base::data::{DatabaseUrl, check_tables_never_served};
 use crate::base::error::{DatabaseFault, Error};
 use crate::store::db::{Connection, PATIENCE, Transaction, in_time};
-use crate::store::{Opening, migration, moved};
+use crate::store::{Opening, migration, moved, upgrade};
 
 /// How long a connection may take, and how long a reader waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,6 +63,8 @@ pub const INVALID: &str = "SELECT 'index ' || relname AS what FROM pg_index JOIN
     WHERE NOT indisvalid AND relnamespace = CURRENT_SCHEMA()::regnamespace UNION ALL \
     SELECT 'constraint ' || conname FROM pg_constraint \
     WHERE NOT convalidated AND connamespace = CURRENT_SCHEMA()::regnamespace";
+/// The time of the database server, in milliseconds since 1970, also within a transaction.
+pub const NOW: &str = "SELECT (EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint AS now";
 /// The columns of all tables.
 pub const COLUMNS: &str = "SELECT relname::text AS table_name, attname::text AS column_name, \
     UPPER(FORMAT_TYPE(atttypid, NULL)) AS kind, \
@@ -105,13 +107,29 @@ impl Pools {
         let is_empty: bool = found.try_get("is_empty").map_err(|error| failed(error.into()))?;
         let pools = Self::with(url.options().clone());
         if opening != Opening::CopyTo {
+            // A copy finds no other connections than its own.
+            let asking = if opening == Opening::Use { pools.clone() } else { Self::with(url.options().clone()) };
+            let mut other = asking.read().await.map_err(|error| failed(error.into()))?;
+            let mut migrations = migrations();
             if is_empty {
                 check_tables_never_served(folder, url.name())?;
-            } else if opening == Opening::Use {
-                let found = pools.read().await.map_err(|error| failed(error.into()));
-                moved::check(&mut found?, url.name()).await?;
+            } else {
+                if opening == Opening::Use {
+                    moved::check(&mut other, url.name()).await?;
+                }
+                migrations = upgrade::prepare(&mut other, url.name(), migrations).await?;
+                if opening == Opening::Use {
+                    upgrade::record(&mut other, &migrations).await?;
+                }
             }
-            migrations().run(&mut connection).await.map_err(|error| failed(error.into()))?;
+            migrations.run(&mut connection).await.map_err(|error| failed(error.into()))?;
+            match opening {
+                Opening::Use => upgrade::record(&mut other, &migrations).await?,
+                Opening::CopyFrom | Opening::CopyTo => {
+                    drop(other);
+                    asking.close().await;
+                }
+            }
         }
         connection.close().await.map_err(|error| failed(error.into()))?;
         Ok(pools)
@@ -191,5 +209,6 @@ pub fn migrations() -> Migrator {
     Migrator::with_migrations(vec![
         migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),
+        migration(21, "servers", include_str!("../../migrations/postgres/0021_servers.sql")),
     ])
 }

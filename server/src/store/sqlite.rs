@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Connection as _, Row as _, SqliteConnection, SqlitePo
 use crate::base::data::check_never_served;
 use crate::base::error::Error;
 use crate::store::db::{Connection, Transaction};
-use crate::store::{Opening, database, migration, moved};
+use crate::store::{Opening, database, migration, moved, upgrade};
 
 /// How long a statement waits while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,11 +92,22 @@ impl Pools {
             if tables.is_empty() {
                 check_never_served(file, "without content")?;
             }
-            if opening == Opening::Use && tables.iter().any(|table| table == "settings") {
-                let connection = writer.acquire().await.map_err(|error| failed(error.into()))?;
-                moved::check(&mut Connection::Sqlite(connection), &file.display().to_string()).await?;
+            let connect = async || writer.acquire().await.map(Connection::Sqlite).map_err(|error| failed(error.into()));
+            let (name, mut migrations) = (file.display().to_string(), migrations());
+            if tables.iter().any(|table| table == "settings") {
+                let mut connection = connect().await?;
+                if opening == Opening::Use {
+                    moved::check(&mut connection, &name).await?;
+                }
+                migrations = upgrade::prepare(&mut connection, &name, migrations).await?;
+                if opening == Opening::Use {
+                    upgrade::record(&mut connection, &migrations).await?;
+                }
             }
-            migrations().run(&writer).await.map_err(|error| failed(error.into()))?;
+            migrations.run(&writer).await.map_err(|error| failed(error.into()))?;
+            if opening == Opening::Use {
+                upgrade::record(&mut connect().await?, &migrations).await?;
+            }
         }
         drop(lock);
         // A connection to a file cannot be lost, so it is not tested before each use.
@@ -207,6 +218,7 @@ pub fn migrations() -> Migrator {
         migration(18, "contacts of nodes", include_str!("../../migrations/sqlite/0018_node_contacts.sql")),
         migration(19, "changes of nodes", include_str!("../../migrations/sqlite/0019_node_changes.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/sqlite/0020_site_keys.sql")),
+        migration(21, "servers", include_str!("../../migrations/sqlite/0021_servers.sql")),
     ])
 }
 

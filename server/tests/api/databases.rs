@@ -220,6 +220,8 @@ async fn a_database_that_does_not_belong_to_the_folder_or_the_program_is_refused
     let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                  VALUES (9999, 'later', TRUE, '', 0)";
     db::query(newer).execute(&mut store.read().await.unwrap()).await.unwrap();
+    let needs_it = "UPDATE settings SET value = '9999 9.9.9' WHERE name = 'schema-usable-from'";
+    assert_eq!(db::query(needs_it).execute(&mut store.read().await.unwrap()).await.unwrap(), 1);
     let error = Store::of(&data).await.expect_err("it is newer").to_string();
     assert_eq!(error, format!("opening the database {name:?}"));
 

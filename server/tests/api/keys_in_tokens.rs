@@ -4,12 +4,13 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use sha2::Digest as _;
 use slipway_secure_boot::{SigningKey, Variable, Write, lists, update};
 use time::{Date, OffsetDateTime};
 
 use crate::program::{command, started};
 use crate::softhsm::{Bench, PIN};
-use crate::support::UUID;
+use crate::support::{UUID, is_stored};
 use crate::work::new_run;
 
 #[test]
@@ -238,4 +239,32 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
     let log = String::from_utf8(bench.read("log")).unwrap();
     assert_eq!(log.matches(" is wrong; it was tried once").count(), 2, "{log}");
     assert!(!log.contains("1111") && !log.contains(PIN), "{log}");
+}
+
+/// Each command is a process of its own, as each server of a site is.
+#[test]
+fn a_pin_that_was_refused_to_one_process_is_tried_by_no_other() {
+    let Some(bench) = Bench::new() else { return };
+    bench.copy_into_token("db", "01");
+    bench.write("pin", "1111-2222");
+    bench.set_mode("pin", 0o600);
+    let uri = bench.uri_of("db");
+    let init = ["keys", "init", "--db-key", &uri, "--db-cert", "db.pem"];
+    assert!(bench.fail(&init).contains("is wrong; it was tried once"));
+    // The token would accept it now, if it was tried.
+    let change = |from: &str, to: &str| {
+        let pins = format!("--pin {from} --new-pin {to}");
+        bench.run(&format!("pkcs11-tool --module {} --token-label site --login --change-pin {pins}", bench.module));
+    };
+    change(PIN, "1111-2222");
+    assert!(bench.fail(&init).contains("is wrong; it was tried once"));
+    assert!(bench.fail(&init).contains("is wrong; it was tried once"));
+    // Whoever writes the file again wants it to be tried.
+    let later = SystemTime::now() + Duration::from_secs(5);
+    fs::File::open(bench.path("pin")).unwrap().set_modified(later).unwrap();
+    bench.succeed(&init);
+    bench.build_signed_by("db.pem");
+    // No digest of a PIN is stored that somebody could find the PIN by.
+    let digest = format!("{:x}", sha2::Sha256::digest("1111-2222"));
+    assert!(!is_stored(&bench.path("data"), &digest) && !is_stored(&bench.path("data"), "1111-2222"));
 }

@@ -82,6 +82,9 @@ async fn a_database_that_cannot_be_used_is_named_with_what_to_do() {
                  VALUES (9999, 'later', TRUE, x'', 0)";
     let mut transaction = store.write().await.unwrap();
     db::query(newer).execute(&mut transaction).await.unwrap();
+    // Nor does it say which programs may use it, as since version 0.1.0.
+    let silent = "DELETE FROM settings WHERE name = 'schema-usable-from'";
+    assert_eq!(db::query(silent).execute(&mut transaction).await.unwrap(), 1);
     transaction.commit().await.unwrap();
     let another = "it was used with another version of slipway-server, which changed its schema (change 9999): install \
                    that version or a newer one, or restore a backup that this version made";

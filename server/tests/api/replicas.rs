@@ -8,8 +8,10 @@ use reqwest::StatusCode;
 use slipway_protocol::{Enrolment, ErrorCode, Event, EventAck, EventKind, Identity, NodeState, Tpm, Wait};
 use slipway_server::base::data::{DataDir, Place, SiteKey};
 use slipway_server::keys::ca;
-use slipway_server::operate::{self, NewNode, site_keys};
-use slipway_server::store::{Store, events, nodes};
+use slipway_server::keys::secure_boot::{Beginning, SecureBoot};
+use slipway_server::operate::{self, NewNode, NewRun, site_keys};
+use slipway_server::store::{Store, commit, events, nodes, settings};
+use time::OffsetDateTime;
 
 use crate::attested::{boot, claim};
 use crate::postgres;
@@ -202,6 +204,38 @@ async fn a_server_without_a_site_key_takes_new_keys_over_too() {
     assert!(!is_known(&server, &node.machine, &node.enrolment).await);
     let again = Node::enrol(&server, Machine { key: node.machine.key, ..Machine::with_uuid(UUID) }).await;
     assert_eq!(again.workflow(&server).await, None);
+}
+
+/// Firmware takes only updates that are later than those it has, to the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn updates_of_firmware_have_rising_times_whichever_server_signs() {
+    let [one, other] = TestServer::start_two().await;
+    let (store, data) = (one.store().await, one.data());
+    let begin = |data: &DataDir| SecureBoot::begin(data, Beginning::default(), OffsetDateTime::now_utc());
+    site_keys::change(&store, &data, begin).await.unwrap();
+    site_keys::take_over(&other.store().await, &other.data()).await.unwrap();
+    let time = |run: NewRun| {
+        // EFI_TIME: year, month, day, hour, minute, second.
+        let all: BTreeSet<Vec<u8>> = run.keys.iter().map(|update| update.signed[..8].to_vec()).collect();
+        let time = all.first().unwrap().clone();
+        assert_eq!(all.len(), 1, "updates of one run have one time");
+        [&[time[1], time[0]], &time[2..7]].concat()
+    };
+    let sign = async |server: &TestServer| {
+        NewRun::enrolling_keys().with_keys(&server.store().await, &server.data()).await.unwrap()
+    };
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let (first, second) = tokio::join!(sign(&one), sign(&other));
+        times.extend([time(first), time(second)]);
+    }
+    let distinct: BTreeSet<_> = times.iter().cloned().collect();
+    assert_eq!(distinct.len(), times.len(), "{times:?}");
+    // A clock that was set back does not bring times back.
+    let mut transaction = store.write().await.unwrap();
+    settings::write(&mut transaction, "secure-boot-time", "4102444800").await.unwrap();
+    commit(transaction).await.unwrap();
+    assert_eq!(time(sign(&other).await), [0x08, 0x34, 1, 1, 0, 0, 1], "a second after the year 2100 began");
 }
 
 #[tokio::test(flavor = "multi_thread")]

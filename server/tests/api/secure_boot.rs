@@ -45,7 +45,8 @@ async fn the_server_fills_in_its_own_keys_and_refuses_while_it_has_none() {
 
     // What must not start any more is added to what the firmware has.
     SecureBoot::revoke(&server.data(), [7; 32]).unwrap();
-    let again = NewRun { replace: true, ..NewRun::enrolling_keys() }.with_keys(&server.data()).unwrap();
+    let again = NewRun { replace: true, ..NewRun::enrolling_keys() };
+    let again = again.with_keys(&server.store().await, &server.data()).await.unwrap();
     operate::start_run(&server.store().await, &server.ca(), "web1", again).await.unwrap();
     let workflow = node.workflow(&server).await.unwrap();
     let first = &enrolment(&workflow).updates[0];

@@ -276,8 +276,8 @@ impl Machine {
         CertificateParams::new(Vec::new()).unwrap().serialize_request(&self.key).unwrap().pem().unwrap()
     }
 
-    pub async fn try_enrol(&self, server: &TestServer) -> Response {
-        let request = EnrolRequest {
+    pub fn request(&self) -> EnrolRequest {
+        EnrolRequest {
             identity: self.identity.clone(),
             inventory: Inventory::default(),
             csr: self.csr(),
@@ -286,7 +286,11 @@ impl Machine {
             bootstrap_token: self.token.clone(),
             tpm: self.tpm.clone(),
             timing: None,
-        };
+        }
+    }
+
+    pub async fn try_enrol(&self, server: &TestServer) -> Response {
+        let request = self.request();
         server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap()
     }
 }

@@ -8,6 +8,10 @@ const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const NOT_A_DATABASE: i32 = 26;
 
+/// SQLSTATE of a prepared statement whose rows would have other columns than when it was prepared ("feature not
+/// supported": cached plan must not change result type). No statement of slipway-server causes it otherwise.
+pub const OUTDATED_PLAN: &str = "0A000";
+
 /// Why a database operation failed, and what to do about it if known.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -70,12 +74,13 @@ fn of_postgres(said: &PgDatabaseError) -> DatabaseFault {
         "3D000" => "; make it with `createdb --encoding UTF8 --template template0`",
         "42501" => "; make the user the owner of the database",
         "53100" => "; make room on the database server",
+        OUTDATED_PLAN => "; another version of slipway-server changed the tables at this moment, try again",
         "55P03" => "; another program holds the lock of the database, try again",
         _ => "",
     };
     let message = format!("PostgreSQL: {why} (SQLSTATE {code}){advice}");
     // A lost connection, a rollback, too few resources, a lock, or an operator who stops the database server.
-    let is_transient = ["08", "40", "53", "55P03", "57"].iter().any(|class| code.starts_with(class));
+    let is_transient = ["08", OUTDATED_PLAN, "40", "53", "55P03", "57"].iter().any(|class| code.starts_with(class));
     DatabaseFault { message, is_transient }
 }
 

@@ -1,0 +1,196 @@
+//! Which servers run. Each of them stores signs of life, so that operators see it, and so that no two servers use keys
+//! of their own on one database.
+
+use std::time::Duration;
+
+use slipway_protocol::ErrorCode;
+
+use crate::base::data::{DataDir, ServeLock};
+use crate::base::error::{Error, chain};
+use crate::base::time::Millis;
+use crate::store::servers::{self, GONE, Server};
+use crate::store::{self, Store, Transaction, clock, leases};
+
+/// Interval of the signs of life.
+const SIGN_EVERY: Duration = Duration::from_secs(5);
+/// Milliseconds after which a server that is gone is removed.
+const FORGOTTEN: Millis = 60 * 60 * 1000;
+
+/// This server, as the others see it.
+#[derive(Debug)]
+pub struct Presence {
+    me: Server,
+}
+
+impl Presence {
+    /// Stores that this server runs. Fails if another server runs on the database and does not use the same site key:
+    /// each would have a certificate authority of its own.
+    pub async fn begin(store: &Store, data: &DataDir, lock: &ServeLock, url: &str) -> Result<Self, Error> {
+        let mut transaction = store.write().await?;
+        let now = clock::now(&mut transaction).await?;
+        let me = Server {
+            id: lock.id.clone(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            url: url.to_owned(),
+            site_key: data.site_key().map(|key| key.recipient().to_string()),
+            known_schema: store.newest_version(),
+            started_at: now,
+            last_seen: now,
+        };
+        for other in servers::all(&mut transaction).await? {
+            // What is on the data folder has its lock: others there, or on its SQLite file, do not run any more.
+            if data.postgres().is_none() || Some(&other.id) == lock.before.as_ref() {
+                remove(&mut transaction, &other.id).await?;
+            } else if other.is_live(now) {
+                check_same_keys(&me, &other, now)?;
+            }
+        }
+        servers::save(&mut transaction, &me).await?;
+        store::commit(transaction).await?;
+        Ok(Self { me })
+    }
+
+    /// Stores signs of life, as long as the server runs.
+    pub async fn keep(&self, store: &Store) {
+        let mut is_failing = false;
+        loop {
+            tokio::time::sleep(SIGN_EVERY).await;
+            match self.sign(store).await {
+                Ok(()) => is_failing = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(error = chain(&error), "could not store that this server runs");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn sign(&self, store: &Store) -> Result<(), Error> {
+        let mut transaction = store.write().await?;
+        let now = clock::now(&mut transaction).await?;
+        servers::save(&mut transaction, &Server { last_seen: now, ..self.me.clone() }).await?;
+        for other in servers::all(&mut transaction).await? {
+            if other.last_seen.saturating_add(FORGOTTEN) < now {
+                remove(&mut transaction, &other.id).await?;
+            }
+        }
+        store::commit(transaction).await
+    }
+
+    /// Id of this server, which holds its leases.
+    pub fn id(&self) -> &str {
+        &self.me.id
+    }
+
+    /// Stores that this server runs no more, and gives its leases back.
+    pub async fn end(&self, store: &Store) -> Result<(), Error> {
+        let mut transaction = store.write().await?;
+        remove(&mut transaction, &self.me.id).await?;
+        store::commit(transaction).await
+    }
+}
+
+/// Returns the servers that run, and the time by the clock of the database.
+pub async fn live(store: &Store) -> Result<(Vec<Server>, Millis), Error> {
+    let mut connection = store.read().await?;
+    let now = clock::now(&mut connection).await?;
+    let mut servers = servers::all(&mut connection).await?;
+    servers.retain(|server| server.is_live(now));
+    Ok((servers, now))
+}
+
+async fn remove(transaction: &mut Transaction, id: &str) -> Result<(), Error> {
+    servers::remove(transaction, id).await?;
+    leases::release_all(transaction, id).await
+}
+
+fn check_same_keys(me: &Server, other: &Server, now: Millis) -> Result<(), Error> {
+    let fault = match (&me.site_key, &other.site_key) {
+        (Some(mine), Some(theirs)) if mine == theirs => return Ok(()),
+        (Some(mine), Some(theirs)) => {
+            format!("it has another site key, {theirs}, than the given one, {mine}: give the same to both")
+        }
+        (None, Some(_)) => "it has a site key: give the same as --site-key or SLIPWAY_SITE_KEY".to_owned(),
+        (Some(_), None) => {
+            "it has no site key: stop it, and start it with the same site key before this one".to_owned()
+        }
+        (None, None) => "several servers need a site key, so that they use the same keys: make one with \
+                         `slipway-server site-key FILE`, and start both with --site-key FILE, that one first"
+            .to_owned(),
+    };
+    let message = format!(
+        "another server runs on this database, on host {:?} with {}, seen {} s ago; {fault}. If it was killed, try again \
+         when it has been silent for {} s",
+        other.host,
+        other.url,
+        now.abs_diff(other.last_seen) / 1000,
+        GONE / 1000
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::commit;
+
+    fn server(id: &str, site_key: Option<&str>, last_seen: Millis) -> Server {
+        Server {
+            id: id.to_owned(),
+            host: "a".to_owned(),
+            version: "0".to_owned(),
+            url: "https://server.test".to_owned(),
+            site_key: site_key.map(str::to_owned),
+            known_schema: 0,
+            started_at: last_seen,
+            last_seen,
+        }
+    }
+
+    #[test]
+    fn servers_on_one_database_have_one_site_key() {
+        let refused = |mine: Option<&str>, theirs: Option<&str>| {
+            let checked = check_same_keys(&server("1", mine, 0), &server("2", theirs, 7000), 9000);
+            checked.map_err(|error| error.to_string()).err()
+        };
+        assert_eq!(refused(Some("age1a"), Some("age1a")), None);
+        for (mine, theirs, expect) in [
+            (Some("age1a"), Some("age1b"), "seen 2 s ago; it has another site key, age1b, than the given one, age1a"),
+            (None, Some("age1b"), "give the same as --site-key"),
+            (Some("age1a"), None, "it has no site key: stop it"),
+            (None, None, "several servers need a site key"),
+        ] {
+            let said = refused(mine, theirs).unwrap_or_default();
+            assert!(said.contains(expect), "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn servers_that_are_gone_are_left_out_and_later_removed() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::make(folder.path())?;
+        let store = Store::of(&data).await?;
+        let me = Presence::begin(&store, &data, &data.lock_for_serving("https://server.test")?, "").await?;
+        let now = crate::base::time::now();
+        let mut transaction = store.write().await?;
+        for (id, ago) in [("lately", 30_000), ("gone", GONE + 5000), ("forgotten", FORGOTTEN + 5000)] {
+            servers::save(&mut transaction, &server(id, None, now - ago)).await?;
+            assert!(leases::take(&mut transaction, id, id).await?);
+        }
+        commit(transaction).await?;
+        me.sign(&store).await?;
+        let ids = |servers: Vec<Server>| servers.into_iter().map(|server| server.id).collect::<Vec<_>>();
+        let mut seen = ids(live(&store).await?.0);
+        seen.retain(|id| id != me.id());
+        assert_eq!(seen, ["lately"]);
+        let mut stored = ids(servers::all(&mut *store.read().await?).await?);
+        stored.retain(|id| id != me.id());
+        assert_eq!(stored, ["gone", "lately"]);
+        assert_eq!(leases::holder(&mut *store.read().await?, "forgotten").await?, None);
+        me.end(&store).await?;
+        assert!(!ids(live(&store).await?.0).contains(&me.id().to_owned()));
+        Ok(())
+    }
+}
