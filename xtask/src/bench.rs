@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod cost;
 pub mod disk;
+pub mod installations;
 pub mod load;
 pub mod servers;
 pub mod stalls;

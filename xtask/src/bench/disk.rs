@@ -30,7 +30,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A disk backed by a file. Its blocks are reserved but not written. Reads and writes bypass the page cache.
+/// A disk backed by a file. Reads and writes bypass the page cache.
 pub struct LoopDevice {
     /// Path of the device node, such as `/dev/loop0`.
     pub path: String,
@@ -40,15 +40,25 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Creates a file of `size` bytes, and a device on it.
+    /// Creates a file of `size` bytes, with blocks that are reserved but not written, and a device on it.
     pub fn new(file: &Path, size: u64, kind: Kind) -> Result<Self> {
         run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
-        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;
-        let mut device = Self { path: path.trim().to_owned(), file: file.to_owned(), stalls: None };
+        let mut device = Self::of(file)?;
         if kind == Kind::Slow {
             device.stalls = Some(Stalls::begin(&device.path)?);
         }
         Ok(device)
+    }
+
+    /// Creates a file of `size` bytes that occupies only what is written to it, and a device on it.
+    pub fn sparse(file: &Path, size: u64) -> Result<Self> {
+        run_quietly(command("truncate", ["--size", &size.to_string()]).arg(file))?;
+        Self::of(file)
+    }
+
+    fn of(file: &Path) -> Result<Self> {
+        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;
+        Ok(Self { path: path.trim().to_owned(), file: file.to_owned(), stalls: None })
     }
 }
 

@@ -46,7 +46,7 @@ impl Servers {
         for stream in streams {
             stdout(servers.slipway(&["image", "add"]).arg(&stream.path))?;
         }
-        let ca = stdout(&mut servers.slipway(&["ca"]))?;
+        let ca = servers.operator(&["ca"])?;
         files::write(&servers.ca(), ca)?;
         Ok(servers)
     }
@@ -63,7 +63,17 @@ impl Servers {
 
     /// slipway-server's URL of an image.
     pub fn slipway_url(&self, stream: &Stream) -> String {
-        format!("https://localhost:{}/images/sha256:{}", self.slipway_port, stream.sha256)
+        format!("{}/images/sha256:{}", self.url(), stream.sha256)
+    }
+
+    /// slipway-server's URL.
+    pub fn url(&self) -> String {
+        format!("https://localhost:{}", self.slipway_port)
+    }
+
+    /// Runs an operator's command of slipway-server and returns its output.
+    pub fn operator(&self, arguments: &[&str]) -> Result<String> {
+        stdout(&mut self.slipway(arguments))
     }
 
     /// Returns the path of the file that slipway-server sends for an image.
@@ -82,6 +92,15 @@ impl Servers {
         Ok((cpu_of(slipway.id())?, nginx_cpu))
     }
 
+    /// Returns the largest resident size of slipway-server so far, in MiB (proc_pid_status(5), VmHWM).
+    pub fn peak_mib(&self) -> Result<f64> {
+        let slipway = self.running.first().context("looking for slipway-server: it is not running")?;
+        let status = files::read_text(Path::new(&format!("/proc/{}/status", slipway.id())))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+        Ok(kib.context("reading the memory of slipway-server: no VmHWM")? / 1024.0)
+    }
+
     fn slipway(&self, arguments: &[&str]) -> Command {
         let mut slipway = command(&self.program, ["--data"]);
         slipway.arg(self.folder.join("data")).args(arguments);
@@ -90,7 +109,7 @@ impl Servers {
 
     fn start_slipway(&mut self) -> Result<()> {
         let listen = format!("127.0.0.1:{}", self.slipway_port);
-        let url = format!("https://localhost:{}", self.slipway_port);
+        let url = self.url();
         let log = fs::File::create(self.folder.join("slipway.log")).context("creating slipway.log")?;
         let mut serve = self.slipway(&["serve", "--url", &url, "--listen", &listen]);
         let mut child = serve.stdout(Stdio::piped()).stderr(log).spawn().context("starting slipway-server")?;

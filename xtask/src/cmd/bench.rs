@@ -10,7 +10,7 @@ use xtask::bench::disk::Kind;
 use xtask::bench::load::{self, fleet, siege};
 use xtask::bench::stream::{self, Results};
 use xtask::bench::streams::{self, Image};
-use xtask::bench::{stalls, user_data};
+use xtask::bench::{installations, stalls, user_data};
 use xtask::build::prepare;
 use xtask::build::server::Profile;
 use xtask::host::{packages, workspace};
@@ -56,6 +56,12 @@ enum What {
     },
     /// Have a fleet of nodes enrol, wait for work, get it and report each second.
     Fleet(Fleet),
+    /// Install systems on loop devices by the real installer, one alone and then many at once. Needs root.
+    Installations {
+        /// Number of machines at once. Each needs about 0.6 GB on the host's disk.
+        #[arg(long, default_value_t = 50)]
+        machines: usize,
+    },
     /// Put a phone_home block into a mebibyte of user-data with the static binary, including its start.
     UserData {
         /// Number of rounds per kind of user-data.
@@ -110,12 +116,13 @@ impl Fleet {
 impl Bench {
     /// Returns the benchmark whose turn it is, in its short form. `turn` counts commits.
     pub fn short(turn: usize) -> Self {
-        let what = match turn % 6 {
+        let what = match turn % 7 {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
             1 => What::Boot { rounds: 1, way: Vec::new() },
             2 => What::Siege { seconds: 1 },
             3 => What::Fleet(Fleet { replicas: 1, kill_every: None, ..Fleet::of_two() }),
             4 => What::Fleet(Fleet::of_two()),
+            5 => What::Installations { machines: 0 },
             _ => What::UserData { rounds: 1 },
         };
         Self { what, short: true }
@@ -129,13 +136,14 @@ impl Bench {
             What::Siege { .. } => "siege",
             What::Fleet(fleet) if fleet.replicas > 1 => "fleet --replicas 2 --kill-every 3",
             What::Fleet(_) => "fleet",
+            What::Installations { .. } => "installations",
             What::UserData { .. } => "user-data",
         }
     }
 
     /// Returns what this host lacks to run the benchmark. `None` if the benchmark can run.
     pub fn lacks(&self) -> Result<Option<&'static str>> {
-        let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. });
+        let needs_root = matches!(self.what, What::Stream { .. } | What::Boot { .. } | What::Installations { .. });
         if needs_root && !packages::is_root()? {
             return Ok(Some("no root access"));
         }
@@ -188,6 +196,14 @@ impl Bench {
                 prepare::prepare("cargo xtask bench fleet", &[server], time)?;
                 fleet(&load::Fleet { nodes, idle, seconds, database, replicas, kill_every }, profile)?;
             }
+            What::Installations { machines } => {
+                let parts = [prepare::BINARY, server, prepare::BENCH, prepare::TARGET_IMAGE];
+                let time = Duration::from_secs(20 + 5 * machines as u64);
+                prepare::prepare("cargo xtask bench installations", &parts, time)?;
+                let folder = workspace::root().join("target/slipway/bench-installations");
+                let results = installations::run(&folder, machines, profile)?;
+                println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+            }
             What::UserData { rounds } => {
                 prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;
                 let rows = user_data::run(rounds)?;
@@ -215,6 +231,7 @@ impl What {
             What::Boot { way, .. } => What::Boot { rounds: 1, way: or(way, &["kernel"]) },
             What::Siege { .. } => What::Siege { seconds: 1 },
             What::Fleet(fleet) => What::Fleet(fleet.shortened()),
+            What::Installations { .. } => What::Installations { machines: 3 },
             What::UserData { .. } => What::UserData { rounds: 1 },
         }
     }
