@@ -3,7 +3,7 @@
 //! ```text
 //! slipway.db            SQLite database
 //! slipway.lock          locked while the database is opened and brought up to date
-//! serve.lock            locked while a server runs; has its process id, URL and id
+//! serve.lock            locked while a server runs; has its process id, URL, and an id
 //! ca.pem  ca.key        root certificate that machines trust; its key may be kept elsewhere
 //! intermediate.pem .key signs the certificates of the server and the nodes
 //! next-*                next root and intermediate, during a rotation
@@ -64,10 +64,8 @@ pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
 pub struct ServeLock {
     /// The locked file.
     pub file: File,
-    /// Id of this server, a new one for each start.
+    /// The id that servers on this folder have in common. One of them runs at a time.
     pub id: String,
-    /// Id of the server that ran on the folder before. It runs no more.
-    pub before: Option<String>,
 }
 
 /// An existing data folder.
@@ -185,11 +183,7 @@ impl DataDir {
     /// Locks the folder for a server that runs under `url`. The lock ends when the returned value is dropped, also when
     /// the process is killed.
     pub fn lock_for_serving(&self, url: &str) -> Result<ServeLock, Error> {
-        self.lock_for(url, random::id())
-    }
-
-    fn lock_for(&self, url: &str, id: String) -> Result<ServeLock, Error> {
-        let before = self.server_id()?;
+        let id = self.server_id()?.unwrap_or_else(random::id);
         let path = self.root.join(SERVE_LOCK);
         let failed = |doing| {
             let path = path.clone();
@@ -208,6 +202,7 @@ impl DataDir {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
+                let holder = holder.rsplit_once(SERVER).map_or(holder.as_str(), |(holder, _)| holder);
                 let message = format!(
                     "another server already runs on {:?} ({holder}): stop it first, or use another folder \
                      with --data",
@@ -220,10 +215,10 @@ impl DataDir {
         file.set_len(0).map_err(failed("writing"))?;
         let holder = format!("process {}, since {}, {url}{SERVER}{id}", std::process::id(), utc(now()));
         file.write_all(holder.as_bytes()).map_err(failed("writing"))?;
-        Ok(ServeLock { file, id, before })
+        Ok(ServeLock { file, id })
     }
 
-    /// The id of the server that runs on the folder, or ran last. `None` if none did.
+    /// The id that servers on this folder have in common. `None` if none ran here yet.
     pub fn server_id(&self) -> Result<Option<String>, Error> {
         let text = self.read(SERVE_LOCK)?;
         Ok(text.and_then(|text| text.rsplit_once(SERVER).map(|(_, id)| id.to_owned())))
@@ -234,8 +229,7 @@ impl DataDir {
     pub fn lock_for_copying(&self) -> Result<ServeLock, Error> {
         let path = self.root.join(SERVE_LOCK);
         let stopped = fs::metadata(&path).and_then(|found| found.modified());
-        let last = self.server_id()?.unwrap_or_default();
-        let lock = self.lock_for("`slipway-server database copy`", last)?;
+        let lock = self.lock_for_serving("`slipway-server database copy`")?;
         if let Ok(stopped) = stopped {
             lock.file.set_modified(stopped).map_err(|source| Error::File { doing: "writing", path, source })?;
         }

@@ -149,7 +149,10 @@ impl Offer {
                 None => turn.wait().await,
             };
             match now_held.during(self.answer(is_checked)).await {
-                None => tracing::warn!(interface, "stopped offering network boot: it is another server's turn"),
+                None => tracing::warn!(
+                    interface,
+                    "stopped offering network boot: the lease for it was not renewed in time, or another server took it"
+                ),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     tracing::error!(interface, error = chain(&error), "could not offer network boot");

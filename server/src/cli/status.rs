@@ -112,7 +112,7 @@ async fn other_servers(store: &Store, data: &DataDir) -> anyhow::Result<(Vec<Ser
     }
     let own = data.server_id()?;
     let (mut servers, at) = presence::live(store).await?;
-    servers.retain(|server| Some(&server.id) != own.as_ref());
+    servers.retain(|server| !own.as_deref().is_some_and(|own| server.is_on(own)));
     Ok((servers, at))
 }
 

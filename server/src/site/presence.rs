@@ -7,12 +7,15 @@ use slipway_protocol::ErrorCode;
 
 use crate::base::data::{DataDir, ServeLock};
 use crate::base::error::{Error, chain};
-use crate::base::time::Millis;
+use crate::base::random;
+use crate::base::time::{self, Millis};
 use crate::store::servers::{self, GONE, Server};
 use crate::store::{self, Store, Transaction, clock, leases};
 
 /// Interval of the signs of life.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
+/// Milliseconds by which the clocks of a host and of the database may differ. Machines give a sign of life more seldom.
+const SKEW: Millis = 5000;
 /// Milliseconds after which a server that is gone is removed.
 const FORGOTTEN: Millis = 60 * 60 * 1000;
 
@@ -29,7 +32,7 @@ impl Presence {
         let mut transaction = store.write().await?;
         let now = clock::now(&mut transaction).await?;
         let me = Server {
-            id: lock.id.clone(),
+            id: format!("{}-{}", lock.id, random::id()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             url: url.to_owned(),
@@ -40,7 +43,7 @@ impl Presence {
         };
         for other in servers::all(&mut transaction).await? {
             // What is on the data folder has its lock: others there, or on its SQLite file, do not run any more.
-            if data.postgres().is_none() || Some(&other.id) == lock.before.as_ref() {
+            if data.postgres().is_none() || other.is_on(&lock.id) {
                 remove(&mut transaction, &other.id).await?;
             } else if other.is_live(now) {
                 check_same_keys(&me, &other, now)?;
@@ -51,23 +54,31 @@ impl Presence {
         Ok(Self { me })
     }
 
-    /// Stores signs of life, as long as the server runs.
+    /// Stores signs of life, as long as the server runs, and says if the clock of this host is wrong.
     pub async fn keep(&self, store: &Store) {
-        let mut is_failing = false;
+        let (mut is_failing, mut is_wrong) = (false, false);
         loop {
-            tokio::time::sleep(SIGN_EVERY).await;
             match self.sign(store).await {
-                Ok(()) => is_failing = false,
+                Ok(now) => {
+                    is_failing = false;
+                    let wrong = wrong_clock(time::now(), now);
+                    if let Some(wrong) = wrong.as_ref().filter(|_| !is_wrong) {
+                        tracing::warn!("{wrong}");
+                    }
+                    is_wrong = wrong.is_some();
+                }
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::error!(error = chain(&error), "could not store that this server runs");
                     }
                 }
             }
+            tokio::time::sleep(SIGN_EVERY).await;
         }
     }
 
-    async fn sign(&self, store: &Store) -> Result<(), Error> {
+    /// Stores a sign of life. Returns the time by the clock of the database.
+    async fn sign(&self, store: &Store) -> Result<Millis, Error> {
         let mut transaction = store.write().await?;
         let now = clock::now(&mut transaction).await?;
         servers::save(&mut transaction, &Server { last_seen: now, ..self.me.clone() }).await?;
@@ -76,7 +87,8 @@ impl Presence {
                 remove(&mut transaction, &other.id).await?;
             }
         }
-        store::commit(transaction).await
+        store::commit(transaction).await?;
+        Ok(now)
     }
 
     /// Id of this server, which holds its leases.
@@ -99,6 +111,19 @@ pub async fn live(store: &Store) -> Result<(Vec<Server>, Millis), Error> {
     let mut servers = servers::all(&mut connection).await?;
     servers.retain(|server| server.is_live(now));
     Ok((servers, now))
+}
+
+/// Says by how much the clock of this host is wrong, if that matters: servers compare the times at which another one heard
+/// from a machine with their own.
+fn wrong_clock(host: Millis, database: Millis) -> Option<String> {
+    let seconds = host.abs_diff(database) / 1000;
+    let way = if host > database { "ahead of" } else { "behind" };
+    (host.abs_diff(database) > SKEW).then(|| {
+        format!(
+            "the clock of this host is {seconds} s {way} that of the database server: machines may be taken for silent; \
+             set both by NTP"
+        )
+    })
 }
 
 async fn remove(transaction: &mut Transaction, id: &str) -> Result<(), Error> {
@@ -167,13 +192,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_clock_that_is_wrong_is_told() {
+        assert_eq!(wrong_clock(100_000, 104_000), None);
+        assert!(wrong_clock(100_000, 107_500).is_some_and(|said| said.contains("is 7 s behind that of the database")));
+        assert!(
+            wrong_clock(107_500, 100_000).is_some_and(|said| said.contains("is 7 s ahead of that of the database"))
+        );
+    }
+
     #[tokio::test]
     async fn servers_that_are_gone_are_left_out_and_later_removed() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let data = DataDir::make(folder.path())?;
         let store = Store::of(&data).await?;
         let me = Presence::begin(&store, &data, &data.lock_for_serving("https://server.test")?, "").await?;
-        let now = crate::base::time::now();
+        let now = time::now();
         let mut transaction = store.write().await?;
         for (id, ago) in [("lately", 30_000), ("gone", GONE + 5000), ("forgotten", FORGOTTEN + 5000)] {
             servers::save(&mut transaction, &server(id, None, now - ago)).await?;

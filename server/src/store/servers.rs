@@ -9,7 +9,7 @@ use crate::store::{Connection, Row, Transaction, database, db, get, number};
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Server {
-    /// Id of the process: each start has a new one.
+    /// Id of the process: the id of its data folder, a hyphen, and a part that each start has anew.
     pub id: String,
     /// Name of its host.
     pub host: String,
@@ -31,6 +31,11 @@ pub struct Server {
 pub const GONE: Millis = 60 * 1000;
 
 impl Server {
+    /// Whether it runs, or ran, on the data folder with this id.
+    pub fn is_on(&self, folder: &str) -> bool {
+        self.id.rsplit_once('-').is_some_and(|(of, _)| of == folder)
+    }
+
     /// Whether it gave a sign of life lately. `now` is the time by the clock of the database.
     pub fn is_live(&self, now: Millis) -> bool {
         // One in the future is from before the clock was set back.

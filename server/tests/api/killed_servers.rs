@@ -9,7 +9,6 @@ use slipway_installer::enrol::{Facts, Session};
 use slipway_installer::report::log_book::LogBook;
 use slipway_installer::report::reporter::Reporter;
 use slipway_installer::server::machine_key::MachineKey;
-use slipway_installer::server::tls;
 use slipway_protocol::{EventKind, Identity, Inventory, Outcome, RunState, Workflow};
 use slipway_server::operate::{self, NewNode};
 use slipway_server::site::leases::Lease;
@@ -17,6 +16,7 @@ use slipway_server::store::events;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::site::{Running, Site};
+use crate::support::install_provider;
 use crate::work::{TWO_STEPS, new_run};
 
 #[test]
@@ -74,7 +74,9 @@ fn a_second_server_without_the_site_key_of_the_first_is_refused() {
     let said = refused("other", Some("site.key"));
     assert!(said.contains("it has no site key: stop it, and start it with the same site key"), "{said}");
     alone.kill();
-    // The same data folder has no other server, so it needs no wait.
+    // The same data folder has no other server, so it needs no wait, also after a start that failed.
+    let mut lacks = start("one", Some("site.key"));
+    assert!(!lacks.args(["--boot-listen", "192.0.2.1:1"]).output().unwrap().status.success());
     let first = Running::start(start("one", Some("site.key")), site.folder.path().join("log"));
     let said = refused("other", None);
     assert!(said.contains("it has a site key: give the same as --site-key"), "{said}");
@@ -162,7 +164,7 @@ async fn machine(
 async fn nothing_is_lost_or_stored_twice_while_servers_are_killed() {
     const MACHINES: usize = 4;
     const KILLS: usize = 6;
-    tls::install_provider();
+    install_provider();
     let site = Site::new();
     let mut running = [Some(site.serve("server0")), Some(site.serve("server1"))];
     let addresses = |running: &[Option<Running>; 2]| running.iter().flatten().map(|one| one.address.clone()).collect();

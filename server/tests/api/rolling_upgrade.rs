@@ -1,7 +1,8 @@
 //! Servers that are upgraded one after the other: a program runs on the schema of the next version.
 //!
 //! The program of the next version is not made yet, so its schema is made here: what an `expand` migration may do, to
-//! every table, and the number of that migration. The program of today is then the version before.
+//! every table, and the number of that migration. The program of today is then the version before. A program of the real
+//! version before takes part if `SLIPWAY_PREVIOUS_PROGRAM` names it, as before a release.
 
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Workflow};
@@ -90,7 +91,30 @@ async fn the_version_before_runs_on_the_schema_of_the_next() {
     assert!(!one.log().contains("panicked") && !other.log().contains("panicked"));
 }
 
-/// Each migration says whether the version before can go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_the_real_version_before_go_on_while_others_are_upgraded() {
+    let Some(before) = std::env::var_os("SLIPWAY_PREVIOUS_PROGRAM") else {
+        eprintln!("not checked: SLIPWAY_PREVIOUS_PROGRAM does not name the slipway-server of the version before");
+        return;
+    };
+    let site = Site::new();
+    let (one, other) = (site.serve_by(&before, "one"), site.serve_by(&before, "other"));
+    let list = site.command_of(&before, "one", &["ca"]).output().unwrap();
+    assert!(list.status.success(), "{list:?}");
+    // The first command of the new version changes the schema.
+    site.succeed(&["ca"]);
+    for number in 0..12 {
+        install(&site, [&one, &other][number as usize % 2].address.as_str(), number).await;
+    }
+    one.stop();
+    let one = site.serve("one");
+    for number in 12..24 {
+        install(&site, [&one, &other][number as usize % 2].address.as_str(), number).await;
+    }
+    other.stop();
+    install(&site, &site.serve("other").address, 24).await;
+}
+
 #[test]
 fn each_migration_says_whether_the_version_before_can_go_on() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");

@@ -1,5 +1,6 @@
 //! The servers of a site as programs of their own, on one database and with one site key.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +40,12 @@ impl Site {
 
     /// The program on a data folder of this name.
     pub fn command(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slipway-server"));
+        self.command_of(env!("CARGO_BIN_EXE_slipway-server"), name, arguments)
+    }
+
+    /// A program, which may be of another version, on a data folder of this name.
+    pub fn command_of(&self, program: impl AsRef<OsStr>, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.arg("--data").arg(self.data(name)).args(["--database", &self.database]).arg("--site-key");
         command.arg(self.folder.path().join("site.key")).args(arguments);
         command.env_remove("SLIPWAY_LOG").env_remove("SLIPWAY_DATABASE");
@@ -55,8 +61,13 @@ impl Site {
 
     /// Starts a server on a data folder of this name.
     pub fn serve(&self, name: &str) -> Running {
+        self.serve_by(env!("CARGO_BIN_EXE_slipway-server"), name)
+    }
+
+    /// Starts a server by a program, which may be of another version.
+    pub fn serve_by(&self, program: impl AsRef<OsStr>, name: &str) -> Running {
         let serve = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
-        Running::start(self.command(name, &serve), self.folder.path().join(format!("{name}.log")))
+        Running::start(self.command_of(program, name, &serve), self.folder.path().join(format!("{name}.log")))
     }
 
     pub fn data(&self, name: &str) -> PathBuf {

@@ -242,7 +242,7 @@ fn standing() -> Instant {
 }
 
 /// Every client needs it, also one without TLS.
-fn install_provider() {
+pub fn install_provider() {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
 }
