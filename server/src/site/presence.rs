@@ -113,15 +113,15 @@ pub async fn live(store: &Store) -> Result<(Vec<Server>, Millis), Error> {
     Ok((servers, now))
 }
 
-/// Says by how much the clock of this host is wrong, if that matters: servers compare the times at which another one heard
-/// from a machine with their own.
+/// Says by how much the clock of this host is wrong, if that matters: servers compare the times at which another one
+/// heard from a machine with their own.
 fn wrong_clock(host: Millis, database: Millis) -> Option<String> {
     let seconds = host.abs_diff(database) / 1000;
     let way = if host > database { "ahead of" } else { "behind" };
     (host.abs_diff(database) > SKEW).then(|| {
         format!(
-            "the clock of this host is {seconds} s {way} that of the database server: machines may be taken for silent; \
-             set both by NTP"
+            "the clock of this host is {seconds} s {way} that of the database server: machines may be taken for \
+             silent; set both by NTP"
         )
     })
 }
@@ -146,8 +146,8 @@ fn check_same_keys(me: &Server, other: &Server, now: Millis) -> Result<(), Error
             .to_owned(),
     };
     let message = format!(
-        "another server runs on this database, on host {:?} with {}, seen {} s ago; {fault}. If it was killed, try again \
-         when it has been silent for {} s",
+        "another server runs on this database, on host {:?} with {}, seen {} s ago; {fault}. If it was killed, try \
+         again when it has been silent for {} s",
         other.host,
         other.url,
         now.abs_diff(other.last_seen) / 1000,

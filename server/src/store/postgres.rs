@@ -117,7 +117,9 @@ impl Pools {
                 if opening == Opening::Use {
                     moved::check(&mut other, url.name()).await?;
                 }
-                migrations = upgrade::prepare(&mut other, url.name(), migrations).await?;
+                let now: i64 =
+                    sqlx::query_scalar(NOW).fetch_one(&mut connection).await.map_err(|error| failed(error.into()))?;
+                migrations = upgrade::prepare(&mut other, url.name(), migrations, now.cast_unsigned()).await?;
                 if opening == Opening::Use {
                     upgrade::record(&mut other, &migrations).await?;
                 }

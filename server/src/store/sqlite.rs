@@ -15,6 +15,7 @@ use sqlx::{ConnectOptions, Connection as _, Row as _, SqliteConnection, SqlitePo
 
 use crate::base::data::check_never_served;
 use crate::base::error::Error;
+use crate::base::time::now;
 use crate::store::db::{Connection, Transaction};
 use crate::store::{Opening, database, migration, moved, upgrade};
 
@@ -99,7 +100,7 @@ impl Pools {
                 if opening == Opening::Use {
                     moved::check(&mut connection, &name).await?;
                 }
-                migrations = upgrade::prepare(&mut connection, &name, migrations).await?;
+                migrations = upgrade::prepare(&mut connection, &name, migrations, now()).await?;
                 if opening == Opening::Use {
                     upgrade::record(&mut connection, &migrations).await?;
                 }

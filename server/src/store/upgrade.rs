@@ -1,9 +1,9 @@
 //! Which programs may use a schema. Servers of a site are upgraded one after the other, so a program also runs on the
 //! schema of the next version, unless a migration of that version says that it cannot.
 //!
-//! Each migration begins with a line that says so. `-- expand` adds what older programs ignore: tables, indices, columns
-//! that may be empty or have a default. `-- contract` does anything else: it removes what no program that is still in
-//! use needs, one version after the last that needed it.
+//! Each migration begins with a line that says so. `-- expand` adds what older programs ignore: tables, indices, and
+//! columns that may be empty or have a default. `-- contract` does anything else: it removes what no program that is
+//! still in use needs, one version after the last that needed it.
 
 use slipway_protocol::ErrorCode;
 use sqlx::migrate::Migrator;
@@ -11,7 +11,7 @@ use sqlx::migrate::Migrator;
 use crate::base::error::{DatabaseFault, Error};
 use crate::base::time::Millis;
 use crate::store::servers::{self, Server};
-use crate::store::{Connection, clock, database, db, get, optional_number, settings};
+use crate::store::{Connection, database, db, get, optional_number, settings};
 
 /// Name of the setting with the number of the last migration that a program must know, and the version of the program
 /// that said so: `21 0.1.0`.
@@ -31,22 +31,26 @@ struct Found {
     usable_from: Option<String>,
 }
 
-/// Prepares the migrations of a database that has tables. Fails if this program may not use it, or if a server runs that
-/// could not use it afterwards. `name` is the name of the database.
-pub async fn prepare(connection: &mut Connection, name: &str, mut migrations: Migrator) -> Result<Migrator, Error> {
+/// Prepares the migrations of a database that has tables. Fails if this program may not use it, or if a server runs
+/// that could not use it afterwards. `name` is the name of the database, `now` the time by its clock.
+pub async fn prepare(
+    connection: &mut Connection,
+    name: &str,
+    mut migrations: Migrator,
+    now: Millis,
+) -> Result<Migrator, Error> {
     let found = found(connection).await?;
     let judged = is_ahead(&migrations, &found);
     let is_ahead = judged.map_err(|source| Error::OpenDatabase { database: name.to_owned(), source })?;
     migrations.set_ignore_missing(is_ahead);
     if found.newest >= SERVERS {
-        let now = clock::now(connection).await?;
         check_servers(&migrations, &found, &servers::all(connection).await?, now)?;
     }
     Ok(migrations)
 }
 
-/// Stores which programs may use the database from now on: before its migrations, so that no older program starts during
-/// them, and again afterwards, because they may make the table of settings.
+/// Stores which programs may use the database from now on: before its migrations, so that no older program starts
+/// during them, and again afterwards, because they may make the table of settings.
 pub async fn record(connection: &mut Connection, migrations: &Migrator) -> Result<(), Error> {
     match raised(migrations, &found(connection).await?) {
         Some(value) => settings::write(connection, USABLE_FROM, &value).await,
@@ -82,8 +86,8 @@ fn is_ahead(migrations: &Migrator, found: &Found) -> Result<bool, DatabaseFault>
     }
     Err(DatabaseFault::new(format!(
         "slipway-server {version} changed its schema so that older versions such as this one, {mine}, cannot use it \
-         (change {from}; this version knows change {known}): install version {version} or a newer one here, or restore a \
-         backup from before the upgrade",
+         (change {from}; this version knows change {known}): install version {version} or a newer one here, or restore \
+         a backup from before the upgrade",
         mine = env!("CARGO_PKG_VERSION")
     )))
 }
@@ -118,8 +122,8 @@ fn check_servers(migrations: &Migrator, found: &Found, servers: &[Server], now: 
         Some(Server { host, version, last_seen, .. }) => {
             let message = format!(
                 "this version of slipway-server changes the schema of the database so that version {version} cannot go \
-                 on, which runs on host {host:?} and was seen {} s ago: stop all servers of that version first; one that \
-                 was killed counts as running for a minute",
+                 on, which runs on host {host:?} and was seen {} s ago: stop all servers of that version first; one \
+                 that was killed counts as running for a minute",
                 now.abs_diff(*last_seen) / 1000
             );
             Err(Error::refused(ErrorCode::Conflict, message))

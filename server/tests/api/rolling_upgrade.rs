@@ -1,7 +1,7 @@
 //! Servers that are upgraded one after the other: a program runs on the schema of the next version.
 //!
 //! The program of the next version is not made yet, so its schema is made here: what an `expand` migration may do, to
-//! every table, and the number of that migration. The program of today is then the version before. A program of the real
+//! each table, and the number of that migration. The program of today is then the version before. A program of the real
 //! version before takes part if `SLIPWAY_PREVIOUS_PROGRAM` names it, as before a release.
 
 use reqwest::StatusCode;
@@ -69,8 +69,8 @@ async fn the_version_before_runs_on_the_schema_of_the_next() {
             "ALTER TABLE {table} ADD COLUMN later TEXT; ALTER TABLE {table} ADD COLUMN last BIGINT NOT NULL DEFAULT 7;"
         )
     });
-    let next = "CREATE TABLE later (id BIGINT PRIMARY KEY); INSERT INTO _sqlx_migrations (version, description, success, \
-                checksum, execution_time) VALUES (9000, 'later', TRUE, '', 0);";
+    let next = "CREATE TABLE later (id BIGINT PRIMARY KEY); INSERT INTO _sqlx_migrations \
+                (version, description, success, checksum, execution_time) VALUES (9000, 'later', TRUE, '', 0);";
     execute(&format!("{}{next}", columns.collect::<String>()));
     for number in 12..24 {
         install(&site, &one.address, number).await;
