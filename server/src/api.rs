@@ -14,6 +14,7 @@ mod fault;
 mod file_body;
 pub mod files;
 mod forwarded;
+pub mod health;
 pub mod images;
 pub mod known_body;
 pub mod metadata;
@@ -56,6 +57,7 @@ use answer::ApiError;
 use auth::{NodeName, OperatorName, Peer};
 use body::Bodies;
 use forwarded::believe_proxies;
+use health::Health;
 
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -106,6 +108,8 @@ pub struct App {
     pub watcher: Arc<Watcher>,
     /// Stores captured disks.
     pub captures: Captures,
+    /// Whether the server can do its work.
+    pub health: Arc<Health>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -189,16 +193,17 @@ pub fn router(app: Arc<App>) -> Router {
     finish(routes, app)
 }
 
-/// Returns only the boot routes, for the plain HTTP listener.
+/// Returns only the boot routes and the health checks, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
     finish(boot_routes(&app, BootWay::Http), app)
 }
 
 fn boot_routes(app: &Arc<App>, way: BootWay) -> Router<Arc<App>> {
     let keep_pace = middleware::from_fn_with_state(Arc::clone(app), keep_pace);
+    let health = Router::new().route("/healthz", get(health::alive)).route("/readyz", get(health::ready));
     let script = Router::new().route("/boot/ipxe", get(boot::script)).route_layer(keep_pace);
     let believe_proxies = middleware::from_fn_with_state(Arc::clone(app), believe_proxies);
-    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way)).layer(believe_proxies)
+    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way)).layer(believe_proxies).merge(health)
 }
 
 fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {

@@ -1,8 +1,9 @@
-//! The base of all other modules: the data folder, errors, limits, random numbers and time.
+//! The base of all other modules: the data folder, errors, limits, random numbers, readiness and time.
 
 pub mod data;
 pub mod error;
 pub mod limits;
 pub mod random;
 pub mod rate;
+pub mod readiness;
 pub mod time;

@@ -19,6 +19,7 @@ pub mod findings;
 pub mod images;
 pub mod leases;
 pub mod logs;
+pub mod meters;
 mod moved;
 pub mod node_changes;
 pub mod node_contacts;
@@ -26,6 +27,7 @@ pub mod nodes;
 pub mod notes;
 pub mod operators;
 mod postgres;
+pub mod probe;
 mod records;
 pub mod recovery_keys;
 pub mod refused_pins;
@@ -56,6 +58,7 @@ use crate::base::data::{DataDir, image_in};
 use crate::base::error::Error;
 
 pub use self::db::{Connection, Row, Transaction};
+use self::meters::{Counted, Meters};
 
 /// The database and the files that belong to it.
 #[derive(Clone, Debug)]
@@ -65,6 +68,7 @@ pub struct Store {
     folder: PathBuf,
     /// A lock for each image that was or is being examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
+    meters: Meters,
 }
 
 /// The connections to either database.
@@ -129,7 +133,7 @@ impl Store {
     }
 
     fn with(pools: Pools, folder: &Path) -> Self {
-        Self { pools, folder: folder.to_owned(), turns: Arc::default() }
+        Self { pools, folder: folder.to_owned(), turns: Arc::default(), meters: Meters::default() }
     }
 
     /// Returns the path of the image with this digest. The file need not exist.
@@ -157,11 +161,17 @@ impl Store {
     /// Begins a transaction that holds the write lock from its start, so that what it reads cannot change. Waits for
     /// earlier writers of this process.
     pub async fn write(&self) -> Result<Transaction, Error> {
-        let transaction = match &self.pools {
+        let _waiting = Counted::new(&self.meters.waiting);
+        let connection = match &self.pools {
             Pools::Sqlite(pools) => Box::pin(pools.write()).await,
             Pools::Postgres(pools) => Box::pin(pools.write()).await,
         };
-        transaction.map_err(database("beginning a transaction"))
+        self.transaction(connection)
+    }
+
+    fn transaction(&self, connection: Result<Connection, sqlx::Error>) -> Result<Transaction, Error> {
+        let connection = connection.map_err(database("beginning a transaction"))?;
+        Ok(Transaction { connection, meters: self.meters.clone() })
     }
 
     /// Begins a transaction like [`Self::write`] that may last.
@@ -179,11 +189,16 @@ impl Store {
 
     /// Begins a transaction that reads what is stored now, whatever is stored meanwhile. It may last.
     pub async fn snapshot(&self) -> Result<Transaction, Error> {
-        let transaction = match &self.pools {
+        let connection = match &self.pools {
             Pools::Sqlite(pools) => Box::pin(pools.snapshot()).await,
             Pools::Postgres(pools) => Box::pin(pools.snapshot()).await,
         };
-        transaction.map_err(database("beginning a transaction"))
+        self.transaction(connection)
+    }
+
+    /// Returns what this process measures of its use of the database.
+    pub fn meters(&self) -> &Meters {
+        &self.meters
     }
 
     /// The numbers of all migrations, in order.

@@ -65,6 +65,8 @@ use utoipa::{Modify, OpenApi};
         super::operator::add_operator,
         super::operator::remove_operator,
         super::operator::rotate_operator,
+        super::health::alive,
+        super::health::ready,
     ),
     // Used only in a query, where utoipa does not find it.
     components(schemas(crate::operate::LogType)),
@@ -92,13 +94,15 @@ impl Modify for Security {
 }
 
 /// Tags by path prefix. The first match applies.
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 9] = [
     ("/v1/operator/", "operators"),
     ("/v1/node/", "machines"),
     ("/v1/enrol", "machines"),
     ("/v1/time", "machines"),
     ("/boot/", "files"),
     ("/images/", "files"),
+    ("/healthz", "monitoring"),
+    ("/readyz", "monitoring"),
     ("/", "installed systems"),
 ];
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use slipway_protocol::{ErrorBody, ErrorCode};
 
-pub use self::database::{DatabaseFault, OUTDATED_PLAN};
+pub use self::database::{DatabaseFault, OUTDATED_PLAN, Trouble};
 
 mod database;
 

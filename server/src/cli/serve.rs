@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::cli::log;
 use clap::Args;
@@ -68,6 +69,10 @@ pub struct Options {
     /// as attested if they certify its TPM.
     #[arg(long, value_name = "FILE")]
     ek_ca: Option<PathBuf>,
+    /// Seconds for which requests are still answered after the signal to stop, while GET /readyz already answers 503, so
+    /// that a balancer sends new requests elsewhere. Another signal ends the wait.
+    #[arg(long, env = "SLIPWAY_DRAIN", value_name = "SECONDS", default_value_t = 0)]
+    drain: u16,
     /// Format of the log on standard error. By default the log goes to the journal if standard error is connected to
     /// it, as in a systemd service, and otherwise it is text.
     #[arg(long, value_enum, value_name = "FORMAT")]
@@ -83,7 +88,7 @@ struct Ready {
 
 pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, boot, parts, trusted_proxies, names, max_capture, .. } = options;
-    let Options { require, strict, ek_ca, .. } = options;
+    let Options { require, strict, ek_ca, drain, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
     let mut terminate = signal(SignalKind::terminate())?;
@@ -110,13 +115,24 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
         tracing::warn!("{error:#}");
     }
-    server
-        .serve(async {
+    let health = server.health();
+    let mut signalled = async || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let stop = async {
+        signalled().await;
+        if drain > 0 {
+            health.drain();
+            tracing::info!(seconds = drain, "draining: /readyz answers 503, and requests are still answered");
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                () = tokio::time::sleep(Duration::from_secs(drain.into())) => {}
+                () = signalled() => {}
             }
-        })
-        .await;
+        }
+    };
+    server.serve(stop).await;
     Ok(())
 }

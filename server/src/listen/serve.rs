@@ -18,11 +18,13 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::api::body::Bodies;
+use crate::api::health::Health;
 use crate::api::{self, App};
 use crate::base::data::{DataDir, Place, ServeLock, check_apart};
 use crate::base::error::{Error, chain};
 use crate::base::limits::{Limits, raise_open_files};
 use crate::base::rate::{Buckets, Rate};
+use crate::base::readiness::Need;
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::pxe::{self, NetworkBoot};
 use crate::boot_files::served::BootFiles;
@@ -54,6 +56,8 @@ const METADATA_A_MINUTE: usize = 120;
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pause after keys could not be taken over.
 const AGAIN: Duration = Duration::from_secs(1);
+/// What clients are told of a server that could not take changed keys over.
+const OLD_KEYS: &str = "the keys of the site could not be taken over; the ones before are in use";
 /// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
 
@@ -219,6 +223,7 @@ impl Server {
             contacts: Arc::new(Contacts::listening()),
             watcher,
             captures,
+            health: Arc::default(),
             stopping,
         };
         Ok(Self { https, boot, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
@@ -237,6 +242,11 @@ impl Server {
     /// Returns the contacts of nodes, so that tests need not wait until they are stored.
     pub fn contacts(&self) -> Arc<Contacts> {
         Arc::clone(&self.app.contacts)
+    }
+
+    /// Returns whether the server can do its work, so that clients can be told before it stops.
+    pub fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.app.health)
     }
 
     /// Answers requests until `shutdown` completes. Then polls are answered immediately, and other requests get ten
@@ -276,6 +286,7 @@ impl Server {
         let stop = async {
             shutdown.await;
             tracing::info!("stopping");
+            app.health.drain();
             self.stop.send_replace(true);
         };
         tokio::select! {
@@ -283,6 +294,7 @@ impl Server {
             () = keep_keys(app, &self.names, &self.tls) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
+            () = app.health.keep_known(&app.store) => {}
             () = app.watcher.follow() => {}
             () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
@@ -316,10 +328,14 @@ async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsA
             Ok::<(), Error>(())
         };
         match taken.await {
-            Ok(()) if is_changed => tracing::info!("the keys of the site changed; the new ones are in use"),
-            Ok(()) => {}
+            Ok(()) => {
+                app.health.readiness.have(Need::Keys);
+                if is_changed {
+                    tracing::info!("the keys of the site changed; the new ones are in use");
+                }
+            }
             Err(error) => {
-                tracing::error!(error = chain(&error), "could not take over the keys of the site");
+                app.health.readiness.lack(Need::Keys, OLD_KEYS, &chain(&error));
                 tokio::time::sleep(AGAIN).await;
                 changes.mark_changed();
             }

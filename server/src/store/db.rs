@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -14,6 +14,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, Decode, Encode};
 use sqlx::{Postgres, Row as _, SqlSafeStr, SqlStr, Sqlite, Type};
 
 use crate::base::error::OUTDATED_PLAN;
+
+use crate::store::meters::Meters;
 
 /// A connection, inside or outside of a transaction.
 #[derive(Debug)]
@@ -38,26 +40,39 @@ pub enum Connection {
 
 /// A transaction. It is rolled back if it is dropped before it is committed.
 #[derive(Debug)]
-pub struct Transaction(pub(super) Connection);
+pub struct Transaction {
+    pub(super) connection: Connection,
+    pub(super) meters: Meters,
+}
 
 impl std::ops::Deref for Transaction {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        &self.0
+        &self.connection
     }
 }
 
 impl std::ops::DerefMut for Transaction {
     fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.0
+        &mut self.connection
     }
 }
 
 impl Transaction {
     /// Makes the changes permanent.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
-        match self.0 {
+        let Self { connection, meters } = self;
+        let began = Instant::now();
+        let done = connection.commit().await;
+        meters.committed(began, done.is_ok());
+        done
+    }
+}
+
+impl Connection {
+    async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
             Connection::SqliteTransaction(transaction) => Box::pin(transaction.commit()).await,
             Connection::PostgresTransaction { has_failed: true, .. } => Err(sqlx::Error::Protocol(
                 "the transaction cannot be committed, because one of its statements failed".into(),

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, Row as _};
 
 use crate::base::data::{DatabaseUrl, check_tables_never_served};
 use crate::base::error::{DatabaseFault, Error};
-use crate::store::db::{Connection, PATIENCE, Transaction, in_time};
+use crate::store::db::{Connection, PATIENCE, in_time};
 use crate::store::{Opening, migration, moved, upgrade};
 
 /// How long a connection may take, and how long a reader waits for one.
@@ -162,18 +162,18 @@ impl Pools {
         self.readers.acquire().await.map(Connection::Postgres)
     }
 
-    pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
+    pub async fn write(&self) -> Result<Connection, sqlx::Error> {
         let mut transaction = in_time(PATIENCE, self.writers.begin()).await?;
         in_time(LOCK_PATIENCE, sqlx::query(LOCK).execute(&mut *transaction)).await?;
-        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false, patience: PATIENCE }))
+        Ok(Connection::PostgresTransaction { transaction, has_failed: false, patience: PATIENCE })
     }
 
-    pub async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
+    pub async fn snapshot(&self) -> Result<Connection, sqlx::Error> {
         let mut transaction = self.readers.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         for sql in FOR_COPIES {
             sqlx::query(sql).execute(&mut *transaction).await?;
         }
-        Ok(Transaction(Connection::PostgresTransaction { transaction, has_failed: false, patience: Duration::MAX }))
+        Ok(Connection::PostgresTransaction { transaction, has_failed: false, patience: Duration::MAX })
     }
 
     pub async fn close(&self) {

@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Connection as _, Row as _, SqliteConnection, SqlitePo
 use crate::base::data::check_never_served;
 use crate::base::error::Error;
 use crate::base::time::now;
-use crate::store::db::{Connection, Transaction};
+use crate::store::db::Connection;
 use crate::store::{Opening, database, migration, moved, upgrade};
 
 /// How long a statement waits while another process writes.
@@ -127,14 +127,14 @@ impl Pools {
         self.readers.acquire().await.map(Connection::Sqlite)
     }
 
-    pub async fn write(&self) -> Result<Transaction, sqlx::Error> {
+    pub async fn write(&self) -> Result<Connection, sqlx::Error> {
         let begun = self.writer.begin_with("BEGIN IMMEDIATE").await;
-        begun.map(|transaction| Transaction(Connection::SqliteTransaction(transaction)))
+        begun.map(Connection::SqliteTransaction)
     }
 
-    pub async fn snapshot(&self) -> Result<Transaction, sqlx::Error> {
+    pub async fn snapshot(&self) -> Result<Connection, sqlx::Error> {
         let begun = self.readers.begin_with("BEGIN").await;
-        begun.map(|transaction| Transaction(Connection::SqliteTransaction(transaction)))
+        begun.map(Connection::SqliteTransaction)
     }
 
     pub async fn copy_to(&self, file: &Path) -> Result<(), Error> {

@@ -22,6 +22,7 @@ mod event_logs;
 mod external_steps;
 mod files;
 mod foreseen;
+mod health;
 #[path = "../../../crates/media/tests/common/image.rs"]
 mod image;
 mod images;

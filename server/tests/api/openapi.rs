@@ -46,7 +46,7 @@ fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
     }
     let lists = values(&document["paths"], "tags").into_iter().flat_map(|tags| tags.as_array().unwrap());
     let tags: BTreeSet<&str> = lists.map(|tag| tag.as_str().unwrap()).collect();
-    assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
+    assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "monitoring", "operators"]));
 }
 
 /// Every request of a node may meet an operator's decision, and the description says so.

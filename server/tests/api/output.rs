@@ -23,9 +23,9 @@ const SHOWN: &str = "7CZ\\u{1b}]0;owned\\u{7}\\u{9b}2J\\nFORGED line\\u{202e}x\\
 /// The program as a server with its log in a file.
 pub struct Logged {
     pub https: String,
-    boot: String,
+    pub boot: String,
     pub client: Client,
-    _program: Ended,
+    pub program: Ended,
 }
 
 pub fn logged(data: &Path, log: &Path, options: &[&str]) -> Logged {
@@ -35,21 +35,25 @@ pub fn logged(data: &Path, log: &Path, options: &[&str]) -> Logged {
     started(data, program)
 }
 
-fn started(data: &Path, mut program: Command) -> Logged {
-    let mut child = program.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let address = |name: &str| ready[name].as_str().unwrap().to_owned();
-    Logged {
-        https: format!("https://{}", address("https")),
-        boot: format!("http://{}", address("boot")),
-        client: trusting(&succeed(data, &["ca"])).build().unwrap(),
-        _program: Ended(child),
-    }
+pub fn started(data: &Path, mut program: Command) -> Logged {
+    Logged::of(data, Ended(program.spawn().unwrap()))
 }
 
 impl Logged {
+    /// Waits until a server listens.
+    pub fn of(data: &Path, mut program: Ended) -> Self {
+        let mut line = String::new();
+        BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let address = |name: &str| ready[name].as_str().unwrap().to_owned();
+        Self {
+            https: format!("https://{}", address("https")),
+            boot: format!("http://{}", address("boot")),
+            client: trusting(&std::fs::read_to_string(data.join("ca.pem")).unwrap()).build().unwrap(),
+            program,
+        }
+    }
+
     async fn post(&self, path: &str, body: &str) -> ErrorBody {
         let request = self.client.post(format!("{}{path}", self.https)).body(body.to_owned());
         let answer = request.header("content-type", "application/json").send().await.unwrap();

@@ -26,6 +26,7 @@ const OF_SQLITE: &[&str] = &[
     "backups::",
     "data_folder::",
     "lost_database::",
+    "health::a_full_disk_is_a_problem_until_there_is_room",
     "admission::a_store_without_keys_lets_the_first_machine_of_a_node_with_work_in",
     "measured_boot::a_site_that_has_nodes_already_goes_on_as_before_until_an_operator_asks_for_the_comparison",
     "operators::the_token_of_an_older_data_folder_goes_on_working",

@@ -1,0 +1,96 @@
+//! What keeps this server from doing its work now. The log says when that changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::base::time::{Millis, now};
+
+/// What the server needs for its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// A database that answers, accepts changes and has the schema of this version.
+    Database,
+    /// The keys of the site, as they are now.
+    Keys,
+    /// To go on: a server that stops is about to refuse connections.
+    Running,
+}
+
+/// Why the server is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Problem {
+    /// What is missing.
+    pub what: Need,
+    /// What is the matter with it, in words that anybody may read. The server's log says more.
+    pub message: &'static str,
+    /// Since when, in milliseconds since 1970.
+    pub since: Millis,
+}
+
+/// The problems that there are now.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    problems: Mutex<BTreeMap<Need, Problem>>,
+}
+
+impl Readiness {
+    /// Notes a problem. `log` is logged if the problem is new: the reason in full, and what to do.
+    pub fn lack(&self, what: Need, message: &'static str, log: &str) {
+        let mut problems = self.problems();
+        let known = problems.get(&what).cloned();
+        if known.as_ref().is_some_and(|known| known.message == message) {
+            return;
+        }
+        let since = known.map_or_else(now, |known| known.since);
+        problems.insert(what, Problem { what, message, since });
+        if what != Need::Running {
+            tracing::error!(error = log, "not ready: {message}");
+        }
+    }
+
+    /// Notes that there is no such problem, or none any more.
+    pub fn have(&self, what: Need) {
+        let mut problems = self.problems();
+        if problems.remove(&what).is_some() {
+            match problems.values().next() {
+                None => tracing::info!("ready again"),
+                Some(Problem { message, .. }) => tracing::info!("one problem is gone; still not ready: {message}"),
+            }
+        }
+    }
+
+    /// Returns the problems; none if the server is ready.
+    pub fn get(&self) -> Vec<Problem> {
+        self.problems().values().cloned().collect()
+    }
+
+    fn problems(&self) -> MutexGuard<'_, BTreeMap<Need, Problem>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_keeps_its_time_until_it_is_gone() {
+        let readiness = Readiness::default();
+        assert_eq!(readiness.get(), []);
+        readiness.have(Need::Database);
+        readiness.lack(Need::Database, "it does not answer", "");
+        let since = readiness.get()[0].since;
+        readiness.lack(Need::Database, "it is read-only", "");
+        readiness.lack(Need::Keys, "there are others", "");
+        let found: Vec<_> = readiness.get().iter().map(|problem| (problem.what, problem.message)).collect();
+        assert_eq!(found, [(Need::Database, "it is read-only"), (Need::Keys, "there are others")]);
+        assert_eq!(readiness.get()[0].since, since, "also if the reason changes");
+        readiness.have(Need::Database);
+        readiness.have(Need::Keys);
+        assert_eq!(readiness.get(), []);
+    }
+}
