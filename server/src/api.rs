@@ -18,6 +18,8 @@ pub mod health;
 pub mod images;
 pub mod known_body;
 pub mod metadata;
+pub mod meters;
+pub mod metrics;
 pub mod node;
 pub mod openapi;
 pub mod operator;
@@ -43,6 +45,7 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 use crate::base::data::DataDir;
 use crate::base::error::{Error, MOST_LOGGED};
 use crate::base::limits::Limits;
+use crate::base::meters::Counted;
 use crate::base::rate::{Buckets, Rate};
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::served::BootFiles;
@@ -58,6 +61,7 @@ use auth::{NodeName, OperatorName, Peer};
 use body::Bodies;
 use forwarded::believe_proxies;
 use health::Health;
+use metrics::Metrics;
 
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -108,6 +112,8 @@ pub struct App {
     pub watcher: Arc<Watcher>,
     /// Stores captured disks.
     pub captures: Captures,
+    /// What the server measures.
+    pub metrics: Metrics,
     /// Whether the server can do its work.
     pub health: Arc<Health>,
     /// Becomes true when the server stops.
@@ -123,6 +129,7 @@ impl App {
     /// Waits until a stranger's request may use the database. The database has a single writer, and nodes must not
     /// queue behind all strangers.
     pub async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
+        let _waiting = Counted::new(&self.metrics.http.strangers_waiting);
         // The semaphore is never closed.
         self.strangers.acquire().await.map_err(|_| Error::refused(ErrorCode::Unavailable, "the server stops"))
     }
@@ -189,6 +196,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/node/runs/{run}/recovery-keys", post(recovery_keys::store))
         .route("/v1/time", get(node::time))
         .route("/v1/openapi.json", get(openapi::get))
+        .route("/metrics", get(metrics::for_operators))
         .nest("/v1/operator", operator);
     finish(routes, app)
 }
@@ -198,12 +206,20 @@ pub fn boot_router(app: Arc<App>) -> Router {
     finish(boot_routes(&app, BootWay::Http), app)
 }
 
+/// Returns only the metrics and the health checks, for a plain HTTP listener that only those reach who may read them.
+pub fn metrics_router(app: Arc<App>) -> Router {
+    finish(health_routes().route("/metrics", get(metrics::for_anybody)), app)
+}
+
+fn health_routes() -> Router<Arc<App>> {
+    Router::new().route("/healthz", get(health::alive)).route("/readyz", get(health::ready))
+}
+
 fn boot_routes(app: &Arc<App>, way: BootWay) -> Router<Arc<App>> {
     let keep_pace = middleware::from_fn_with_state(Arc::clone(app), keep_pace);
-    let health = Router::new().route("/healthz", get(health::alive)).route("/readyz", get(health::ready));
     let script = Router::new().route("/boot/ipxe", get(boot::script)).route_layer(keep_pace);
     let believe_proxies = middleware::from_fn_with_state(Arc::clone(app), believe_proxies);
-    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way)).layer(believe_proxies).merge(health)
+    script.route("/boot/{*path}", get(boot::file)).layer(Extension(way)).layer(believe_proxies).merge(health_routes())
 }
 
 fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
@@ -211,7 +227,7 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
-        .layer(middleware::from_fn(limit_and_log))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), limit_and_log))
         .with_state(app)
 }
 
@@ -234,9 +250,9 @@ async fn wrong_method() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 
-/// Aborts requests that take too long, and logs all requests. A request is logged by its route, because the path may
+/// Aborts requests that take too long, and logs and counts all requests. A request is logged by its route, because the path may
 /// contain a token; an operator's change is logged by its path, with the operator.
-async fn limit_and_log(mut request: Request, next: Next) -> Response {
+async fn limit_and_log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -273,5 +289,5 @@ async fn limit_and_log(mut request: Request, next: Next) -> Response {
         ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         "request"
     );
-    response
+    app.metrics.http.answered(route, started.elapsed(), response)
 }

@@ -12,6 +12,7 @@ pub mod check;
 pub mod claimants;
 pub mod clock;
 pub mod copy;
+pub mod counts;
 pub mod db;
 pub mod events;
 pub mod external_steps;
@@ -56,9 +57,10 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::base::data::{DataDir, image_in};
 use crate::base::error::Error;
+use crate::base::meters::Counted;
 
 pub use self::db::{Connection, Row, Transaction};
-use self::meters::{Counted, Meters};
+use self::meters::Meters;
 
 /// The database and the files that belong to it.
 #[derive(Clone, Debug)]
@@ -194,6 +196,14 @@ impl Store {
             Pools::Postgres(pools) => Box::pin(pools.snapshot()).await,
         };
         self.transaction(connection)
+    }
+
+    /// Returns the name of the kind of database.
+    pub fn kind(&self) -> &'static str {
+        match &self.pools {
+            Pools::Sqlite(_) => "sqlite",
+            Pools::Postgres(_) => "postgresql",
+        }
     }
 
     /// Returns what this process measures of its use of the database.

@@ -61,6 +61,7 @@ impl Lab {
             url: "https://127.0.0.1:8443".parse().unwrap(),
             listen: self.address,
             boot_listen: None,
+            metrics_listen: None,
             boot: Some(self.boot_folder()),
             parts: "/nowhere".into(),
             trusted_proxies: Vec::new(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use hyper::body::Body as _;
+use prometheus_client::metrics::gauge::Gauge;
 use slipway_protocol::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -19,6 +20,7 @@ use crate::api::answer::ApiError;
 use crate::api::auth::Peer;
 use crate::base::error::Error;
 use crate::base::limits::{Limits, Memory};
+use crate::base::meters::Counted;
 use crate::base::rate::Origin;
 
 /// Minimum number of bytes of memory taken at once.
@@ -32,23 +34,32 @@ pub struct Bodies {
     memory: Memory,
     stall: Duration,
     whole: Duration,
+    waiting: Gauge,
     total: Arc<Semaphore>,
     of_address: Mutex<HashMap<Origin, Weak<Semaphore>>>,
 }
 
 impl Bodies {
-    /// Limits the bodies of callers that are not authenticated.
-    pub fn of_strangers(limits: &Limits) -> Self {
-        Self::new(limits.stranger_bodies, limits.stall, limits.stranger_body)
+    /// Limits the bodies of callers that are not authenticated. `waiting` counts those that wait for memory.
+    pub fn of_strangers(limits: &Limits, waiting: &Gauge) -> Self {
+        Self::new(limits.stranger_bodies, limits.stall, limits.stranger_body, waiting)
     }
 
     /// Limits the bodies of nodes and operators. Only the time limit of the request applies to the whole body.
-    pub fn of_known(limits: &Limits) -> Self {
-        Self::new(limits.known_bodies, limits.stall, Duration::from_secs(3600))
+    pub fn of_known(limits: &Limits, waiting: &Gauge) -> Self {
+        Self::new(limits.known_bodies, limits.stall, Duration::from_secs(3600), waiting)
     }
 
-    fn new(memory: Memory, stall: Duration, whole: Duration) -> Self {
-        Self { memory, stall, whole, total: Arc::new(Semaphore::new(memory.total)), of_address: Mutex::default() }
+    fn new(memory: Memory, stall: Duration, whole: Duration, waiting: &Gauge) -> Self {
+        let waiting = waiting.clone();
+        Self {
+            memory,
+            stall,
+            whole,
+            waiting,
+            total: Arc::new(Semaphore::new(memory.total)),
+            of_address: Mutex::default(),
+        }
     }
 
     /// Reads a body of at most `most` bytes. Its memory counts towards the limits until the result is dropped.
@@ -75,7 +86,9 @@ impl Bodies {
                 return Err(too_large(most));
             }
             let grown = timeout(self.stall, held.grow(data.len(), most, &self.total));
+            let waits = Counted::new(&self.waiting);
             grown.await.map_err(|_| no_memory())?;
+            drop(waits);
             held.bytes.extend_from_slice(&data);
         }
         Ok(Bytes::from_owner(held))
@@ -163,7 +176,7 @@ mod tests {
     use super::*;
 
     fn bodies(total: usize, of_address: usize) -> Bodies {
-        Bodies::new(Memory { total, of_address }, Duration::from_secs(20), Duration::from_secs(30))
+        Bodies::new(Memory { total, of_address }, Duration::from_secs(20), Duration::from_secs(30), &Gauge::default())
     }
 
     fn unread(last: u8, body: Body) -> Unread {

@@ -65,7 +65,8 @@ pub async fn workflow(
     loop {
         // It checks the credentials too, because a query of their own would double the cost of a poll. Boxed, so that a
         // poll has no memory for this while it waits.
-        let work = Box::pin(run_events::hand_out_workflow(&app.store, &subject, now())).await?;
+        let work = run_events::hand_out_workflow(&app.store, &app.metrics.runs, &subject, now());
+        let work = Box::pin(work).await?;
         presence.get_or_insert_with(|| {
             app.contacts.heard(&subject.node, from, now());
             app.contacts.polls(&subject.node)
@@ -90,7 +91,8 @@ pub async fn events(
     NodeCaller(Subject { node, .. }): NodeCaller,
     JsonReport(batch): JsonReport<EventBatch>,
 ) -> Result<Json<EventAck>, ApiError> {
-    Ok(Json(run_events::store_events(&app.store, &node, &batch, app.limits.run_bytes, now()).await?))
+    let (meters, budget) = (&app.metrics.runs, app.limits.run_bytes);
+    Ok(Json(run_events::store_events(&app.store, meters, &node, &batch, budget, now()).await?))
 }
 
 /// Where a chunk belongs in a log.

@@ -67,6 +67,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::rotate_operator,
         super::health::alive,
         super::health::ready,
+        super::metrics::for_operators,
     ),
     // Used only in a query, where utoipa does not find it.
     components(schemas(crate::operate::LogType)),
@@ -94,7 +95,7 @@ impl Modify for Security {
 }
 
 /// Tags by path prefix. The first match applies.
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("/v1/operator/", "operators"),
     ("/v1/node/", "machines"),
     ("/v1/enrol", "machines"),
@@ -103,6 +104,7 @@ const TAGS: [(&str, &str); 9] = [
     ("/images/", "files"),
     ("/healthz", "monitoring"),
     ("/readyz", "monitoring"),
+    ("/metrics", "monitoring"),
     ("/", "installed systems"),
 ];
 

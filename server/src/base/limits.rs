@@ -28,6 +28,8 @@ pub struct Limits {
     pub https: Connections,
     /// Connections to the boot port, which serves only strangers. They cannot exhaust the HTTPS port.
     pub boot: Connections,
+    /// Connections to the port for metrics alone.
+    pub metrics: Connections,
     /// Time limit for the TLS handshake, and then for the first request on a connection.
     pub first_request: Duration,
     /// Time limit for each later request of a stranger, idle time included.
@@ -98,6 +100,7 @@ impl Default for Limits {
         Self {
             https: Connections { total: 20_480, strangers: 2048, of_address: 512, of_node: 32 },
             boot: Connections { total: 1024, strangers: 1024, of_address: 128, of_node: 2 },
+            metrics: Connections { total: 32, strangers: 32, of_address: 16, of_node: 2 },
             first_request: Duration::from_secs(10),
             stranger_idle: Duration::from_secs(30),
             node_idle: Duration::from_secs(100),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::base::time::{Millis, now};
+use crate::base::time::now;
 
 /// What the server needs for its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
@@ -28,13 +28,18 @@ pub struct Problem {
     /// What is the matter with it, in words that anybody may read. The server's log says more.
     pub message: &'static str,
     /// Since when, in milliseconds since 1970.
-    pub since: Millis,
+    pub since: u64,
 }
 
 /// The problems that there are now.
 #[derive(Debug, Default)]
 pub struct Readiness {
     problems: Mutex<BTreeMap<Need, Problem>>,
+}
+
+impl Need {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Database, Self::Keys, Self::Running];
 }
 
 impl Readiness {

@@ -35,6 +35,10 @@ pub struct Options {
     /// Address to serve boot files on without TLS, for boot loaders that cannot use TLS. Off by default.
     #[arg(long)]
     boot_listen: Option<SocketAddr>,
+    /// Address to serve metrics and health checks on, without TLS and to whoever reaches it: a loopback address, or one
+    /// of a network for management. Off by default. Operators can read metrics on the HTTPS port too.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
     /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
@@ -84,10 +88,12 @@ pub struct Options {
 struct Ready {
     https: SocketAddr,
     boot: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
 }
 
 pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, parts, trusted_proxies, names, max_capture, .. } = options;
+    let Options { url, listen, boot_listen, metrics_listen, boot, parts, trusted_proxies, names, max_capture, .. } =
+        options;
     let Options { require, strict, ek_ca, drain, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
@@ -99,6 +105,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         url,
         listen,
         boot_listen,
+        metrics_listen,
         boot,
         parts,
         trusted_proxies,
@@ -110,7 +117,8 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         limits,
     };
     let server = Server::bind(config).await?;
-    let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
+    let ready =
+        Ready { https: server.https_address()?, boot: server.boot_address()?, metrics: server.metrics_address()? };
     // If printing fails, machines are served nevertheless.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
         tracing::warn!("{error:#}");

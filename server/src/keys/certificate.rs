@@ -34,6 +34,17 @@ impl Certificate {
     }
 }
 
+impl Certificate {
+    /// Returns the names of the certificates, and when each expires, in seconds since 1970.
+    pub fn expiries(&self) -> impl Iterator<Item = (&'static str, i64)> {
+        let named = [("server", Some(&self.usual)), ("firmware_server", self.firmware.as_ref())];
+        named.into_iter().filter_map(|(name, key)| {
+            let (_, certificate) = x509_parser::parse_x509_certificate(key?.cert.first()?).ok()?;
+            Some((name, certificate.validity().not_after.timestamp()))
+        })
+    }
+}
+
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let Self { usual, firmware } = self.clone();

@@ -32,6 +32,19 @@ impl InUse {
         Ok(Self { authority, signer, certificate })
     }
 
+    /// Returns the names of the certificates that the server needs, and when each expires, in seconds since 1970.
+    pub fn expiries(&self) -> Vec<(&'static str, i64)> {
+        let of_authority = [
+            ("root", Some(self.authority.root())),
+            ("intermediate", Some(self.authority.intermediate())),
+            ("next_root", self.authority.next_root()),
+        ];
+        let of_authority = of_authority.into_iter().filter_map(|(name, certificate)| {
+            certificate.map(|certificate| (name, certificate.not_after.unix_timestamp()))
+        });
+        of_authority.chain(self.certificate.expiries()).collect()
+    }
+
     /// Issues a new certificate and JWT for a node. The certificate is for the key of the request.
     pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
         Ok(Enrolment {

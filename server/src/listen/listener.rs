@@ -19,6 +19,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::gauge::Gauge;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,6 +31,7 @@ use tower::ServiceExt;
 
 use crate::api::auth::Peer;
 use crate::base::limits::{Connections, Limits};
+use crate::base::meters::Counted;
 use crate::base::rate::Buckets;
 use crate::keys::ca::subject;
 use crate::listen::connections::{Busy, Slot, Table, TurnedAway};
@@ -70,6 +72,8 @@ pub struct Listener {
     pub tls: Option<watch::Receiver<TlsAcceptor>>,
     /// Limits on the connections to the socket.
     pub connections: Connections,
+    /// Counts the open connections.
+    pub open: Gauge,
 }
 
 /// Serves one listening socket until `stopping` becomes true and the requests in progress are finished.
@@ -80,7 +84,7 @@ pub async fn run(
     keys: Arc<LiveKeys>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let Listener { socket, name, tls, connections } = listener;
+    let Listener { socket, name, tls, connections, open: count } = listener;
     let table = Table::new(connections);
     let handshakes = Buckets::new("handshakes", limits.handshakes, Instant::now);
     let port = Arc::new(Port { name, tls, router, limits, keys, table, handshakes, stopping: stopping.clone() });
@@ -102,7 +106,9 @@ pub async fn run(
                 if let Some(slot) = port.table.admit(address.ip()) {
                     let (id, open, port) = (slot.id(), open.clone(), Arc::clone(&port));
                     let table = Arc::clone(&port.table);
+                    let counted = Counted::new(&count);
                     let task = tokio::spawn(async move {
+                        let _counted = counted;
                         connection(&port, stream, address, Arc::new(slot)).await;
                         drop(open);
                     });

@@ -19,6 +19,8 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::api::body::Bodies;
 use crate::api::health::Health;
+use crate::api::meters::PortLabels;
+use crate::api::metrics::Metrics;
 use crate::api::{self, App};
 use crate::base::data::{DataDir, Place, ServeLock, check_apart};
 use crate::base::error::{Error, chain};
@@ -72,6 +74,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address and port for boot files without TLS, if any.
     pub boot_listen: Option<SocketAddr>,
+    /// Address and port for metrics and health checks without TLS and without authentication, if any.
+    pub metrics_listen: Option<SocketAddr>,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
     /// Folder of prebuilt parts, from which boot files are made.
@@ -127,6 +131,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 pub struct Server {
     https: TcpListener,
     boot: Option<TcpListener>,
+    metrics: Option<TcpListener>,
     pxe: Option<NetworkBoot>,
     url: ServerUrl,
     tls: watch::Sender<TlsAcceptor>,
@@ -167,6 +172,10 @@ impl Server {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
         if let Some(folder) = &config.boot {
             make_boot_folder(folder)?;
         }
@@ -200,6 +209,9 @@ impl Server {
         captures.sweep().await?;
         secrets::forget_of_all(&store).await?;
         let watcher = Arc::new(Watcher::new(store.clone(), revision));
+        let measured = Metrics::new(&store);
+        let waiting = &measured.http.bodies_waiting;
+        let (bodies, stranger_bodies) = (Bodies::of_known(&limits, waiting), Bodies::of_strangers(&limits, waiting));
         let app = App {
             store,
             data,
@@ -215,18 +227,19 @@ impl Server {
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
             metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
             requests: Buckets::new("requests of unknown clients", limits.requests, clock),
-            bodies: Bodies::of_known(&limits),
-            stranger_bodies: Bodies::of_strangers(&limits),
+            bodies,
+            stranger_bodies,
             strangers: Semaphore::new(limits.strangers_at_once),
             limits,
             site: config.url.host.clone(),
             contacts: Arc::new(Contacts::listening()),
             watcher,
             captures,
+            metrics: measured,
             health: Arc::default(),
             stopping,
         };
-        Ok(Self { https, boot, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
+        Ok(Self { https, boot, metrics, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -237,6 +250,11 @@ impl Server {
     /// Returns the address and port of the listener for boot files without TLS. `None` if there is no such listener.
     pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
         self.boot.as_ref().map(address).transpose()
+    }
+
+    /// Returns the address and port of the listener for metrics. `None` if there is no such listener.
+    pub fn metrics_address(&self) -> Result<Option<SocketAddr>, Error> {
+        self.metrics.as_ref().map(address).transpose()
     }
 
     /// Returns the contacts of nodes, so that tests need not wait until they are stored.
@@ -268,8 +286,9 @@ impl Server {
         let run = |listener, router| {
             listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
         };
-        let https =
-            Listener { socket: self.https, name: "https", tls: Some(self.tls.subscribe()), connections: limits.https };
+        let open = |port| app.metrics.http.connections.get_or_create_owned(&PortLabels { port });
+        let (tls, connections) = (Some(self.tls.subscribe()), limits.https);
+        let https = Listener { socket: self.https, name: "https", tls, connections, open: open("https") };
         let https = run(https, api::router(Arc::clone(app)));
         let pxe = async {
             match self.pxe {
@@ -279,8 +298,15 @@ impl Server {
         };
         let boot = async {
             if let Some(socket) = self.boot {
-                let boot = Listener { socket, name: "boot", tls: None, connections: limits.boot };
+                let boot = Listener { socket, name: "boot", tls: None, connections: limits.boot, open: open("boot") };
                 run(boot, api::boot_router(Arc::clone(app))).await;
+            }
+        };
+        let metrics = async {
+            if let Some(socket) = self.metrics {
+                let (tls, connections) = (None, limits.metrics);
+                let metrics = Listener { socket, name: "metrics", tls, connections, open: open("metrics") };
+                run(metrics, api::metrics_router(Arc::clone(app))).await;
             }
         };
         let stop = async {
@@ -290,7 +316,7 @@ impl Server {
             self.stop.send_replace(true);
         };
         tokio::select! {
-            _ = async { tokio::join!(https, boot, stop) } => {}
+            _ = async { tokio::join!(https, boot, metrics, stop) } => {}
             () = keep_keys(app, &self.names, &self.tls) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}

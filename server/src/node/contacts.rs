@@ -83,6 +83,11 @@ impl Contacts {
         OpenPoll { contacts: Arc::clone(self), node: node.to_owned() }
     }
 
+    /// Returns the number of open polls.
+    pub fn open_polls(&self) -> usize {
+        self.state().polls.values().sum()
+    }
+
     /// Stores what was noted, as long as the server runs.
     pub async fn keep_stored(&self, store: &Store) {
         let mut is_failing = false;

@@ -5,5 +5,6 @@ pub mod external_steps;
 pub mod node_state;
 pub mod phone_home;
 pub mod run_events;
+pub mod run_meters;
 pub mod run_token;
 pub mod secrets;

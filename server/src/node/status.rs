@@ -12,15 +12,30 @@ use crate::base::time::{Millis, now};
 use crate::node::admission::{SILENT, WAITS};
 use crate::rules::state;
 use crate::store::claimants::{self, Claimant};
+use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_fetches, boot_reports, external_steps, notes};
+use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes};
 
 /// Milliseconds without a request after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one
 /// poll may be lost.
 pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that install a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
+
+/// All states, so that monitoring sees those too that nothing is in.
+const NODE_STATES: [NodeState; 9] = [
+    NodeState::Registered,
+    NodeState::Held,
+    NodeState::Enrolled,
+    NodeState::Installing,
+    NodeState::Installed,
+    NodeState::Booting,
+    NodeState::Running,
+    NodeState::Failed,
+    NodeState::Decommissioned,
+];
+const RUN_STATES: [RunState; 4] = [RunState::Pending, RunState::Running, RunState::Succeeded, RunState::Failed];
 
 /// Returns the status of a node. `fetches` are the boot files fetched since the node was last seen.
 fn of_node(
@@ -244,6 +259,36 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
         of_node(node, run, claims, fetches, now)
     };
     Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
+}
+
+/// How many nodes and runs there are, and the room that the store takes.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// The number of machines in each state, as [`all`] returns them.
+    pub nodes: Vec<(NodeState, u64)>,
+    /// The number of nodes that are silent during a step.
+    pub silent: u64,
+    /// The number of runs in each state.
+    pub runs: Vec<(RunState, u64)>,
+    /// The room that the store takes.
+    pub sizes: Sizes,
+}
+
+/// Counts what [`all`] returns, without reading it.
+pub async fn count(store: &Store) -> Result<Counts, Error> {
+    let mut connection = store.read().await?;
+    let mut nodes: HashMap<NodeState, u64> = counts::nodes(&mut connection).await?.into_iter().collect();
+    for (reason, has_node, count) in counts::claimants(&mut connection).await? {
+        if !has_node || !reason.identifiers_match() {
+            *nodes.entry(NodeState::Held).or_default() += count;
+        }
+    }
+    let runs: HashMap<RunState, u64> = counts::runs(&mut connection).await?.into_iter().collect();
+    let silent = counts::silent(&mut connection, now().saturating_sub(SILENT)).await?;
+    drop(connection);
+    let nodes = NODE_STATES.map(|state| (state, nodes.get(&state).copied().unwrap_or_default())).to_vec();
+    let runs = RUN_STATES.map(|state| (state, runs.get(&state).copied().unwrap_or_default())).to_vec();
+    Ok(Counts { nodes, silent, runs, sizes: counts::sizes(store).await? })
 }
 
 /// Returns the status of one node.

@@ -50,21 +50,3 @@ impl Meters {
         committed.is_some_and(|at| at.elapsed() <= age)
     }
 }
-
-/// Counts in a gauge as long as it exists.
-#[derive(Debug)]
-pub struct Counted(Gauge);
-
-impl Counted {
-    /// Begins to count.
-    pub fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}

@@ -58,6 +58,8 @@ pub const FOR_COPIES: [&str; 2] =
 pub const OTHERS: &str = "SELECT DISTINCT COALESCE(HOST(client_addr), 'the host of the database server') AS place \
     FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() \
     AND application_name = CURRENT_SETTING('application_name') AND pid <> PG_BACKEND_PID()";
+/// Size of the database in bytes.
+pub const SIZE: &str = "SELECT PG_DATABASE_SIZE(CURRENT_DATABASE()) AS bytes";
 /// Indices and constraints that PostgreSQL does not rely on.
 pub const INVALID: &str = "SELECT 'index ' || relname AS what FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid \
     WHERE NOT indisvalid AND relnamespace = CURRENT_SCHEMA()::regnamespace UNION ALL \
@@ -212,5 +214,6 @@ pub fn migrations() -> Migrator {
         migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),
         migration(21, "servers", include_str!("../../migrations/postgres/0021_servers.sql")),
+        migration(23, "counts by state", include_str!("../../migrations/postgres/0023_states.sql")),
     ])
 }

@@ -23,7 +23,8 @@ pub async fn probe(store: &Store) -> Result<(), Error> {
     in_time("storing a change", change(store)).await
 }
 
-/// Compares the changes that were made to the schema with those that this version knows.
+/// Checks that the changes to the schema that this version knows were made. Those of later versions leave what servers
+/// that run need.
 async fn check_schema(store: &Store) -> Result<(), Error> {
     let mut connection = store.read().await?;
     let sql = "SELECT version, success FROM _sqlx_migrations ORDER BY version";
@@ -33,11 +34,11 @@ async fn check_schema(store: &Store) -> Result<(), Error> {
     for row in &rows {
         found.extend(get::<bool>(row, "success")?.then_some(get::<i64>(row, "version")?));
     }
-    if found == store.versions() {
+    if found.len() == rows.len() && store.versions().iter().all(|version| found.contains(version)) {
         return Ok(());
     }
-    let message =
-        "it has the schema of another version of slipway-server: run the newest version that was used with it";
+    let message = "its schema is older than this version of slipway-server, or a change of it was interrupted: restart \
+                   the server, which makes the changes that are missing or says what to do";
     let source = DatabaseFault::new(message).of(Trouble::OtherSchema);
     Err(Error::Database { doing: "checking the version of the schema", source })
 }

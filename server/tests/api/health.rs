@@ -16,6 +16,7 @@ use slipway_server::base::data::{DataDir, DatabaseUrl, Place};
 use slipway_server::store::{Store, commit, db, events};
 use tempfile::TempDir;
 
+use crate::metrics::Scrape;
 use crate::output::{Logged, logged, started};
 use crate::postgres::Server;
 use crate::program::{Ended, command};
@@ -82,11 +83,11 @@ async fn schema_is_whole(store: &Store, is_whole: bool) {
 }
 
 #[tokio::test]
-async fn a_server_with_the_schema_of_another_version_is_not_ready() {
+async fn a_server_without_the_schema_of_its_version_is_not_ready() {
     let server = TestServer::start().await;
     let (client, url, store) = (server.client(), server.url(""), server.store().await);
     schema_is_whole(&store, false).await;
-    lacks(&client, &url, "database", "the database has the schema of another version of slipway-server").await;
+    lacks(&client, &url, "database", "the database has not the schema of this version of slipway-server").await;
     schema_is_whole(&store, true).await;
     is_ready(&client, &url).await;
 }
@@ -201,8 +202,17 @@ impl Site {
     }
 }
 
-const SERVE: [&str; 7] =
-    ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot-listen", "127.0.0.1:0"];
+const SERVE: [&str; 9] = [
+    "serve",
+    "--url",
+    "https://server.test",
+    "--listen",
+    "127.0.0.1:0",
+    "--boot-listen",
+    "127.0.0.1:0",
+    "--metrics-listen",
+    "127.0.0.1:0",
+];
 
 fn with_log(data: &Path, log: &Path, mut program: Command) -> Logged {
     program.env_remove("JOURNAL_STREAM").env_remove("SLIPWAY_LOG");
@@ -224,6 +234,10 @@ async fn a_database_server_that_is_away_is_a_problem_until_it_is_back() {
     assert_eq!(site.lacks("database", "the database does not answer").await, since, "the time stays");
     let alive = site.server.client.get(format!("{}/healthz", site.server.https)).send().await.unwrap();
     assert_eq!(alive.status(), StatusCode::OK, "the server itself runs");
+    let metrics =
+        Scrape::of(site.server.client.get(format!("{}/metrics", site.server.metrics.as_ref().unwrap()))).await;
+    assert_eq!((metrics.get("slipway_ready"), metrics.get("slipway_problem{what=\"database\"}")), (0.0, 1.0));
+    assert!(!metrics.has("slipway_nodes"), "no number is better than an old one");
     database.run();
     site.is_ready().await;
     site.report_until_stored(2).await;

@@ -37,6 +37,7 @@ mod measured_boot;
 mod media;
 mod media_over_https;
 mod metadata;
+mod metrics;
 mod named;
 mod network;
 mod no_values;

@@ -24,6 +24,8 @@ const SHOWN: &str = "7CZ\\u{1b}]0;owned\\u{7}\\u{9b}2J\\nFORGED line\\u{202e}x\\
 pub struct Logged {
     pub https: String,
     pub boot: String,
+    /// The port for metrics, if there is one.
+    pub metrics: Option<String>,
     pub client: Client,
     pub program: Ended,
 }
@@ -49,6 +51,7 @@ impl Logged {
         Self {
             https: format!("https://{}", address("https")),
             boot: format!("http://{}", address("boot")),
+            metrics: ready["metrics"].as_str().map(|metrics| format!("http://{metrics}")),
             client: trusting(&std::fs::read_to_string(data.join("ca.pem")).unwrap()).build().unwrap(),
             program,
         }

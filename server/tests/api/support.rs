@@ -55,6 +55,7 @@ pub struct TestServer {
 pub struct Running {
     pub url: String,
     pub boot_url: String,
+    pub metrics_url: String,
     contacts: Arc<Contacts>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<()>,
@@ -136,6 +137,10 @@ impl TestServer {
         format!("{}{path}", self.running.boot_url)
     }
 
+    pub fn metrics_url(&self, path: &str) -> String {
+        format!("{}{path}", self.running.metrics_url)
+    }
+
     pub fn data_path(&self) -> PathBuf {
         self.folder.path().join("data")
     }
@@ -202,6 +207,7 @@ impl Running {
             url: "https://server.test:8443".parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
+            metrics_listen: Some("127.0.0.1:0".parse().unwrap()),
             boot: Some(folder.join("boot")).filter(|boot| boot.exists()),
             parts: folder.join("parts"),
             trusted_proxies: vec![PROXY],
@@ -216,10 +222,11 @@ impl Running {
         let server = Server::bind_with_clock(config, standing).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());
         let boot_url = format!("http://{}", server.boot_address().unwrap().unwrap());
+        let metrics_url = format!("http://{}", server.metrics_address().unwrap().unwrap());
         let contacts = server.contacts();
         let (stop, stopped) = oneshot::channel();
         let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
-        Self { url, boot_url, contacts, stop, done }
+        Self { url, boot_url, metrics_url, contacts, stop, done }
     }
 
     async fn stop(self) {

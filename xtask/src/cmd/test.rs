@@ -90,6 +90,7 @@ impl Test {
                 debian::IPXE,
                 debian::NEWER_FIRMWARE,
                 debian::PCI_IDS,
+                debian::PROMETHEUS,
             ] {
                 debian::unpacked(&package)?;
             }

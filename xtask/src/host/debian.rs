@@ -72,6 +72,9 @@ pub const INSTALLER: Package<'_> =
 /// The public list of PCI devices.
 pub const PCI_IDS: Package<'_> = Package { name: "pci.ids", suite: "bookworm", component: "main" };
 
+/// Prometheus, whose program promtool checks rules for alerts. Its package would start a service if it were installed.
+pub const PROMETHEUS: Package<'_> = Package { name: "prometheus", suite: "bookworm", component: "main" };
+
 /// Returns the root folder of an unpacked package. The package is not installed, and its dependencies are not fetched.
 /// The folder stays in the cache: remove `debian-package` from the cache to get a new version.
 pub fn unpacked(package: &Package<'_>) -> Result<PathBuf> {

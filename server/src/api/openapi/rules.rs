@@ -102,7 +102,7 @@ fn given_in(document: &Value, methods: &[&str], all: bool) -> BTreeSet<String> {
 fn answered(document: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let paths = document["paths"].as_object().into_iter().flatten();
-    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/")) {
+    for (_, item) in paths.filter(|(path, _)| path.starts_with("/v1/operator/") || *path == "/readyz") {
         let answers = METHODS.iter().filter_map(|method| item.get(method)?.get("responses"));
         answers.for_each(|answer| add_references(document, answer, true, &mut found));
     }

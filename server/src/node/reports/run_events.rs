@@ -9,6 +9,7 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::image::examine::examine;
 use crate::keys::jwt::Subject;
+use crate::node::reports::run_meters::{RunMeters, has_ended};
 use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::run::facts::Facts;
@@ -46,7 +47,12 @@ pub async fn admit(connection: &mut Connection, subject: &Subject) -> Result<boo
 /// Nothing is handed out to a machine that proved less than the run requires. A run that is known to fail later is
 /// ended here, before the machine erases a disk. Disks are only checked on the machine: the machine enrols when it has
 /// found the first disk, and checks the run when it has found all disks.
-pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
+pub async fn hand_out_workflow(
+    store: &Store,
+    meters: &RunMeters,
+    subject: &Subject,
+    now: Millis,
+) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
@@ -66,6 +72,7 @@ pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) ->
         node_state::advance(&mut transaction, &run, NodeEvent::RunFailed).await?;
         secrets::forget_of_node(&mut transaction, &node.id).await?;
         store::commit(transaction).await?;
+        meters.run_ended(run.progress.state);
         return Ok(None);
     }
     if node.key_left {
@@ -96,6 +103,7 @@ async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Opti
 /// number are skipped.
 pub async fn store_events(
     store: &Store,
+    meters: &RunMeters,
     node: &str,
     batch: &EventBatch,
     budget: u64,
@@ -111,13 +119,20 @@ pub async fn store_events(
         // The machine works on the run, so the run had not ended at the time of the backup, nor has it now.
         runs::confirm(&mut transaction, &run.id).await?;
     }
+    // Counted when they are stored.
+    let (was_open, mut ended) = (state::is_open(run.progress.state), Vec::new());
     for event in &batch.events {
         if event.seq <= run.last_seq {
             continue;
         }
+        let step = usize::try_from(event.step).unwrap_or(usize::MAX);
+        let before = run.progress.steps.get(step).map(|step| step.state);
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
+        ended.extend(
+            run.progress.steps.get(step).filter(|step| before != Some(step.state) && has_ended(step.state)).cloned(),
+        );
         if turn == RunTransition::StepStarted && is_beginning(event) {
             // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
             // that is being installed now.
@@ -138,6 +153,10 @@ pub async fn store_events(
         secrets::forget_of_node(&mut transaction, node).await?;
     }
     store::commit(transaction).await?;
+    ended.iter().for_each(|step| meters.step_ended(step));
+    if was_open && !state::is_open(run.progress.state) {
+        meters.run_ended(run.progress.state);
+    }
     Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
 }
 
