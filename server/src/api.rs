@@ -250,8 +250,8 @@ async fn wrong_method() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 
-/// Aborts requests that take too long, and logs and counts all requests. A request is logged by its route, because the path may
-/// contain a token; an operator's change is logged by its path, with the operator.
+/// Aborts requests that take too long, and logs and counts all requests. A request is logged by its route, because the
+/// path may contain a token; an operator's change is logged by its path, with the operator.
 async fn limit_and_log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();

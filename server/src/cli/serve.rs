@@ -73,8 +73,8 @@ pub struct Options {
     /// as attested if they certify its TPM.
     #[arg(long, value_name = "FILE")]
     ek_ca: Option<PathBuf>,
-    /// Seconds for which requests are still answered after the signal to stop, while GET /readyz already answers 503, so
-    /// that a balancer sends new requests elsewhere. Another signal ends the wait.
+    /// Seconds in which requests are still answered after the signal to stop, while GET /readyz already answers 503, so
+    /// that balancers send new requests elsewhere. Another signal ends the wait.
     #[arg(long, env = "SLIPWAY_DRAIN", value_name = "SECONDS", default_value_t = 0)]
     drain: u16,
     /// Format of the log on standard error. By default the log goes to the journal if standard error is connected to

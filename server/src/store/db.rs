@@ -14,7 +14,6 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, Decode, Encode};
 use sqlx::{Postgres, Row as _, SqlSafeStr, SqlStr, Sqlite, Type};
 
 use crate::base::error::OUTDATED_PLAN;
-
 use crate::store::meters::Meters;
 
 /// A connection, inside or outside of a transaction.

@@ -131,8 +131,10 @@ fn of_postgres(said: &PgDatabaseError) -> DatabaseFault {
         _ => "",
     };
     let message = format!("PostgreSQL: {why} (SQLSTATE {code}){advice}");
-    // A lost connection, a server that is a standby for now, a rollback, too few resources, a lock, or an operator who stops the database server.
-    let is_transient = ["08", OUTDATED_PLAN, "25006", "40", "53", "55P03", "57"].iter().any(|class| code.starts_with(class));
+    // A lost connection, a server that is a standby for now, a rollback, too few resources, a lock, or an operator who
+    // stops the database server.
+    let is_transient =
+        ["08", OUTDATED_PLAN, "25006", "40", "53", "55P03", "57"].iter().any(|class| code.starts_with(class));
     let trouble = match code {
         "25006" => Trouble::ReadOnly,
         "53100" => Trouble::Full,
