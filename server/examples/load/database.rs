@@ -1,7 +1,7 @@
 //! The database of the servers under load.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use slipway_server::base::data::DatabaseUrl;
 
@@ -64,7 +64,7 @@ impl Database {
 }
 
 /// The parent of a process. `None` if the folder in `/proc` is not, or no longer, that of a process.
-fn parent(process: &PathBuf) -> Option<String> {
+fn parent(process: &Path) -> Option<String> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1).map(str::to_owned)
 }

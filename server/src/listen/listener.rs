@@ -170,7 +170,9 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
                 port.table.refuse();
                 Ok(None)
             }
-            _ => Box::pin(tls.accept(stream)).await.map(Some),
+            // The stream is boxed too: it has more than a kilobyte, and each future that it is moved through has room
+            // for it as long as the connection is open.
+            _ => Box::pin(tls.accept(stream)).await.map(|stream| Some(Box::new(stream))),
         }
     };
     let mut stopping = port.stopping.clone();
