@@ -1,9 +1,11 @@
-//! The base of all other modules: the data folder, errors, limits, meters, random numbers, readiness and time.
+//! The base of all other modules: the data folder, the files of images, errors, limits, meters, random numbers, readiness
+//! and time.
 
 pub mod data;
 pub mod error;
 pub mod limits;
 pub mod meters;
+pub mod objects;
 pub mod random;
 pub mod rate;
 pub mod readiness;

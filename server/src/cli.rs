@@ -77,6 +77,14 @@ pub struct Arguments {
     /// credential site-key]
     #[arg(long, global = true, value_name = "FILE")]
     site_key: Option<PathBuf>,
+    /// Bucket of S3-compatible storage with the images: s3://BUCKET[/PREFIX][?endpoint=https://HOST&region=REGION].
+    /// [default: SLIPWAY_OBJECTS, or the data folder]
+    #[arg(long, global = true, value_name = "URL")]
+    objects: Option<String>,
+    /// File with the access key for that bucket. [default: SLIPWAY_OBJECTS_CREDENTIALS, the systemd credential
+    /// objects-credentials, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY]
+    #[arg(long, global = true, value_name = "FILE")]
+    objects_credentials: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -215,8 +223,10 @@ pub fn arguments() -> Arguments {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { data, database, database_password_file, site_key, command } = arguments;
-    let place = place::find(data, database, database_password_file.as_deref(), site_key)?;
+    let Arguments { data, database, database_password_file, site_key, objects, objects_credentials, command } =
+        arguments;
+    let mut place = place::find(data, database, database_password_file.as_deref(), site_key)?;
+    place.bucket = place::bucket(objects, objects_credentials)?;
     run_on(&place, command).await.map_err(|error| owner::told(error, &place.root))
 }
 
@@ -266,7 +276,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
             if json { print_json(&image) } else { print(&image_lines(&image, &systems)) }
         }
         Command::Image(ImageCommand::Remove { image }) => {
-            let removed = operate::remove_image(store, data, &image).await?;
+            let removed = operate::remove_image(store, &image).await?;
             print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))
         }
         Command::Os(command) => os::run(store, command).await,

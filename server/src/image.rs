@@ -1,4 +1,4 @@
-//! Adds images to the data folder.
+//! Adds images.
 
 pub mod examine;
 mod inside;
@@ -20,10 +20,11 @@ use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
+use crate::base::objects::Seen;
 use crate::base::time::now;
 use crate::store;
 use crate::store::Store;
-use crate::store::findings::{self, Content, Finding, Inside, Stamp};
+use crate::store::findings::{self, Content, Finding, Inside};
 use crate::store::images::{self, Image};
 
 const CHUNK_BYTES: usize = 1 << 20;
@@ -43,9 +44,9 @@ pub struct Known {
 /// Progress of adding an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The current work: "copying" or "checking".
+    /// The current work: "copying", "checking" or "storing".
     pub doing: &'static str,
-    /// Number of the file's bytes that are copied or checked.
+    /// Number of the file's bytes for which it is done.
     pub done: u64,
     /// Size of the file in bytes.
     pub total: u64,
@@ -75,9 +76,9 @@ struct Raw {
     inside: Inside,
 }
 
-/// Copies a file into the data folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is
-/// refused. Size and digest of the raw image are recorded. The image is published only when it is complete and would
-/// survive a power cut.
+/// Copies a file into the data folder, decodes the copy once, and makes it an image under its SHA-256, in the data
+/// folder or in the bucket. A file that cannot be decoded is refused. Size and digest of the raw image are recorded. The
+/// image is published only when it is complete and would survive a power cut.
 pub async fn add(
     store: &Store,
     data: &DataDir,
@@ -86,13 +87,22 @@ pub async fn add(
     mut progress: impl FnMut(Progress) + Send + 'static,
 ) -> Result<Added, Error> {
     let (source, folder) = (file.to_owned(), data.clone());
-    let taken = tokio::task::spawn_blocking(move || take_in(&folder, &source, known, &mut progress)).await;
-    let Taken { digest, stamp, raw } = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
+    let taking = tokio::task::spawn_blocking(move || {
+        take_in(&folder, &source, known, &mut progress).map(|taken| (taken, progress))
+    });
+    let taken = taking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()));
+    let (Taken { copy, digest, size, raw }, mut progress) = taken?;
+    let mut sent = |done| progress(Progress { doing: "storing", done, total: size });
+    let stamp = store.objects().publish(&copy.path, &digest, &mut sent).await?;
+    drop(copy);
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (raw_size, raw_digest) = raw.as_ref().map_or((None, None), |raw| (Some(raw.size), raw.digest.clone()));
-    let (size, added_at) = (stamp.size, now());
-    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at, captured: false };
+    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now(), captured: false };
     let mut transaction = store.write().await?;
+    if store.objects().look(&image.digest).await? != Seen::There(stamp) {
+        let message = "the image was removed, or added again, while it was added; add it again";
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
     let before = images::get_by_digest(&mut transaction, &image.digest).await?;
     images::save(&mut transaction, &image).await?;
     let mut warnings = Vec::new();
@@ -114,32 +124,25 @@ pub async fn add(
 
 /// A file that was copied into the data folder.
 struct Taken {
+    copy: Incoming,
     digest: Digest,
-    stamp: Stamp,
+    /// Size in bytes.
+    size: u64,
     /// `None` for a file that is not an image.
     raw: Option<Raw>,
 }
 
 fn take_in(data: &DataDir, file: &Path, known: Known, progress: &mut dyn FnMut(Progress)) -> Result<Taken, Error> {
     data.remove_leftovers();
-    let (incoming, target) = create(data)?;
-    let result = copy(file, &incoming, target, progress).and_then(|(digest, size, lock)| {
-        let failed = |source| Error::File { doing: "reading the size of", path: incoming.clone(), source };
-        let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
-        let raw = match known.is_other {
-            true => None,
-            false => Some(compare(raw::decode(&incoming, file, &mut checked)?, known, file)?),
-        };
-        data.give_to_owner(&incoming)?;
-        publish(&incoming, &data.image(&digest))?;
-        let stamp = Stamp::of(&lock.metadata().map_err(failed)?);
-        Ok(Taken { digest, stamp, raw })
-    });
-    if result.is_err() {
-        // The file may not exist, and only the first error matters.
-        let _ = std::fs::remove_file(&incoming);
-    }
-    result
+    let mut incoming = Incoming::create(data)?;
+    let (digest, size) = copy(file, &mut incoming, progress)?;
+    let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
+    let raw = match known.is_other {
+        true => None,
+        false => Some(compare(raw::decode(&incoming.path, file, &mut checked)?, known, file)?),
+    };
+    data.give_to_owner(&incoming.path)?;
+    Ok(Taken { copy: incoming, digest, size, raw })
 }
 
 /// Compares the image with what the operator stated.
@@ -174,31 +177,41 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
-/// Creates a file for an image. The file is locked until it is published or the process ends. So an unlocked file
-/// remains from a process that was stopped.
-fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
-    loop {
-        let path = data.incoming_image();
-        let failed = |doing| {
-            let path = path.clone();
-            move |source| Error::File { doing, path, source }
-        };
-        let file = File::create_new(&path).map_err(failed("creating"))?;
-        file.lock().map_err(failed("locking"))?;
-        // Before the file was locked, another process may have removed it like one of a stopped process.
-        if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
-            return Ok((path, file));
+/// A file for an image. It is locked until it is published or the process ends. So an unlocked file remains from a
+/// process that was stopped. A file that was not published is removed on drop.
+struct Incoming {
+    path: PathBuf,
+    file: File,
+}
+
+impl Incoming {
+    fn create(data: &DataDir) -> Result<Self, Error> {
+        loop {
+            let path = data.incoming_image();
+            let failed = |doing| {
+                let path = path.clone();
+                move |source| Error::File { doing, path, source }
+            };
+            let file = File::create_new(&path).map_err(failed("creating"))?;
+            file.lock().map_err(failed("locking"))?;
+            // Before the file was locked, another process may have removed it like one of a stopped process.
+            if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
+                return Ok(Self { path, file });
+            }
         }
     }
 }
 
-/// Copies a file. Returns the copy's digest, size in bytes, and the copy itself, which is locked until it is dropped.
-fn copy(
-    from: &Path,
-    to: &Path,
-    mut target: File,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Digest, u64, File), Error> {
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // After publishing, it has another name.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Copies a file. Returns the copy's digest and size in bytes.
+fn copy(from: &Path, to: &mut Incoming, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64), Error> {
+    let Incoming { path: to, file: target } = to;
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }
@@ -231,7 +244,7 @@ fn copy(
         return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
     target.sync_all().map_err(failed("writing", to))?;
-    Ok((sha256(hash), size, target))
+    Ok((sha256(hash), size))
 }
 
 fn empty(file: &Path) -> Error {
@@ -242,15 +255,6 @@ fn empty(file: &Path) -> Error {
 fn sha256(hash: Sha256) -> Digest {
     let digest = Digest::new(Algorithm::Sha256, &base16ct::lower::encode_string(&hash.finalize()));
     digest.expect("a SHA-256 in hexadecimal is a digest")
-}
-
-pub(crate) fn publish(incoming: &Path, place: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { doing: "publishing", path: place.to_owned(), source };
-    std::fs::rename(incoming, place).map_err(failed)?;
-    match place.parent() {
-        Some(folder) => File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed),
-        None => Ok(()),
-    }
 }
 
 fn refused(name: &Path, reason: &str) -> Error {

@@ -44,7 +44,7 @@ pub mod tokens;
 mod upgrade;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,9 +55,10 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::base::data::{DataDir, image_in};
+use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::meters::Counted;
+use crate::base::objects::Objects;
 
 pub use self::db::{Connection, Row, Transaction};
 use self::meters::Meters;
@@ -66,8 +67,8 @@ use self::meters::Meters;
 #[derive(Clone, Debug)]
 pub struct Store {
     pools: Pools,
-    /// The data folder, which also has the images.
-    folder: PathBuf,
+    /// Where the images are.
+    objects: Objects,
     /// A lock for each image that was or is being examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
     meters: Meters,
@@ -116,13 +117,14 @@ impl Store {
             Some(url) => Pools::Postgres(postgres::Pools::open(url, data.root(), opening).await?),
             None => Pools::Sqlite(sqlite::Pools::open(&data.database(), opening).await?),
         };
-        Ok(Self::with(pools, data.root()))
+        Ok(Self::with(pools, data.objects().clone()))
     }
 
     /// Opens an SQLite database, like [`Self::of`].
     pub async fn open(file: &Path) -> Result<Self, Error> {
         let folder = file.parent().unwrap_or(Path::new(""));
-        Ok(Self::with(Pools::Sqlite(sqlite::Pools::open(file, Opening::Use).await?), folder))
+        let objects = Objects::Folder(folder.to_owned());
+        Ok(Self::with(Pools::Sqlite(sqlite::Pools::open(file, Opening::Use).await?), objects))
     }
 
     /// Opens the database of a data folder read-only. Leaves the schema as it is; it may be another version's.
@@ -131,16 +133,16 @@ impl Store {
             Some(url) => Pools::Postgres(postgres::Pools::open_read_only(url)),
             None => Pools::Sqlite(sqlite::Pools::open_read_only(&data.database())),
         };
-        Self::with(pools, data.root())
+        Self::with(pools, data.objects().clone())
     }
 
-    fn with(pools: Pools, folder: &Path) -> Self {
-        Self { pools, folder: folder.to_owned(), turns: Arc::default(), meters: Meters::default() }
+    fn with(pools: Pools, objects: Objects) -> Self {
+        Self { pools, objects, turns: Arc::default(), meters: Meters::default() }
     }
 
-    /// Returns the path of the image with this digest. The file need not exist.
-    pub fn image(&self, digest: &Digest) -> PathBuf {
-        image_in(&self.folder, digest)
+    /// Where the images are.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// Waits until nobody in this process examines the image with this digest, and locks the examination until the

@@ -180,7 +180,7 @@ impl Target {
 
     fn data(&self) -> DataDir {
         let (postgres, site_key) = (self.database.url(), self.site_key.clone());
-        DataDir::open(Place { root: self.root(0), postgres, site_key }).unwrap()
+        DataDir::open(Place { root: self.root(0), postgres, site_key, ..Place::default() }).unwrap()
     }
 }
 

@@ -17,7 +17,7 @@ use slipway_protocol::{BootWay, ErrorBody, ErrorCode, Identity};
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::Peer;
-use crate::api::files::{self, Served};
+use crate::api::files::{self, Content, Served};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::admission;
@@ -115,7 +115,8 @@ pub async fn file(
     // A replaced file has another inode, size or modification time. Files must not be changed in place while served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-    let served = Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: media_type(&at) };
+    let (content, size) = (Content::File(file), metadata.len());
+    let served = Served { content, size, etag, cache: "no-cache", content_type: media_type(&at) };
     let (bytes, address) = (served.size, peer.address.ip());
     // The program is fetched by installed systems, not by machines that boot slipway.
     let is_program = FilePath::new(&path).file_name().is_some_and(|name| name == PROGRAM);

@@ -9,18 +9,27 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{Digest, ErrorCode};
 use tokio::fs::File;
 
 use crate::api::answer::ApiError;
 use crate::api::file_body::{FileBody, OnLastByte};
 use crate::api::range::{self, Wanted};
 use crate::base::error::Error;
+use crate::base::objects::Bucket;
 
-/// An open file, and how to serve it.
+/// Where the bytes to serve come from.
+pub enum Content {
+    /// An open file.
+    File(File),
+    /// The image with this digest in a bucket.
+    Object(Bucket, Digest),
+}
+
+/// An open file or an object, and how to serve it.
 pub struct Served {
-    /// The open file.
-    pub file: File,
+    /// The file or object.
+    pub content: Content,
     /// Size in bytes.
     pub size: u64,
     /// Strong entity tag, including quotes.
@@ -75,8 +84,17 @@ pub async fn respond_and_tell(
         Wanted::Outside => return Ok(outside(served.size)),
     };
     let length = bytes.end - bytes.start;
-    let on_last_byte = (bytes.end == served.size).then_some(on_last_byte);
-    let body = Body::new(FileBody::new(served.file.into_std().await, bytes.clone(), on_last_byte));
+    let body = match served.content {
+        Content::File(file) => {
+            let on_last_byte = (bytes.end == served.size).then_some(on_last_byte);
+            Body::new(FileBody::new(file.into_std().await, bytes.clone(), on_last_byte))
+        }
+        // Somebody may have removed it meanwhile.
+        Content::Object(bucket, digest) => match bucket.read(&digest, bytes.clone()).await? {
+            Some(content) => Body::from_stream(content),
+            None => return Err(Error::refused(ErrorCode::NotFound, "the file was removed").into()),
+        },
+    };
     let headers = [
         (ACCEPT_RANGES, "bytes".to_owned()),
         (CONTENT_TYPE, served.content_type.to_owned()),

@@ -12,8 +12,9 @@ use slipway_protocol::{Digest, ErrorBody, ErrorCode, NodeState};
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::{NodeCaller, Operator};
-use crate::api::files::{self, Served};
+use crate::api::files::{self, Content, Served};
 use crate::base::error::Error;
+use crate::base::objects::{Objects, image_in};
 use crate::base::random::image_token_hash;
 use crate::rules::state;
 use crate::store::run_tokens::{self, Purpose};
@@ -45,8 +46,15 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let invalid = "the digest in the path is not valid: write sha256:, sha384: or sha512: and all digits of it";
     let digest: Digest = digest.parse().map_err(|_| Error::refused(ErrorCode::InvalidRequest, invalid))?;
-    let path = app.data.image(&digest);
-    let Some((file, metadata)) = files::open(&path).await? else {
+    let opened = match app.data.objects() {
+        Objects::Folder(root) => {
+            files::open(&image_in(root, &digest)).await?.map(|(file, found)| (Content::File(file), found.len()))
+        }
+        Objects::Bucket(bucket, _) => {
+            bucket.stamp(&digest).await?.map(|found| (Content::Object(bucket.clone(), digest.clone()), found.size))
+        }
+    };
+    let Some((content, size)) = opened else {
         return Err(Error::refused(ErrorCode::NotFound, "there is no image with this digest").into());
     };
     let (mut parts, _) = request.into_parts();
@@ -57,13 +65,8 @@ pub async fn get(
         return Err(Error::refused(ErrorCode::Unauthenticated, message).into());
     }
     let cache = if captured { "private, max-age=31536000, immutable" } else { "public, max-age=31536000, immutable" };
-    let served = Served {
-        file,
-        size: metadata.len(),
-        etag: format!("\"{digest}\""),
-        cache,
-        content_type: "application/octet-stream",
-    };
+    let served =
+        Served { content, size, etag: format!("\"{digest}\""), cache, content_type: "application/octet-stream" };
     files::respond(served, &parts.headers).await
 }
 

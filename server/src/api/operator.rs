@@ -279,7 +279,7 @@ pub async fn images(Operator(app): Operator) -> Result<Dated<Vec<ImageStatus>>, 
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "An operating system or an unfinished run uses it.")))]
 pub async fn remove_image(Operator(app): Operator, UrlPath(image): UrlPath<String>) -> Result<StatusCode, ApiError> {
-    operate::remove_image(&app.store, &app.data, &image).await?;
+    operate::remove_image(&app.store, &image).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

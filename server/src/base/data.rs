@@ -12,7 +12,7 @@
 //! jwt.key               signs the nodes' JWTs and the tokens for metadata
 //! operator-token        token of the first operator of the HTTPS API
 //! secure-boot.json      keys for UEFI Secure Boot, if the site has any
-//! images/sha256/HEX     images, by the digest of the delivered file
+//! images/sha256/HEX     images, by the digest of the delivered file, unless they are in a bucket
 //! images/captures/RUN   disk images that a run is uploading
 //! ```
 //!
@@ -38,6 +38,7 @@ pub use self::custody::{check_apart, check_never_served, check_tables_never_serv
 pub use self::database::DatabaseUrl;
 pub use self::site_key::SiteKey;
 use crate::base::error::Error;
+use crate::base::objects::{Bucket, Objects, image_in};
 use crate::base::random;
 use crate::base::time::{Millis, now, utc};
 
@@ -54,11 +55,6 @@ const INCOMING: &str = "incoming-";
 /// been restored or copied from elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
-/// Returns the path of the image with this digest in a data folder. The file need not exist.
-pub fn image_in(root: &Path, digest: &Digest) -> PathBuf {
-    root.join("images").join(digest.algorithm().name()).join(digest.hex())
-}
-
 /// Keeps other servers off a data folder. Its file's modification time tells when this server last ran.
 #[derive(Debug)]
 pub struct ServeLock {
@@ -74,10 +70,11 @@ pub struct DataDir {
     root: PathBuf,
     postgres: Option<DatabaseUrl>,
     site_key: Option<SiteKey>,
+    objects: Objects,
 }
 
 /// Where a server keeps everything.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Place {
     /// Path of the data folder.
     pub root: PathBuf,
@@ -85,6 +82,8 @@ pub struct Place {
     pub postgres: Option<DatabaseUrl>,
     /// Decrypts the keys of the site in the database, if they are there.
     pub site_key: Option<SiteKey>,
+    /// The bucket with the images, if they are not in the data folder.
+    pub bucket: Option<Bucket>,
 }
 
 impl From<&Place> for Place {
@@ -95,7 +94,7 @@ impl From<&Place> for Place {
 
 impl<P: AsRef<Path> + ?Sized> From<&P> for Place {
     fn from(root: &P) -> Self {
-        Self { root: root.as_ref().to_owned(), postgres: None, site_key: None }
+        Self { root: root.as_ref().to_owned(), ..Self::default() }
     }
 }
 
@@ -123,7 +122,7 @@ impl DataDir {
     /// Opens the folder. Creates it, with mode 700, if it is missing. Refuses a folder with other files but no server's
     /// data.
     pub fn make(place: impl Into<Place>) -> Result<Self, Error> {
-        let Place { root, postgres, site_key } = place.into();
+        let Place { root, postgres, site_key, bucket } = place.into();
         check_ours(&root)?;
         let make = |path: PathBuf| {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -131,7 +130,11 @@ impl DataDir {
         };
         make(root.clone())?;
         Self::close_if_new(&root)?;
-        let data = Self { root, postgres, site_key };
+        let objects = match bucket {
+            Some(bucket) => Objects::Bucket(bucket, root.clone()),
+            None => Objects::Folder(root.clone()),
+        };
+        let data = Self { root, postgres, site_key, objects };
         for folder in ["images", "images/sha256"].map(|folder| data.root.join(folder)) {
             if !folder.exists() {
                 check_not_dangling(&folder)?;
@@ -257,6 +260,11 @@ impl DataDir {
         self.site_key.as_ref()
     }
 
+    /// Where the images are.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
     /// The name of the database for people: its URL without the password, or the path of its file and the name of this
     /// host.
     pub fn database_name(&self) -> String {
@@ -274,7 +282,7 @@ impl DataDir {
         self.root.join(DATABASE)
     }
 
-    /// Path of the image with this digest. The file need not exist.
+    /// Path of the image with this digest, if the images are in the folder. The file need not exist.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         image_in(&self.root, digest)
     }

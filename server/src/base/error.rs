@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use slipway_protocol::{ErrorBody, ErrorCode};
 
 pub use self::database::{DatabaseFault, OUTDATED_PLAN, Trouble};
+pub use self::objects::ObjectsFault;
 
 mod database;
+mod objects;
 
 /// An operation of the server that failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,14 @@ pub enum Error {
         /// Path of the file or folder.
         path: PathBuf,
         source: std::io::Error,
+    },
+    /// A request to an object store failed.
+    #[error("{doing} {bucket}")]
+    Objects {
+        doing: &'static str,
+        /// Bucket, prefix and server.
+        bucket: String,
+        source: ObjectsFault,
     },
     /// A certificate could not be made.
     #[error("{doing}")]
@@ -136,6 +146,7 @@ impl Error {
     fn code(&self) -> ErrorCode {
         match self {
             Error::Database { source, .. } if source.is_transient() => ErrorCode::Unavailable,
+            Error::Objects { source, .. } if source.is_transient() => ErrorCode::Unavailable,
             _ => ErrorCode::Internal,
         }
     }

@@ -7,6 +7,7 @@ use age::x25519::Identity;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::objects::Objects;
 use slipway_server::image::stored;
 use slipway_server::keys::seal;
 use slipway_server::operate::backup;
@@ -40,6 +41,14 @@ pub struct RestoreOptions {
 }
 
 pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> anyhow::Result<()> {
+    if let Objects::Bucket(bucket, _) = data.objects() {
+        ensure!(
+            !options.images,
+            "the images are in the bucket {}, not in the data folder: leave out --images, and copy the bucket with its \
+             own programs",
+            bucket.name()
+        );
+    }
     let recipients = options.recipients.iter().map(|text| seal::recipient(text)).collect::<Result<Vec<_>, _>>()?;
     backup::back_up(store, data, &options.file, options.images, &recipients).await?;
     if recipients.is_empty() {
@@ -65,7 +74,7 @@ pub async fn restore(place: &Place, options: RestoreOptions) -> anyhow::Result<(
              ends the run\n"
         ));
     }
-    match unusable_images(data).await? {
+    match unusable_images(place).await? {
         0 => {}
         1 => tell(
             "the file of 1 image is missing or has changed: `image list` shows it; add it again with `image add`\n",
@@ -78,8 +87,8 @@ pub async fn restore(place: &Place, options: RestoreOptions) -> anyhow::Result<(
     Ok(())
 }
 
-async fn unusable_images(data: &Path) -> anyhow::Result<usize> {
-    let store = Store::of(&DataDir::open(data)?).await?;
+async fn unusable_images(place: &Place) -> anyhow::Result<usize> {
+    let store = Store::of(&DataDir::open(place)?).await?;
     let images = stored::list(&store, &mut *store.read().await?).await?;
     store.close().await;
     Ok(images.iter().filter(|image| image.problem.is_some()).count())

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use slipway_protocol::shared::given::is_blank;
 use slipway_server::base::data::{DatabaseUrl, Place, SiteKey};
+use slipway_server::base::objects::{Bucket, Defaults, Keys};
 
 /// Returns the data folder, the database if it is on a PostgreSQL server, and the site key if there is one.
 pub fn find(
@@ -20,16 +21,46 @@ pub fn find(
     };
     let site_key = match site_key {
         Some(file) => Some(file),
-        None => variable("SLIPWAY_SITE_KEY")?.map(PathBuf::from).or_else(credential),
+        None => variable("SLIPWAY_SITE_KEY")?.map(PathBuf::from).or_else(|| credential("site-key")),
     };
     let site_key = site_key.map(|file| SiteKey::parse(&super::read(&file)?).with_context(|| format!("using {file:?}")));
-    Ok(Place { root, postgres: postgres(database, password)?, site_key: site_key.transpose()? })
+    Ok(Place { root, postgres: postgres(database, password)?, site_key: site_key.transpose()?, bucket: None })
 }
 
-/// Returns the file of the systemd credential with the site key, if the service has one (systemd.exec(5),
-/// "LoadCredential=").
-fn credential() -> Option<PathBuf> {
-    let file = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join("site-key");
+/// Returns the bucket that an option or a variable names, with the key to it.
+pub fn bucket(given: Option<String>, key: Option<PathBuf>) -> anyhow::Result<Option<Bucket>> {
+    let Some(url) = given.map_or_else(|| text("SLIPWAY_OBJECTS"), |given| Ok(Some(given)))? else {
+        ensure!(key.is_none(), "--objects-credentials needs --objects or SLIPWAY_OBJECTS");
+        return Ok(None);
+    };
+    // As the programs of Amazon read them ("Configuration and credential file settings" in the AWS SDKs reference).
+    let endpoint = text("AWS_ENDPOINT_URL_S3")?.map_or_else(|| text("AWS_ENDPOINT_URL"), |url| Ok(Some(url)))?;
+    let region = text("AWS_REGION")?.map_or_else(|| text("AWS_DEFAULT_REGION"), |name| Ok(Some(name)))?;
+    Ok(Some(Bucket::open(&url, Defaults { endpoint, region }, keys(key)?)?))
+}
+
+fn keys(given: Option<PathBuf>) -> anyhow::Result<Keys> {
+    let file = match given {
+        Some(file) => Some(file),
+        None => {
+            variable("SLIPWAY_OBJECTS_CREDENTIALS")?.map(PathBuf::from).or_else(|| credential("objects-credentials"))
+        }
+    };
+    if let Some(file) = file {
+        return Keys::parse(&super::read(&file)?).with_context(|| format!("using {file:?}"));
+    }
+    match (text("AWS_ACCESS_KEY_ID")?, text("AWS_SECRET_ACCESS_KEY")?) {
+        (Some(id), Some(secret)) => Ok(Keys { id, secret, session: text("AWS_SESSION_TOKEN")? }),
+        _ => bail!(
+            "the bucket needs an access key: give --objects-credentials FILE, or set AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY"
+        ),
+    }
+}
+
+/// Returns the file of a systemd credential, if the service has it (systemd.exec(5), "LoadCredential=").
+fn credential(name: &str) -> Option<PathBuf> {
+    let file = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(name);
     file.exists().then_some(file)
 }
 
@@ -44,11 +75,8 @@ fn postgres(given: Option<String>, password: Option<&Path>) -> anyhow::Result<Op
     if let Some(text) = given {
         return url(&text, password).map(Some);
     }
-    match variable("SLIPWAY_DATABASE")? {
-        Some(text) => {
-            let text = text.into_string().map_err(|_| anyhow!("SLIPWAY_DATABASE is not text in UTF-8"))?;
-            with_password(DatabaseUrl::new(&text)?, password).map(Some)
-        }
+    match text("SLIPWAY_DATABASE")? {
+        Some(text) => with_password(DatabaseUrl::new(&text)?, password).map(Some),
         None => {
             ensure!(password.is_none(), "--database-password-file needs --database or SLIPWAY_DATABASE");
             Ok(None)
@@ -67,6 +95,12 @@ fn with_password(url: DatabaseUrl, password: Option<&Path>) -> anyhow::Result<Da
         Some(file) => url.with_password(super::read(file)?.trim_end_matches(['\r', '\n'])),
         None => url,
     })
+}
+
+/// Returns the value of an environment variable that is text.
+fn text(name: &str) -> anyhow::Result<Option<String>> {
+    let value = variable(name)?.map(|value| value.into_string().map_err(|_| anyhow!("{name} is not text in UTF-8")));
+    value.transpose()
 }
 
 /// Returns the value of an environment variable. A blank value is refused, because it would mean another place than

@@ -1,12 +1,10 @@
 //! Checks whether the files of images are as they were added.
 
-use std::fs::File;
-use std::io::ErrorKind;
-
 use serde::Serialize;
 
 use crate::base::error::Error;
-use crate::store::findings::{self, Content, Finding, Stamp};
+use crate::base::objects::Seen;
+use crate::store::findings::{self, Content, Finding};
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store};
@@ -46,18 +44,14 @@ pub fn sentence(image: &Image, problem: ImageProblem) -> String {
     format!("the image {file_name} ({digest}) {}; {ADD_AGAIN}", problem.in_words())
 }
 
-/// Finds out what is wrong with an image's file. Does not compute the file's digest: `finding` says whether it differs.
-pub fn problem(store: &Store, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {
-    let file = File::open(store.image(&image.digest)).and_then(|file| file.metadata());
+/// Returns what is wrong with an image's file that was looked at. Whether its digest differs, only `finding` says.
+pub fn problem(seen: Seen, image: &Image, finding: Option<&Finding>) -> Option<ImageProblem> {
     let is_changed = |file| finding.is_some_and(|found| found.content == Content::Changed && found.file == file);
-    match file {
-        Ok(found) if !found.is_file() => Some(ImageProblem::Unreadable),
-        Ok(found) if found.len() != image.size => Some(ImageProblem::WrongSize),
-        Ok(found) => is_changed(Stamp::of(&found)).then_some(ImageProblem::Changed),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Some(ImageProblem::Missing)
-        }
-        Err(_) => Some(ImageProblem::Unreadable),
+    match seen {
+        Seen::There(found) if found.size != image.size => Some(ImageProblem::WrongSize),
+        Seen::There(found) => is_changed(found).then_some(ImageProblem::Changed),
+        Seen::Missing => Some(ImageProblem::Missing),
+        Seen::Unreadable => Some(ImageProblem::Unreadable),
     }
 }
 
@@ -86,15 +80,20 @@ pub struct SystemStatus {
 /// An image and the state of its file.
 pub async fn status(store: &Store, connection: &mut Connection, image: Image) -> Result<ImageStatus, Error> {
     let finding = findings::get(connection, &image.digest).await?;
-    Ok(ImageStatus { problem: problem(store, &image, finding.as_ref()), image })
+    let seen = store.objects().look(&image.digest).await?;
+    Ok(ImageStatus { problem: problem(seen, &image, finding.as_ref()), image })
 }
 
 /// All images, oldest first.
 pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
     let findings = findings::all(connection).await?;
-    let images = images::all(connection).await?.into_iter();
-    let status = |image: Image| ImageStatus { problem: problem(store, &image, findings.get(&image.digest)), image };
-    Ok(images.map(status).collect())
+    let images = images::all(connection).await?;
+    let seen = store.objects().look_at(images.iter().map(|image| image.digest.clone()).collect()).await?;
+    let status = |image: Image| {
+        let seen = seen.get(&image.digest).copied().unwrap_or(Seen::Missing);
+        ImageStatus { problem: problem(seen, &image, findings.get(&image.digest)), image }
+    };
+    Ok(images.into_iter().map(status).collect())
 }
 
 /// All operating systems, by name.

@@ -25,6 +25,7 @@ use crate::api::{self, App};
 use crate::base::data::{DataDir, Place, ServeLock, check_apart};
 use crate::base::error::{Error, chain};
 use crate::base::limits::{Limits, raise_open_files};
+use crate::base::objects::{Bucket, Objects};
 use crate::base::rate::{Buckets, Rate};
 use crate::base::readiness::Need;
 use crate::boot_files::fetches::BootFetches;
@@ -180,6 +181,9 @@ impl Server {
             make_boot_folder(folder)?;
         }
         let boot_fetches = Arc::new(BootFetches::default());
+        if let Objects::Bucket(bucket, _) = data.objects() {
+            check_bucket(bucket).await?;
+        }
         data.check_custody()?;
         data.remove_leftovers();
         let store = Store::of(&data).await?;
@@ -431,6 +435,18 @@ fn check_boot_folder(folder: &Path) -> Result<(), Error> {
     }
     let source = std::io::ErrorKind::NotADirectory.into();
     Err(Error::File { doing: "opening the boot folder", path: path(), source })
+}
+
+/// Refuses a bucket or a key that is wrong. A bucket that does not answer may do so later.
+async fn check_bucket(bucket: &Bucket) -> Result<(), Error> {
+    match bucket.check().await {
+        Err(Error::Objects { doing, bucket, source }) if source.is_transient() => {
+            let error = Error::Objects { doing, bucket, source };
+            tracing::warn!(error = chain(&error), "images cannot be used until the bucket answers");
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 fn acceptor(keys: &InUse) -> Result<TlsAcceptor, Error> {

@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
+use crate::base::objects::Objects;
 use crate::base::time::now;
-use crate::image::publish;
 use crate::rules::state;
 use crate::store;
 use crate::store::images::{self, Image};
@@ -217,6 +217,12 @@ async fn verify(
     let place = data.capture(&capture.run, &capture.name);
     let (incoming, expected) = (place.clone(), image.clone());
     let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
+    if let Objects::Bucket(..) = store.objects() {
+        // Before the transaction, because it takes as long as the image is large.
+        check_allowed(&mut *store.read().await?, capture).await?;
+        check_name_is_free(&mut *store.read().await?, &capture.name).await?;
+        store.objects().publish(&place, &image.digest, &mut |_| ()).await?;
+    }
     let mut transaction = store.write().await?;
     // The run and the images may have changed during the check.
     check_allowed(&mut transaction, capture).await?;
@@ -225,8 +231,9 @@ async fn verify(
         // A node must not change what an operator recorded about an image.
         return Ok(known);
     }
-    let published = data.image(&image.digest);
-    blocking(move || publish(&place, &published)).await?;
+    if let Objects::Folder(_) = store.objects() {
+        store.objects().publish(&place, &image.digest, &mut |_| ()).await?;
+    }
     let CapturedImage { name, size, digest, raw_size, raw_digest } = image;
     let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
     let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now(), captured: true };

@@ -1,10 +1,7 @@
 //! Finds images by name or digest, and removes them.
 
-use std::io::ErrorKind;
-
 use slipway_protocol::{Digest, ErrorCode};
 
-use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::image::named;
 use crate::rules::state;
@@ -14,20 +11,14 @@ use crate::store::{Connection, Store, findings, nodes, runs, systems, to_json};
 
 /// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
 /// that is not over uses it.
-pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Result<Image, Error> {
+pub async fn remove_image(store: &Store, reference: &str) -> Result<Image, Error> {
     let mut transaction = store.write().await?;
     let image = known_image(&mut transaction, reference).await?;
     check_unused(&mut transaction, &image.digest).await?;
     images::remove(&mut transaction, &image.digest).await?;
     findings::remove(&mut transaction, &image.digest).await?;
     // The file is removed before the commit: if the commit fails, the same command again completes the removal.
-    let path = data.image(&image.digest);
-    match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => {
-            return Err(Error::File { doing: "removing the image", path, source });
-        }
-        _ => {}
-    }
+    store.objects().remove(&image.digest).await?;
     store::commit(transaction).await?;
     Ok(image)
 }

@@ -28,7 +28,7 @@ use crate::store::{Connection, Store, external_steps, notes};
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
-    examine(store, images_of(store, &new.task).await?).await?;
+    let seen = examine(store, images_of(store, &new.task).await?).await?;
     let now = now();
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
@@ -41,7 +41,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let facts = Facts::load(&mut transaction).await?;
     let loaded = Loaded { node: &node, system: system_of(&mut transaction, &new.task).await?, facts: &facts, ca };
     let composed = compose(new, loaded, &Secrets::draw())?;
-    if let Some(foreseen) = foresee(store, &facts, machine_of(&node, now), &composed.steps) {
+    if let Some(foreseen) = foresee(&seen, &facts, machine_of(&node, now), &composed.steps) {
         // The run would fail once the disk was erased.
         let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
         return Err(Error::refused(ErrorCode::Conflict, message));

@@ -1,10 +1,13 @@
 //! Operating systems.
 
-use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, StreamImage, workflow};
+use std::collections::HashMap;
+
+use slipway_protocol::{Action, Digest, ErrorCode, PhoneHome, SeedCloudInit, Step, StreamImage, workflow};
 use slipway_user_data::seed;
 
 use super::{check_keys, check_name};
 use crate::base::error::Error;
+use crate::base::objects::Seen;
 use crate::base::time::now;
 use crate::image::examine::examine;
 use crate::image::stored;
@@ -18,7 +21,7 @@ use crate::store::{Connection, Store, findings};
 /// Adds an operating system, or replaces the one of the same name.
 pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {
     check_name("operating system", &system.name)?;
-    examine(store, vec![system.image.clone()]).await?;
+    let seen = examine(store, vec![system.image.clone()]).await?;
     let mut transaction = store.write().await?;
     let Some(image) = images::get_by_digest(&mut transaction, &system.image).await? else {
         let message = format!("there is no image {}; add it with `image add`", system.image);
@@ -33,7 +36,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         );
         return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
-    check_image(store, &mut transaction, &system, &image).await?;
+    check_image(&seen, &mut transaction, &system, &image).await?;
     system.raw_size = system.raw_size.or(image.raw_size);
     for argument in &system.kernel_args {
         if let Some(problem) = workflow::kernel_argument_problem(argument) {
@@ -52,9 +55,15 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
 }
 
 /// Refuses an image that no machine can install, or that contradicts the settings of the operating system.
-async fn check_image(store: &Store, connection: &mut Connection, system: &System, image: &Image) -> Result<(), Error> {
+async fn check_image(
+    seen: &HashMap<Digest, Seen>,
+    connection: &mut Connection,
+    system: &System,
+    image: &Image,
+) -> Result<(), Error> {
     let finding = findings::get(connection, &image.digest).await?;
-    let problem = if let Some(problem) = stored::problem(store, image, finding.as_ref()) {
+    let problem = seen.get(&image.digest).and_then(|seen| stored::problem(*seen, image, finding.as_ref()));
+    let problem = if let Some(problem) = problem {
         Some(stored::sentence(image, problem))
     } else {
         let (digest, raw_size, raw_digest) = (Some(image.digest.clone()), system.raw_size, system.raw_digest.clone());

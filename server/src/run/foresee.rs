@@ -4,14 +4,16 @@
 mod image;
 mod inside;
 
+use std::collections::HashMap;
+
 use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::workflow::foresee::{Need, too_small, without_partition};
 use slipway_protocol::{Action, Digest, Disk, DiskChoice, DiskHints, Step, StreamImage};
 
+use crate::base::objects::Seen;
 use crate::image::stored;
 use crate::run::compose::images::image_at;
 use crate::run::facts::{Facts, Stored};
-use crate::store::Store;
 
 pub use self::image::{contradiction, unusable};
 pub use self::inside::unmet;
@@ -25,14 +27,14 @@ pub struct Machine<'a> {
     pub disks: &'a [Disk],
 }
 
-/// Returns the first problem that the steps are known to have on this machine. Examines the files of images in the data
-/// folder, and otherwise only what was loaded.
-pub fn foresee(store: &Store, facts: &Facts, machine: Machine<'_>, steps: &[Step]) -> Option<Foreseen> {
+/// Returns the first problem that the steps are known to have on this machine. `seen` has what is seen of the files of
+/// images. Uses only what was loaded.
+pub fn foresee(seen: &HashMap<Digest, Seen>, facts: &Facts, machine: Machine<'_>, steps: &[Step]) -> Option<Foreseen> {
     let numbers = |step: &StreamImage| image::of(step, facts)?.made_for()?.numbers.clone();
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, facts)?.image.raw_size);
     let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();
     let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
-    missing(store, facts, steps)
+    missing(seen, facts, steps)
         .or_else(|| on_no_machine(machine.arch, facts, steps))
         .or_else(|| without_partition(steps, numbers))
         .or_else(|| inside::lacking(facts, steps))
@@ -86,14 +88,14 @@ fn streams(steps: &[Step]) -> impl Iterator<Item = (usize, &StreamImage)> {
 }
 
 /// Returns the first file that this server should have for a step, but does not have.
-fn missing(store: &Store, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
+fn missing(seen: &HashMap<Digest, Seen>, facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
     let is_here = |url: &str| facts.server.as_ref().is_some_and(|server| url.starts_with(&format!("{server}/images/")));
     // `None` if the URL is another server's, or if the file is in order.
     let problem = |url: &str| {
         let digest: Digest = image_at(url)?;
         match facts.image(&digest) {
             Some(Stored { image, finding }) => {
-                Some(stored::sentence(image, stored::problem(store, image, finding.as_ref())?))
+                Some(stored::sentence(image, stored::problem(*seen.get(&digest)?, image, finding.as_ref())?))
             }
             None if is_here(url) => Some(format!("there is no image {digest} on this server; {}", stored::ADD_AGAIN)),
             None => None,

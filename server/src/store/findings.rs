@@ -1,14 +1,13 @@
 //! Results of examining the files of images.
 
 use std::collections::HashMap;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 use slipway_formats::image::made_for::MadeFor;
 use slipway_protocol::Digest;
 
 use crate::base::error::Error;
+use crate::base::objects::Stamp;
 use crate::store::{Connection, database, db, enum_from_text, json, to_json};
 
 /// The result of examining an image's file.
@@ -43,23 +42,6 @@ pub enum Content {
     Unusable(String),
     /// The bytes changed since the image was added: they have another digest.
     Changed,
-}
-
-/// Size and modification time of a file. If either differs, the file may have changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Size in bytes.
-    pub size: u64,
-    /// Time of the last modification, in nanoseconds since 1970.
-    pub changed: i64,
-}
-
-impl Stamp {
-    /// Returns the size and modification time of a file.
-    pub fn of(file: &Metadata) -> Self {
-        let changed = file.mtime().saturating_mul(1_000_000_000).saturating_add(file.mtime_nsec());
-        Self { size: file.len(), changed }
-    }
 }
 
 /// Stores a finding, replacing the previous one.

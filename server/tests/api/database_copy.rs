@@ -164,7 +164,8 @@ async fn a_copy_that_differs_is_refused_with_its_table_and_key() {
     let folder = full().await;
     let (data, url) = (folder.path(), postgres::url(folder.path()));
     let before = dump(data).await;
-    let target = Place { root: data.join("target"), postgres: Some(DatabaseUrl::new(&url).unwrap()), site_key: None };
+    let target =
+        Place { root: data.join("target"), postgres: Some(DatabaseUrl::new(&url).unwrap()), ..Place::default() };
     Store::of(&DataDir::make(target).unwrap()).await.unwrap().close().await;
     let count = |table: &str| postgres::execute(data, &format!("SELECT COUNT(*) FROM {table}")).trim().to_owned();
     for (harm, expect) in [
@@ -216,7 +217,8 @@ async fn a_copy_that_is_killed_can_be_started_again() {
     let folder = full().await;
     let (data, url) = (folder.path(), postgres::url(folder.path()));
     let before = dump(data).await;
-    let target = Place { root: data.join("target"), postgres: Some(DatabaseUrl::new(&url).unwrap()), site_key: None };
+    let target =
+        Place { root: data.join("target"), postgres: Some(DatabaseUrl::new(&url).unwrap()), ..Place::default() };
 
     // Somebody holds a table, so that the copy is in its middle when it is killed.
     let store = Store::of(&DataDir::make(target).unwrap()).await.unwrap();
@@ -261,11 +263,11 @@ async fn a_copy_that_is_killed_can_be_started_again() {
 /// The other database that belongs to a data folder.
 fn other(place: &Place) -> (Place, String) {
     match place.postgres {
-        Some(_) => (Place { root: place.root.clone(), postgres: None, site_key: None }, "sqlite".to_owned()),
+        Some(_) => (Place { root: place.root.clone(), postgres: None, ..Place::default() }, "sqlite".to_owned()),
         None => {
             let url = postgres::url(&place.root);
             let postgres = Some(DatabaseUrl::new(&url).unwrap());
-            (Place { root: place.root.clone(), postgres, site_key: None }, url)
+            (Place { root: place.root.clone(), postgres, ..Place::default() }, url)
         }
     }
 }
@@ -322,7 +324,8 @@ async fn a_database_in_use_is_not_copied() {
     let folder = full().await;
     let (data, url) = (folder.path(), postgres::url(folder.path()));
     succeed(data, &["database", "copy", "--to", &url]);
-    let place = Place { root: data.join("elsewhere"), postgres: Some(DatabaseUrl::new(&url).unwrap()), site_key: None };
+    let place =
+        Place { root: data.join("elsewhere"), postgres: Some(DatabaseUrl::new(&url).unwrap()), ..Place::default() };
     let user = Store::of(&DataDir::make(place).unwrap()).await.unwrap();
     let connection = user.read().await.unwrap();
     let said = fail(data, &["--database", &url, "database", "copy", "--to", "sqlite"]);

@@ -20,7 +20,7 @@ fn on_postgres() -> (TempDir, DataDir) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("data");
     let url = DatabaseUrl::new(&postgres::url(&root)).unwrap();
-    (folder, DataDir::make(Place { root, postgres: Some(url), site_key: None }).unwrap())
+    (folder, DataDir::make(Place { root, postgres: Some(url), ..Place::default() }).unwrap())
 }
 
 /// A store of each kind.
@@ -233,7 +233,7 @@ async fn a_database_that_does_not_belong_to_the_folder_or_the_program_is_refused
     let missing = url.rsplit_once('/').unwrap().0.to_owned() + "/missing";
     drop(data.lock_for_serving("https://server.test").unwrap());
     let postgres = Some(DatabaseUrl::new(&missing).unwrap());
-    let missing = Place { root: data.root().to_owned(), postgres, site_key: None };
+    let missing = Place { root: data.root().to_owned(), postgres, ..Place::default() };
     let error = Store::of(&DataDir::make(missing).unwrap()).await.expect_err("there is none");
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("createdb"), "{cause}");
@@ -243,7 +243,8 @@ async fn a_database_that_does_not_belong_to_the_folder_or_the_program_is_refused
 async fn callers_may_try_again_when_the_database_server_is_away() {
     let folder = tempfile::tempdir().unwrap();
     let url = DatabaseUrl::new("postgres://slipway@%2Fnowhere/slipway").unwrap();
-    let data = DataDir::make(Place { root: folder.path().to_owned(), postgres: Some(url), site_key: None }).unwrap();
+    let data =
+        DataDir::make(Place { root: folder.path().to_owned(), postgres: Some(url), ..Place::default() }).unwrap();
     let error = Store::read_only_of(&data).read().await.expect_err("nobody listens");
     assert_eq!(error.body().code, ErrorCode::Unavailable, "{error:?}");
     let error = Store::of(&data).await.expect_err("nobody listens");

@@ -27,7 +27,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 async fn in_a_run(url: &str) -> (TestServer, Node, String) {
     let folder = tempfile::tempdir().unwrap();
     let place =
-        Place { root: folder.path().join("data"), postgres: Some(DatabaseUrl::new(url).unwrap()), site_key: None };
+        Place { root: folder.path().join("data"), postgres: Some(DatabaseUrl::new(url).unwrap()), ..Place::default() };
     let server = TestServer::start_at(folder, place).await;
     let node = server.enrolled("web1").await;
     add_system(&server, |_| {}).await.unwrap();
@@ -182,7 +182,7 @@ async fn connect(port: u16, parameters: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("postgres://slipway@localhost:{port}/postgres?sslmode=verify-full{parameters}");
     let postgres = Some(DatabaseUrl::new(&url).unwrap());
-    let data = DataDir::make(Place { root: folder.path().join("data"), postgres, site_key: None }).unwrap();
+    let data = DataDir::make(Place { root: folder.path().join("data"), postgres, ..Place::default() }).unwrap();
     let store = Store::of(&data).await.map_err(|error| chain(&error))?;
     store.close().await;
     Ok(())

@@ -41,6 +41,9 @@ mod metrics;
 mod named;
 mod network;
 mod no_values;
+#[allow(dead_code, reason = "shared with other tests")]
+mod object_store;
+mod objects;
 mod openapi;
 mod operator;
 mod operators;

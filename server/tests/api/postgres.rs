@@ -41,7 +41,7 @@ pub struct Server {
 /// PostgreSQL.
 pub fn place(data: &Path) -> Place {
     let postgres = url_if_asked(data).map(|url| DatabaseUrl::new(&url).unwrap());
-    Place { root: data.to_owned(), postgres, site_key: None }
+    Place { root: data.to_owned(), postgres, ..Place::default() }
 }
 
 /// The URL of the database that belongs to a data folder, if SLIPWAY_TEST_DATABASE asks for PostgreSQL.

@@ -77,7 +77,8 @@ impl Site {
     /// The database, opened as another process would.
     pub async fn store(&self) -> Store {
         let postgres = Some(DatabaseUrl::new(&self.database).unwrap());
-        let place = Place { root: self.data("commands"), postgres, site_key: Some(self.site_key.clone()) };
+        let place =
+            Place { root: self.data("commands"), postgres, site_key: Some(self.site_key.clone()), ..Place::default() };
         Store::of(&DataDir::open(place).unwrap()).await.unwrap()
     }
 

@@ -16,6 +16,7 @@ use slipway_protocol::{
 };
 use slipway_server::base::data::{DataDir, DatabaseUrl, Place, SiteKey};
 use slipway_server::base::limits::Limits;
+use slipway_server::base::objects::Bucket;
 use slipway_server::keys::ca::Authority;
 use slipway_server::listen::serve::{Config, Server};
 use slipway_server::node::admission::Policy;
@@ -100,9 +101,17 @@ impl TestServer {
         let site_key = SiteKey::generate();
         let [one, other] = folders.map(|folder| {
             let postgres = Some(DatabaseUrl::new(&database).unwrap());
-            (Place { root: folder.path().join("data"), postgres, site_key: Some(site_key.clone()) }, folder)
+            let (root, site_key) = (folder.path().join("data"), Some(site_key.clone()));
+            (Place { root, postgres, site_key, ..Place::default() }, folder)
         });
         [Self::start_at(one.1, one.0).await, Self::start_at(other.1, other.0).await]
+    }
+
+    /// Starts a server whose images are in a bucket.
+    pub async fn start_with_bucket(bucket: Bucket) -> Self {
+        let folder = folder();
+        let place = Place { bucket: Some(bucket), ..postgres::place(&folder.path().join("data")) };
+        Self::start_at(folder, place).await
     }
 
     async fn start_in(folder: TempDir, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
@@ -251,7 +260,8 @@ fn standing() -> Instant {
 /// Every client needs it, also one without TLS.
 pub fn install_provider() {
     static PROVIDER: Once = Once::new();
-    PROVIDER.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
+    // A bucket may have installed it before.
+    PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
 /// Builder of a client that trusts only this CA.

@@ -20,7 +20,8 @@ pub async fn run(from: &Place, to: &str, password: Option<&Path>) -> anyhow::Res
     };
     let from = DataDir::open(from)?;
     let (from_name, lock) = (from.database_name(), from.lock_for_copying()?);
-    let target = DataDir::make(Place { root: from.root().to_owned(), postgres, site_key: from.site_key().cloned() })?;
+    let (root, site_key) = (from.root().to_owned(), from.site_key().cloned());
+    let target = DataDir::make(Place { root, postgres, site_key, bucket: None })?;
     let target_name = target.database_name();
     let (source, copied) = (Store::to_copy_from(&from).await?, Store::to_copy_to(&target).await?);
     if target.postgres().is_none() {

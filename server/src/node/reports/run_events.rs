@@ -57,13 +57,13 @@ pub async fn hand_out_workflow(
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
     drop(connection);
-    examine(store, images_of(&run.workflow)).await?;
+    let seen = examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
     let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
     let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
     let machine = Machine { arch, ..Machine::default() };
     let facts = Facts::load(&mut transaction).await?;
-    if let Some(foreseen) = foresee(store, &facts, machine, &run.workflow) {
+    if let Some(foreseen) = foresee(&seen, &facts, machine, &run.workflow) {
         let has_begun = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
         let reason = foreseen.reason(&run.workflow, has_begun);
         let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };

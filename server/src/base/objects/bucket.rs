@@ -1,0 +1,309 @@
+//! A bucket of S3-compatible storage.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug, Formatter};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::Method;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::signer::Signer;
+use object_store::{
+    BackoffConfig, Certificate, ClientOptions, Error as StoreError, GetOptions, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+};
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::{Algorithm, Digest, ErrorCode};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::Stamp;
+use super::fault::explain;
+use super::settings::{Address, Defaults, Keys};
+use crate::base::error::{Error, ObjectsFault};
+
+/// Time limit for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the object store may send nothing, or take to receive a part.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Further attempts of a request, and how long they may take together. Callers try again themselves.
+const RETRIES: usize = 3;
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Size of a part of an upload, in bytes. S3 accepts at least 5 MiB.
+const PART_BYTES: u64 = 8 << 20;
+/// Maximum number of parts of an upload (S3's user guide, "multipart upload limits").
+const MAX_PARTS: u64 = 10_000;
+
+/// The content of an object, as it arrives.
+pub type Content = BoxStream<'static, io::Result<Bytes>>;
+
+/// A bucket, and the key to it.
+#[derive(Clone)]
+pub struct Bucket {
+    s3: Arc<AmazonS3>,
+    prefix: Path,
+    name: String,
+}
+
+impl Debug for Bucket {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}", self.name)
+    }
+}
+
+impl Bucket {
+    /// Takes a bucket by its URL, `s3://BUCKET[/PREFIX][?endpoint=https://HOST&region=REGION&ca=FILE]`. Sends nothing.
+    pub fn open(url: &str, defaults: Defaults, keys: Keys) -> Result<Self, Error> {
+        let address = Address::parse(url, defaults)?;
+        // The HTTP client takes the provider of the process. Another one may be set already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = ClientOptions::new()
+            .with_http1_only()
+            .with_timeout_disabled()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_read_timeout(STALL_TIMEOUT)
+            // Other endpoints than those of this host were refused.
+            .with_allow_http(address.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")));
+        if let Some(file) = &address.ca {
+            let failed = |source| Error::File { doing: "reading the certificates in", path: file.clone(), source };
+            let pem = std::fs::read(file).map_err(failed)?;
+            let certificates = Certificate::from_pem_bundle(&pem).ok().filter(|found| !found.is_empty());
+            let none = || {
+                let message = format!("{file:?}, which the URL of the bucket names as `ca`, has no certificate in PEM");
+                Error::refused(ErrorCode::InvalidRequest, message)
+            };
+            client = client.with_no_system_certificates(true);
+            for certificate in certificates.ok_or_else(none)? {
+                client = client.with_root_certificate(certificate);
+            }
+        }
+        let backoff = BackoffConfig { init_backoff: FIRST_PAUSE, max_backoff: LONGEST_PAUSE, base: 2.0 };
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&address.bucket)
+            .with_region(&address.region)
+            .with_access_key_id(keys.id)
+            .with_secret_access_key(keys.secret)
+            .with_client_options(client)
+            .with_retry(RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT });
+        if let Some(endpoint) = &address.endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+        if let Some(session) = keys.session {
+            builder = builder.with_token(session);
+        }
+        let name = address.name();
+        let failed = |error: StoreError| failure("using", &name, &error);
+        let s3 = builder.build().map_err(failed)?;
+        Ok(Self { s3: Arc::new(s3), prefix: address.prefix, name })
+    }
+
+    /// Bucket, prefix and server, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A fault that is gone at the next attempt.
+    pub(super) fn error(&self, doing: &'static str, why: &str) -> Error {
+        Error::Objects { doing, bucket: self.name.clone(), source: ObjectsFault::transient(why) }
+    }
+
+    fn failed(&self, doing: &'static str) -> impl Fn(StoreError) -> Error {
+        move |error| failure(doing, &self.name, &error)
+    }
+
+    /// Path of the image with this digest.
+    fn image(&self, digest: &Digest) -> Path {
+        self.images(digest.algorithm()).join(digest.hex())
+    }
+
+    fn images(&self, algorithm: Algorithm) -> Path {
+        self.prefix.clone().join("images").join(algorithm.name())
+    }
+
+    /// Asks for the first objects of the bucket, which fails if the bucket or the key to it is wrong.
+    pub async fn check(&self) -> Result<(), Error> {
+        let mut found = self.s3.list(Some(&self.images(Algorithm::Sha256)));
+        found.next().await.transpose().map(drop).map_err(self.failed("listing"))
+    }
+
+    /// Returns size and modification time of an image. `None` if there is none.
+    pub async fn stamp(&self, digest: &Digest) -> Result<Option<Stamp>, Error> {
+        match self.s3.head(&self.image(digest)).await {
+            Ok(found) => Ok(Some(stamp_of(&found))),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed("looking for an image in")(error)),
+        }
+    }
+
+    /// Returns size and modification time of all images.
+    pub async fn list(&self) -> Result<HashMap<Digest, Stamp>, Error> {
+        let found = self.s3.list(Some(&self.images(Algorithm::Sha256))).map_err(self.failed("listing"));
+        let named = |found: ObjectMeta| {
+            let digest = Digest::new(Algorithm::Sha256, found.location.filename()?).ok()?;
+            Some((digest, stamp_of(&found)))
+        };
+        found.try_filter_map(|found| std::future::ready(Ok(named(found)))).try_collect().await
+    }
+
+    /// Opens a range of an image. `None` if there is no such image.
+    pub async fn read(&self, digest: &Digest, bytes: Range<u64>) -> Result<Option<Content>, Error> {
+        if bytes.is_empty() {
+            return Ok(Some(futures_util::stream::empty().boxed()));
+        }
+        let options = GetOptions { range: Some(bytes.into()), ..GetOptions::default() };
+        match self.s3.get_opts(&self.image(digest), options).await {
+            Ok(found) => {
+                let bucket = self.name.clone();
+                let failed = move |error| {
+                    let error = failure("reading an image from", &bucket, &error);
+                    tracing::warn!(error = crate::base::error::chain(&error), "an image was not sent to its end");
+                    io::Error::other(error)
+                };
+                Ok(Some(found.into_stream().map_err(failed).boxed()))
+            }
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed("reading an image from")(error)),
+        }
+    }
+
+    /// Stores a file as the image with this digest. Nothing is visible before all of it is there, and if the file has
+    /// another digest, nothing ever is. `sent` is called with the number of bytes that are stored.
+    pub async fn put(&self, file: File, digest: &Digest, sent: &mut (dyn FnMut(u64) + Send)) -> Result<(), Error> {
+        let reading = |source| Error::File { doing: "reading", path: PathBuf::from("an image"), source };
+        let size = file.metadata().map_err(reading)?.len();
+        let failed = self.failed("storing an image in");
+        let mut reader = Reader { file, size, offset: 0, hash: Sha256::new(), part: part_bytes(size) };
+        if size <= reader.part {
+            let (whole, reader) = reader.next().await.map_err(reading)?;
+            reader.check(digest)?;
+            self.s3.put(&self.image(digest), whole.into()).await.map_err(failed)?;
+            sent(size);
+            return Ok(());
+        }
+        let mut upload = self.s3.put_multipart(&self.image(digest)).await.map_err(&failed)?;
+        let stored = async {
+            let mut before: Option<JoinHandle<Result<(), StoreError>>> = None;
+            while reader.offset < size {
+                let part;
+                (part, reader) = reader.next().await.map_err(reading)?;
+                let offset = reader.offset;
+                // Two parts are on their way at once.
+                if let Some(before) = before.replace(tokio::spawn(upload.put_part(PutPayload::from(part)))) {
+                    joined(before).await.map_err(&failed)?;
+                    sent(offset.saturating_sub(reader.part));
+                }
+            }
+            if let Some(last) = before {
+                joined(last).await.map_err(&failed)?;
+            }
+            reader.check(digest)
+        };
+        if let Err(error) = stored.await {
+            abort(&mut *upload).await;
+            return Err(error);
+        }
+        if let Err(error) = upload.complete().await {
+            abort(&mut *upload).await;
+            return Err(failed(error));
+        }
+        sent(size);
+        Ok(())
+    }
+
+    /// Removes an image, if it exists.
+    pub async fn remove(&self, digest: &Digest) -> Result<(), Error> {
+        match self.s3.delete(&self.image(digest)).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed("removing an image from")(error)),
+        }
+    }
+
+    /// Returns a URL at which anybody can get an image for as long as this.
+    pub async fn signed_url(&self, digest: &Digest, lifetime: Duration) -> Result<String, Error> {
+        let signed = self.s3.signed_url(Method::GET, &self.image(digest), lifetime).await;
+        signed.map(String::from).map_err(self.failed("signing a URL for"))
+    }
+}
+
+fn failure(doing: &'static str, bucket: &str, error: &StoreError) -> Error {
+    Error::Objects { doing, bucket: bucket.to_owned(), source: explain(error) }
+}
+
+/// The time is in whole seconds, because some answers of an object store say no more.
+fn stamp_of(found: &ObjectMeta) -> Stamp {
+    Stamp { size: found.size, changed: found.last_modified.timestamp().saturating_mul(1_000_000_000) }
+}
+
+/// Waits for a task, which is never aborted.
+async fn joined(task: JoinHandle<Result<(), StoreError>>) -> Result<(), StoreError> {
+    task.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+/// Lets the object store forget the parts of an upload. If it does not, its own rule for unfinished uploads does.
+async fn abort(upload: &mut dyn MultipartUpload) {
+    if let Err(error) = upload.abort().await {
+        tracing::debug!(error = %explain(&error), "could not abort an upload");
+    }
+}
+
+/// Size of the parts of an upload of `size` bytes.
+fn part_bytes(size: u64) -> u64 {
+    size.div_ceil(MAX_PARTS).max(PART_BYTES)
+}
+
+/// Reads a file in parts, and computes its digest.
+struct Reader {
+    file: File,
+    size: u64,
+    offset: u64,
+    hash: Sha256,
+    /// Size of a part in bytes.
+    part: u64,
+}
+
+impl Reader {
+    /// Reads the next part.
+    async fn next(mut self) -> io::Result<(Bytes, Self)> {
+        let read = spawn_blocking(move || {
+            let length = self.part.min(self.size - self.offset);
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+            self.file.read_exact_at(&mut bytes, self.offset)?;
+            self.hash.update(&bytes);
+            self.offset += length;
+            Ok((Bytes::from(bytes), self))
+        });
+        read.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+    }
+
+    /// Fails unless the file has this digest.
+    fn check(self, digest: &Digest) -> Result<(), Error> {
+        let found = base16ct::lower::encode_string(&self.hash.finalize());
+        if found == digest.hex() {
+            return Ok(());
+        }
+        let message = format!("the file changed while it was stored: it has the digest sha256:{found}, not {digest}");
+        Err(Error::refused(ErrorCode::Conflict, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_never_has_too_many_parts() {
+        for size in [1, PART_BYTES, 80 << 30, 5 << 40] {
+            assert!(size.div_ceil(part_bytes(size)) <= MAX_PARTS && part_bytes(size) >= PART_BYTES, "{size}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Images in a bucket of an object store.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use reqwest::header::{CONTENT_RANGE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE};
+use reqwest::{Response, StatusCode};
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::{Digest, ErrorCode};
+use slipway_server::base::objects::{Bucket, Defaults, Keys};
+use slipway_server::image::{self, Known};
+use slipway_server::operate;
+use slipway_server::store::findings;
+
+use crate::installing::add_system;
+use crate::object_store::{KEY_ID, ObjectStore, SECRET};
+use crate::program::{Ended, command, fail, succeed};
+use crate::support::{IMAGE, TestServer, refusal};
+
+const MIB: usize = 1 << 20;
+
+fn bucket(objects: &ObjectStore) -> Bucket {
+    let keys = Keys { id: KEY_ID.to_owned(), secret: SECRET.to_owned(), session: None };
+    Bucket::open(&objects.url(), Defaults::default(), keys).unwrap()
+}
+
+/// A disk that needs several parts.
+fn disk(mib: usize) -> Vec<u8> {
+    let mut disk = IMAGE.to_vec();
+    disk.extend((512..mib * MIB).map(|n| (n.wrapping_mul(n) >> 9) as u8));
+    disk
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    format!("sha256:{:x}", Sha256::digest(bytes)).parse().unwrap()
+}
+
+async fn add(server: &TestServer, bytes: &[u8]) -> Result<image::Added, slipway_server::Error> {
+    let file = server.folder.path().join("disk.img");
+    std::fs::write(&file, bytes).unwrap();
+    let added = image::add(&server.store().await, &server.data(), &file, Known::default(), |_| {}).await;
+    let images = server.data_path().join("images");
+    let left = std::fs::read_dir(images).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(left, ["sha256"], "nothing stays in the data folder");
+    added
+}
+
+async fn get(server: &TestServer, digest: &Digest, headers: &[(reqwest::header::HeaderName, &str)]) -> Response {
+    let mut request = server.client().get(server.url(&format!("/images/{digest}")));
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    request.send().await.unwrap()
+}
+
+#[tokio::test]
+async fn an_image_in_the_bucket_is_served_like_one_in_the_folder() {
+    let objects = ObjectStore::start().await;
+    let mut server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let disk = disk(9);
+    let image = add(&server, &disk).await.unwrap().image;
+    assert_eq!((&image.digest, image.size), (&sha256(&disk), disk.len() as u64));
+    let stored = objects.files("images/site/images/sha256");
+    assert_eq!(stored.len(), 1);
+    assert!(stored[0].ends_with(image.digest.hex()) && std::fs::read(&stored[0]).unwrap() == disk);
+
+    for _ in 0..2 {
+        let whole = get(&server, &image.digest, &[]).await;
+        assert_eq!((whole.status(), whole.content_length()), (StatusCode::OK, Some(disk.len() as u64)));
+        let etag = whole.headers()[ETAG].to_str().unwrap().to_owned();
+        assert_eq!(etag, format!("\"{}\"", image.digest));
+        assert!(whole.bytes().await.unwrap() == disk);
+
+        let (from, to) = (8 * MIB - 5, 8 * MIB + 4);
+        let range = format!("bytes={from}-{to}");
+        let part = get(&server, &image.digest, &[(RANGE, &range), (IF_RANGE, &etag)]).await;
+        assert_eq!(part.status(), StatusCode::PARTIAL_CONTENT);
+        let named = format!("bytes {from}-{to}/{}", disk.len());
+        assert_eq!(part.headers()[CONTENT_RANGE].to_str().unwrap(), named);
+        assert!(part.bytes().await.unwrap() == disk[from..=to]);
+        let other = get(&server, &image.digest, &[(RANGE, "bytes=5-9"), (IF_RANGE, "\"other\"")]).await;
+        assert_eq!((other.status(), other.content_length()), (StatusCode::OK, Some(disk.len() as u64)));
+        let beyond = get(&server, &image.digest, &[(RANGE, &format!("bytes={}-", disk.len()))]).await;
+        assert_eq!(beyond.status(), StatusCode::RANGE_NOT_SATISFIABLE);
+        let same = get(&server, &image.digest, &[(IF_NONE_MATCH, &etag)]).await;
+        assert_eq!(same.status(), StatusCode::NOT_MODIFIED);
+        let absent = get(&server, &sha256(b"absent"), &[]).await;
+        assert_eq!(absent.status(), StatusCode::NOT_FOUND);
+        server = server.restart().await;
+    }
+
+    operate::remove_image(&server.store().await, image.digest.hex()).await.unwrap();
+    assert_eq!(get(&server, &image.digest, &[]).await.status(), StatusCode::NOT_FOUND);
+    assert!(objects.files("images/site/images/sha256").is_empty());
+}
+
+#[tokio::test]
+async fn an_object_that_is_missing_or_changed_is_noticed_before_a_disk_is_erased() {
+    let objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let system = add_system(&server, |_| {}).await.unwrap();
+    let file = objects.files("images/site/images/sha256").remove(0);
+    let store = server.store().await;
+    assert!(findings::get(&mut store.read().await.unwrap(), &system.image).await.unwrap().is_some());
+    let problem = async || {
+        let listed = image::stored::list(&store, &mut store.read().await.unwrap()).await.unwrap();
+        listed[0].problem.map(|problem| problem.in_words())
+    };
+    assert_eq!(problem().await, None);
+    let mut changed = IMAGE;
+    changed[0] = 1;
+    std::fs::write(&file, changed).unwrap();
+    std::fs::File::open(&file).unwrap().set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
+    operate::add_system(&store, system.clone()).await.expect_err("the digest is another");
+    assert_eq!(problem().await, Some("has changed since it was added: its digest differs"));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(problem().await, Some("is missing on this server"));
+    let refused = operate::add_system(&store, system).await.expect_err("there is no object").to_string();
+    assert!(refused.contains("is missing on this server; add it again"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_away_comes_back() {
+    let mut objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let image = add(&server, &IMAGE).await.unwrap().image;
+    objects.stop().await;
+    let refused = refusal(get(&server, &image.digest, &[]).await).await;
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused:?}");
+    let error = add(&server, &disk(1)).await.expect_err("nobody listens");
+    assert_eq!(error.body().code, ErrorCode::Unavailable, "{error:?}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.ends_with("; check the endpoint, and that the object store runs"), "{cause}");
+    // A server also starts meanwhile.
+    let server = server.restart().await;
+    objects.start_again().await;
+    assert!(get(&server, &image.digest, &[]).await.bytes().await.unwrap() == IMAGE[..]);
+    add(&server, &disk(1)).await.unwrap();
+}
+
+/// Writes a file with an access key.
+fn key_file(folder: &Path, secret: &str) -> String {
+    let file = folder.join("key");
+    std::fs::write(&file, format!("aws_access_key_id = {KEY_ID}\naws_secret_access_key = {secret}\n")).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_give_the_bucket_by_option_or_variable_and_the_key_by_file() {
+    let objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let (data, file) = (server.data_path(), server.folder.path().join("web.img"));
+    std::fs::write(&file, IMAGE).unwrap();
+    let url = objects.url();
+    let key = key_file(server.folder.path(), SECRET);
+    let given = ["--objects", &url, "--objects-credentials", &key];
+    let digest = succeed(&data, &[&given[..], &["image", "add", file.to_str().unwrap()]].concat());
+    assert_eq!(objects.files("images/site/images/sha256").len(), 1);
+    let mut listing = command(&data, &["image", "list"]);
+    listing.env("SLIPWAY_OBJECTS", &url).env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET);
+    let listed = String::from_utf8(listing.output().unwrap().stdout).unwrap();
+    assert!(listed.contains("web.img") && !listed.contains("missing"), "{listed}");
+    succeed(&data, &[&given[..], &["image", "remove", digest.trim()]].concat());
+    assert!(objects.files("images/site/images/sha256").is_empty());
+    let (folder, _) = server.stop().await;
+
+    let serve = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let with =
+        |url: &str, key: &str| fail(&data, &[&["--objects", url, "--objects-credentials", key][..], &serve].concat());
+    let said = with(&url, &key_file(folder.path(), "0therSecret"));
+    assert!(said.contains("check the secret access key") && !said.contains("0therSecret"), "{said}");
+    let key = key_file(folder.path(), SECRET);
+    let said = with(&url.replace("s3://images", "s3://elsewhere"), &key);
+    assert!(said.contains("NoSuchBucket") && said.contains("create the bucket"), "{said}");
+    let said = fail(&data, &["--objects", &url, "image", "list"]);
+    assert!(said.contains("--objects-credentials FILE"), "{said}");
+    let said = fail(&data, &["--objects-credentials", &key, "image", "list"]);
+    assert!(said.contains("needs --objects"), "{said}");
+    let plain = "s3://images?endpoint=http://s3.example";
+    let said = fail(&data, &["--objects", plain, "--objects-credentials", &key, "image", "list"]);
+    assert!(said.contains("has no TLS"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_killed_leaves_no_image() {
+    let objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let (data, file) = (server.data_path(), server.folder.path().join("large.img"));
+    std::fs::write(&file, disk(17)).unwrap();
+    let (url, key) = (objects.url(), key_file(server.folder.path(), SECRET));
+    let add = ["--objects", &url, "--objects-credentials", &key, "image", "add", file.to_str().unwrap()];
+    objects.tests().holds_second_parts.store(true, Ordering::Relaxed);
+    let adding = Ended(command(&data, &add).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    objects.tests().held.notified().await;
+    drop(adding);
+    assert!(objects.files("images/site/images/sha256").is_empty(), "no part of it is visible");
+    let digest = sha256(&disk(17));
+    assert_eq!(get(&server, &digest, &[]).await.status(), StatusCode::NOT_FOUND);
+    objects.tests().holds_second_parts.store(false, Ordering::Relaxed);
+    assert_eq!(succeed(&data, &add).trim(), digest.to_string());
+    assert!(get(&server, &digest, &[]).await.bytes().await.unwrap() == disk(17));
+    let left = std::fs::read_dir(data.join("images")).unwrap().count();
+    assert_eq!(left, 1, "what the killed command left is removed");
+}
