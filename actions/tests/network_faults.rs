@@ -421,6 +421,31 @@ fn redirects_are_followed_and_bounded() {
 }
 
 #[test]
+fn where_a_redirect_leads_is_asked_for_again_when_it_has_expired_and_learns_no_secret() {
+    let raw = Arc::new(image(2 * MIB));
+    let body = Arc::clone(&raw);
+    let server = Server::start(move |n, asked| match (n, asked.path.as_str()) {
+        (_, "/image?token=secret") => status("307 T", &format!("Location: /signed?{n}\r\n")),
+        (1, _) => Answer::file(&body, "\"v1\"", MIB),
+        (3, _) => status("403 Expired", ""),
+        _ => Answer::file(&body, "\"v1\"", usize::MAX),
+    });
+    let url = server.url.replace("/image", "/image?token=secret");
+    let bench = Bench::new(DISK);
+    bench.streams(StreamImage { digest: Some(sha256(&raw)), ..stream(&url) });
+    assert!(bench.disk()[..raw.len()] == **raw);
+    let paths: Vec<String> = server.asked().into_iter().map(|asked| asked.path).collect();
+    let asked = "/image?token=secret";
+    assert_eq!(paths, [asked, "/signed?0", asked, "/signed?2", asked, "/signed?4"]);
+    assert_eq!(ranges(&server)[2..], [Some(MIB as u64); 4]);
+    assert!(server.asked().iter().all(|asked| asked.referer.is_none()), "{:?}", server.asked());
+    // An answer of the server that was asked stays final.
+    let refusing = Server::start(|_, _| status("403 No", ""));
+    fails(&Bench::new(DISK), StreamImage { digest: Some(sha256(&raw)), ..stream(&refusing.url) });
+    assert_eq!(refusing.asked().len(), 1);
+}
+
+#[test]
 fn a_stop_is_heard_while_the_network_is_silent() {
     let raw = image(6 * MIB);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", raw.len()).into_bytes();

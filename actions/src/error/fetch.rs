@@ -59,6 +59,9 @@ pub enum FetchError {
         status: StatusCode,
         refusal: Refusal,
     },
+    /// The server that a redirect led to refused the request.
+    #[error("the server that was redirected to answered 403 Forbidden; the URL that it was asked for may have expired")]
+    RedirectRefused,
     /// A dropped connection could not be told apart from the end of the source, and no other check would notice missing
     /// data.
     #[error(
@@ -116,7 +119,8 @@ impl FetchError {
     }
 
     /// Whether the same request may succeed later. True for dropped, refused and stalled connections and for the
-    /// statuses 408, 429 and 5xx. False for other statuses, for certificates that do not verify, and for local files.
+    /// statuses 408, 429 and 5xx, and 403 after a redirect. False for other statuses, for certificates that do not
+    /// verify, and for local files.
     pub fn is_transient(&self) -> bool {
         match self {
             FetchError::Send { source } => !source.is_builder() && !source.is_redirect(),
@@ -127,6 +131,7 @@ impl FetchError {
             FetchError::NotResumable { .. }
             | FetchError::Body { .. }
             | FetchError::Short { .. }
+            | FetchError::RedirectRefused
             | FetchError::HungUp => true,
             _ => false,
         }

@@ -83,6 +83,8 @@ pub(super) fn client(
                 false => attempt.follow(),
             }
         }))
+        // The URL of a captured image has a token, which is not for the server that is redirected to.
+        .referer(false)
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(request.stall)
         .build()

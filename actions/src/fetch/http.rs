@@ -4,11 +4,11 @@ use std::io::{self, Read};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Buf, Bytes};
-use reqwest::StatusCode;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER,
     TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
+use reqwest::{StatusCode, Url};
 use serde_json::Value;
 use slipway_formats::http::{challenge, codings, resumed_total, retry_after, unsatisfied_total};
 use slipway_protocol::Proxy;
@@ -80,6 +80,9 @@ pub(super) fn open(
             let reason = format!("the server answered {status} to a request for the rest");
             return Err(FetchError::NotResumable { offset, reason });
         }
+        (_, StatusCode::FORBIDDEN) if is_elsewhere(request.url, response.url()) => {
+            return Err(FetchError::RedirectRefused);
+        }
         _ => {
             let (text, date) = (field(headers, &RETRY_AFTER), field(headers, &DATE));
             let retry_after = text.and_then(|text| retry_after(text, date, SystemTime::now()));
@@ -95,6 +98,15 @@ pub(super) fn open(
     };
     let body = HttpBody { runtime: Some(runtime), response, is_delimited, chunk: Bytes::new(), stop: stop.clone() };
     Ok(Response { total, etag, is_delimited, coding, content_digest, body: Box::new(body) })
+}
+
+/// Whether an answer came from another URL than was asked. User, password and fragment do not count.
+fn is_elsewhere(asked: &str, answered: &Url) -> bool {
+    let parts = |url: &Url| {
+        let authority = (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
+        (authority, url.path().to_owned(), url.query().map(str::to_owned))
+    };
+    Url::parse(asked).is_ok_and(|asked| parts(&asked) != parts(answered))
 }
 
 fn not_sent(source: reqwest::Error, trusted: &str) -> FetchError {

@@ -293,13 +293,14 @@ pub fn stream_from(servers: &[&Server]) -> StreamImage {
 }
 
 /// A request as the server sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceivedRequest {
     pub path: String,
     pub range: Option<u64>,
     pub if_range: Option<String>,
     pub authorization: Option<String>,
     pub accept: Option<String>,
+    pub referer: Option<String>,
 }
 
 /// What the server does with a connection.
@@ -414,7 +415,7 @@ impl Stream for std::net::TcpStream {}
 fn read_request(connection: &mut impl Read) -> Option<ReceivedRequest> {
     let mut lines = BufReader::new(connection.take(65536)).lines();
     let path = lines.next()?.ok()?.split(' ').nth(1)?.to_owned();
-    let mut asked = ReceivedRequest { path, range: None, if_range: None, authorization: None, accept: None };
+    let mut asked = ReceivedRequest { path, ..ReceivedRequest::default() };
     for line in lines {
         let line = line.ok()?;
         let Some((name, value)) = line.split_once(':') else { break };
@@ -424,6 +425,7 @@ fn read_request(connection: &mut impl Read) -> Option<ReceivedRequest> {
             "if-range" => asked.if_range = Some(value.to_owned()),
             "authorization" => asked.authorization = Some(value.to_owned()),
             "accept" => asked.accept = Some(value.to_owned()),
+            "referer" => asked.referer = Some(value.to_owned()),
             _ => {}
         }
     }
