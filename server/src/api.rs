@@ -116,6 +116,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Whether the server can do its work.
     pub health: Arc<Health>,
+    /// Whether machines are redirected to the object store for images.
+    pub redirects: bool,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use slipway_actions::{Host, HostOptions};
 use slipway_installer::config::Config;
-use slipway_installer::discover::tpm::{MachineTpm, Place};
+use slipway_installer::discover::tpm::{self, MachineTpm};
 use slipway_installer::enrol::Facts;
 use slipway_installer::report::log_book::LogBook;
 use slipway_installer::server::client::ClientError;
 use slipway_installer::server::tls;
 use slipway_installer::{End, Options};
 use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
-use slipway_server::base::data::DataDir;
+use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::objects::Bucket;
 use slipway_server::keys::ca::Authority;
 use slipway_server::listen::serve;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
@@ -38,6 +39,10 @@ pub struct Lab {
     pub folder: TempDir,
     /// How long an image server may fail. `None` for the default.
     pub patience: Option<Duration>,
+    /// The bucket with the images, if they are not in the data folder.
+    pub bucket: Option<Bucket>,
+    /// File with the CA certificates of the object store, if machines are redirected there.
+    pub redirect: Option<PathBuf>,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -47,7 +52,8 @@ impl Lab {
     pub async fn start() -> Self {
         tls::install_provider();
         let folder = tempfile::tempdir().unwrap();
-        let mut lab = Self { folder, patience: None, address: "127.0.0.1:0".parse().unwrap(), running: None };
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut lab = Self { folder, patience: None, bucket: None, redirect: None, address, running: None };
         std::fs::create_dir(lab.boot_folder()).unwrap();
         lab.start_server().await;
         std::fs::File::create(lab.disk()).unwrap().set_len(DISK).unwrap();
@@ -57,7 +63,7 @@ impl Lab {
     /// Starts the server again at its old address.
     pub async fn start_server(&mut self) {
         let config = serve::Config {
-            data: (&self.folder.path().join("server")).into(),
+            data: self.place(),
             url: "https://127.0.0.1:8443".parse().unwrap(),
             listen: self.address,
             boot_listen: None,
@@ -71,6 +77,7 @@ impl Lab {
             ek_ca: None,
             limits: slipway_server::base::limits::Limits::default(),
             max_capture: 1 << 30,
+            redirect: self.redirect.clone(),
         };
         let server = serve::Server::bind(config).await.unwrap();
         self.address = server.https_address().unwrap();
@@ -107,11 +114,16 @@ impl Lab {
 
     /// Opens the store from outside the server, as operators' commands do.
     pub async fn store(&self) -> Store {
-        Store::open(&self.data().database()).await.unwrap()
+        Store::of(&self.data()).await.unwrap()
     }
 
-    fn data(&self) -> DataDir {
-        DataDir::open(&self.folder.path().join("server")).unwrap()
+    fn place(&self) -> Place {
+        Place { root: self.folder.path().join("server"), bucket: self.bucket.clone(), ..Place::default() }
+    }
+
+    /// The server's data folder.
+    pub fn data(&self) -> DataDir {
+        DataDir::open(self.place()).unwrap()
     }
 
     /// The server's CA in PEM.
@@ -195,7 +207,7 @@ impl Lab {
     pub fn options(&self, previous_exit: Option<&str>) -> Options {
         let nowhere = self.folder.path().join("no-tpm");
         let facts = Facts {
-            tpm: MachineTpm::at(Place { device: nowhere, event_log: None }),
+            tpm: MachineTpm::at(tpm::Place { device: nowhere, event_log: None }),
             identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },
             inventory: Inventory::default(),
             boot_id: "0b0b0b0b".to_owned(),

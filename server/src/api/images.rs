@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::{CACHE_CONTROL, LOCATION};
 use axum::http::request::Parts;
-use axum::response::Response;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use slipway_protocol::{Digest, ErrorBody, ErrorCode, NodeState};
 
@@ -14,6 +16,7 @@ use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::{NodeCaller, Operator};
 use crate::api::files::{self, Content, Served};
 use crate::base::error::Error;
+use crate::base::limits::REDIRECT_LIFETIME;
 use crate::base::objects::{Objects, image_in};
 use crate::base::random::image_token_hash;
 use crate::rules::state;
@@ -21,12 +24,14 @@ use crate::store::run_tokens::{self, Purpose};
 use crate::store::{Connection, images, nodes, runs};
 use utoipa::IntoParams;
 
-/// How a machine proves that it may have an image.
+/// How a machine proves that it may have an image, and where it can get it.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Access {
     /// Token of a run for an image that was captured. It is in the URL that the run gives the machine.
     token: Option<String>,
+    /// `yes` if the answer may be a redirect to the object store. It is in the URL that the run gives the machine.
+    redirect: Option<String>,
 }
 
 /// Get an image, or a range of it. An image never changes, because its name is its digest.
@@ -36,6 +41,7 @@ pub struct Access {
 #[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path), Access), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),
+    (status = 307, description = "`Location` has the image for an hour. Only for requests with `redirect=yes`."),
     (status = 400, body = ErrorBody), (status = 401, body = ErrorBody, description = "The image was captured."),
     (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn get(
@@ -46,6 +52,22 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let invalid = "the digest in the path is not valid: write sha256:, sha384: or sha512: and all digits of it";
     let digest: Digest = digest.parse().map_err(|_| Error::refused(ErrorCode::InvalidRequest, invalid))?;
+    let (mut parts, _) = request.into_parts();
+    let image = images::get_by_digest(&mut *app.store.read().await?, &digest).await?;
+    // An image that is still being captured or added has no record yet, and is treated as captured.
+    let captured = image.as_ref().is_none_or(|image| image.captured);
+    let may_redirect = app.redirects && access.redirect.as_deref() == Some("yes") && parts.method == Method::GET;
+    if may_redirect
+        && image.is_some()
+        && let Objects::Bucket(bucket, _) = app.data.objects()
+    {
+        if captured {
+            check_admitted(&app, &digest, &access, &mut parts).await?;
+        }
+        let url = bucket.signed_url(&digest, REDIRECT_LIFETIME).await?;
+        let headers = [(LOCATION, url), (CACHE_CONTROL, "no-store".to_owned())];
+        return Ok((StatusCode::TEMPORARY_REDIRECT, headers).into_response());
+    }
     let opened = match app.data.objects() {
         Objects::Folder(root) => {
             files::open(&image_in(root, &digest)).await?.map(|(file, found)| (Content::File(file), found.len()))
@@ -57,12 +79,8 @@ pub async fn get(
     let Some((content, size)) = opened else {
         return Err(Error::refused(ErrorCode::NotFound, "there is no image with this digest").into());
     };
-    let (mut parts, _) = request.into_parts();
-    let captured = is_captured(&mut *app.store.read().await?, &digest).await?;
-    if captured && !is_admitted(&app, &digest, &access, &mut parts).await? {
-        let message = "this image was captured from a disk, and is for nodes and operators: it needs a node's \
-                       certificate or JWT, an operator's token, or the URL that a run gives its machine";
-        return Err(Error::refused(ErrorCode::Unauthenticated, message).into());
+    if captured {
+        check_admitted(&app, &digest, &access, &mut parts).await?;
     }
     let cache = if captured { "private, max-age=31536000, immutable" } else { "public, max-age=31536000, immutable" };
     let served =
@@ -70,10 +88,14 @@ pub async fn get(
     files::respond(served, &parts.headers).await
 }
 
-/// Whether an image was captured. An image that is still being captured or added has no record yet, and is treated as
-/// captured.
-async fn is_captured(connection: &mut Connection, digest: &Digest) -> Result<bool, Error> {
-    Ok(images::get_by_digest(connection, digest).await?.is_none_or(|image| image.captured))
+/// Refuses a captured image to all but nodes and operators.
+async fn check_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &mut Parts) -> Result<(), Error> {
+    if is_admitted(app, digest, access, parts).await? {
+        return Ok(());
+    }
+    let message = "this image was captured from a disk, and is for nodes and operators: it needs a node's \
+                   certificate or JWT, an operator's token, or the URL that a run gives its machine";
+    Err(Error::refused(ErrorCode::Unauthenticated, message))
 }
 
 async fn is_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &mut Parts) -> Result<bool, Error> {

@@ -21,6 +21,10 @@ pub const MIN_CHUNK_BYTES: usize = 16 << 10;
 /// Maximum number of simultaneous file reads. Each takes a thread, and hundreds of threads would delay other requests.
 pub const READS_AT_ONCE: usize = 8;
 
+/// How long the URL that a machine is redirected to for an image can be used. A download that began goes on; a machine
+/// that begins again asks the server again.
+pub const REDIRECT_LIFETIME: Duration = Duration::from_secs(60 * 60);
+
 /// The limits of a server. Tests use small ones.
 #[derive(Clone, Debug)]
 pub struct Limits {

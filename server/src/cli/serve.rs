@@ -62,6 +62,12 @@ pub struct Options {
     /// Largest image of a captured disk that the server accepts, in bytes after compression.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]
     max_capture: u64,
+    /// Redirect machines to the bucket for images, with URLs that are valid for an hour.
+    #[arg(long, requires = "images_ca")]
+    objects_redirect: bool,
+    /// File with the CA certificates that machines verify the object store with, in PEM.
+    #[arg(long, value_name = "FILE", requires = "objects_redirect")]
+    images_ca: Option<PathBuf>,
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
@@ -94,7 +100,7 @@ struct Ready {
 pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, metrics_listen, boot, parts, trusted_proxies, names, max_capture, .. } =
         options;
-    let Options { require, strict, ek_ca, drain, .. } = options;
+    let Options { require, strict, ek_ca, drain, images_ca: redirect, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
     let mut terminate = signal(SignalKind::terminate())?;
@@ -112,6 +118,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         pxe,
         names,
         max_capture,
+        redirect,
         policy,
         ek_ca,
         limits,

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::Uri;
 use rustls::RootCertStore;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use slipway_protocol::{ErrorCode, Proof};
 use tokio::net::TcpListener;
@@ -64,6 +65,9 @@ const OLD_KEYS: &str = "the keys of the site could not be taken over; the ones b
 /// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
 
+/// Maximum size of the file with the certificates of the object store, in bytes.
+const MAX_IMAGES_CA: usize = 32 << 10;
+
 /// Settings that a server is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -89,6 +93,9 @@ pub struct Config {
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
     pub max_capture: u64,
+    /// File with the CA certificates that machines verify the object store with, in PEM, if they are redirected there
+    /// for images.
+    pub redirect: Option<PathBuf>,
     /// What every machine must prove to enrol.
     pub policy: Policy,
     /// File with the certificates of TPM manufacturers that the site trusts, in PEM.
@@ -165,6 +172,8 @@ impl Server {
                 check_boot_folder(folder)?;
             }
         }
+        let images_ca = config.redirect.as_deref().map(|file| read_images_ca(file, config.data.bucket.as_ref()));
+        let images_ca = images_ca.transpose()?;
         let manufacturers = tpm::read_manufacturers(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
@@ -200,6 +209,10 @@ impl Server {
         let tls = watch::Sender::new(acceptor(&keys)?);
         let mut transaction = store.write().await?;
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        match &images_ca {
+            Some(pem) => settings::write(&mut transaction, settings::IMAGES_CA, pem).await?,
+            None => settings::remove(&mut transaction, settings::IMAGES_CA).await?,
+        }
         let any_boot = settings::read(&mut transaction, settings::ATTESTED_BOOT).await?.is_some();
         store::commit(transaction).await?;
         if any_boot && config.policy.require == Proof::Attested {
@@ -241,6 +254,7 @@ impl Server {
             captures,
             metrics: measured,
             health: Arc::default(),
+            redirects: images_ca.is_some(),
             stopping,
         };
         Ok(Self { https, boot, metrics, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
@@ -446,6 +460,43 @@ async fn check_bucket(bucket: &Bucket) -> Result<(), Error> {
             Ok(())
         }
         done => done,
+    }
+}
+
+/// Reads the certificates that machines verify the object store with.
+fn read_images_ca(file: &Path, bucket: Option<&Bucket>) -> Result<String, Error> {
+    let refused = |why: String| Err(Error::refused(ErrorCode::InvalidRequest, why));
+    let Some(bucket) = bucket else {
+        return refused(
+            "machines can be redirected only to a bucket: give --objects, or leave out --objects-redirect".to_owned(),
+        );
+    };
+    if !bucket.has_tls() {
+        let name = bucket.name();
+        return refused(format!(
+            "machines cannot be redirected to {name}: it is reached by this host alone, without TLS"
+        ));
+    }
+    let failed = |source| Error::File { doing: "reading the certificates in", path: file.to_owned(), source };
+    let pem = std::fs::read_to_string(file).map_err(failed)?;
+    if pem.len() > MAX_IMAGES_CA {
+        return refused(format!(
+            "{file:?} has {} bytes, but each run has a copy of it, so it may have at most {MAX_IMAGES_CA}: give only \
+             the root certificate that the object store is verified with",
+            pem.len()
+        ));
+    }
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let trusted = certificate.map_err(|error| error.to_string());
+        let trusted = trusted.and_then(|der| roots.add(der).map_err(|error| error.to_string()));
+        if let Err(error) = trusted {
+            return refused(format!("a certificate in {file:?} cannot be used: {error}"));
+        }
+    }
+    match roots.is_empty() {
+        true => refused(format!("{file:?} has no certificate in PEM")),
+        false => Ok(pem),
     }
 }
 

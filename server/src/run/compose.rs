@@ -101,6 +101,7 @@ pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result
     refuse(workflow::validate(&steps))?;
     // After the judgement, so that none of its messages can contain a token.
     let image_hashes = images::open_captured(&mut steps, facts, &secrets.image)?;
+    images::welcome_redirects(&mut steps, facts);
     // Last, because these two judge the steps as they are sent, with everything that was added above.
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
@@ -175,7 +176,7 @@ mod tests {
         let (raw_size, raw_digest) = (None, None);
         let image = Image { digest, file_name, size: 1, raw_size, raw_digest, added_at: 0, captured: true };
         let images = vec![Stored { image, finding: None }];
-        let facts = Facts { server: Some("https://s".to_owned()), images };
+        let facts = Facts { server: Some("https://s".to_owned()), images, images_ca: None };
         let step = |(number, action)| json!({ "name": format!("s{number}"), "action": action });
         let steps: Vec<_> = actions.iter().enumerate().map(step).collect();
         let workflow = serde_json::from_value(json!({ "steps": steps, "phone_home": true })).expect("a workflow");

@@ -13,6 +13,8 @@ pub struct Facts {
     pub server: Option<String>,
     /// The server's images, oldest first.
     pub images: Vec<Stored>,
+    /// The CA certificates, in PEM, that machines verify the object store with, if they are redirected there.
+    pub images_ca: Option<String>,
 }
 
 /// An image of this server, and what was found in its file.
@@ -30,7 +32,8 @@ impl Facts {
         let mut findings = findings::all(connection).await?;
         let stored = |image: Image| Stored { finding: findings.remove(&image.digest), image };
         let images = images::all(connection).await?.into_iter().map(stored).collect();
-        Ok(Self { server: settings::read(connection, settings::SERVER_URL).await?, images })
+        let server = settings::read(connection, settings::SERVER_URL).await?;
+        Ok(Self { server, images, images_ca: settings::read(connection, settings::IMAGES_CA).await? })
     }
 
     /// Returns the server's URL. Refuses before the first start of the server.

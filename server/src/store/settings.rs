@@ -12,6 +12,10 @@ pub const ATTESTED_BOOT: &str = "attested-boot";
 /// Name of a setting that exists while the operator that came with the data folder stays removed.
 pub const FIRST_REMOVED: &str = "first-operator-removed";
 
+/// Name of the setting with the CA certificates, in PEM, that machines verify the object store with. It exists while
+/// machines are redirected there for images.
+pub const IMAGES_CA: &str = "images-ca";
+
 /// Returns the refusal of a command that needs the URL before a server was started on this database.
 pub fn no_server_url() -> Error {
     let message = "the server's URL is not known yet; start the server once with `serve --url`";

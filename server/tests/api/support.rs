@@ -223,6 +223,7 @@ impl Running {
             pxe: Default::default(),
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
+            redirect: None,
             policy,
             ek_ca: ek_ca.map(Path::to_owned),
             limits,

@@ -53,6 +53,7 @@ pub struct Bucket {
     s3: Arc<AmazonS3>,
     prefix: Path,
     name: String,
+    has_tls: bool,
 }
 
 impl Debug for Bucket {
@@ -101,15 +102,21 @@ impl Bucket {
         if let Some(session) = keys.session {
             builder = builder.with_token(session);
         }
-        let name = address.name();
+        let (name, has_tls) =
+            (address.name(), !address.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")));
         let failed = |error: StoreError| failure("using", &name, &error);
         let s3 = builder.build().map_err(failed)?;
-        Ok(Self { s3: Arc::new(s3), prefix: address.prefix, name })
+        Ok(Self { s3: Arc::new(s3), prefix: address.prefix, name, has_tls })
     }
 
     /// Bucket, prefix and server, for messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the object store is reached by TLS. Otherwise only this host can reach it.
+    pub fn has_tls(&self) -> bool {
+        self.has_tls
     }
 
     /// A fault that is gone at the next attempt.

@@ -94,6 +94,39 @@ fn put_digest(url: &mut String, facts: &Facts) -> Result<Option<Digest>, Error> 
     Ok(Some(digest))
 }
 
+/// What is added to the URL of an image whose machine verifies the object store: only such a machine is redirected
+/// there. One that got its run before the server redirects, and other clients, get the image from the server.
+const REDIRECT: &str = "redirect=yes";
+
+/// Lets each step that fetches an image of this server trust the object store that machines are redirected to, and
+/// says so in the URL.
+pub fn welcome_redirects(steps: &mut [Step], facts: &Facts) {
+    let Some(trusted) = &facts.images_ca else { return };
+    for step in steps {
+        let mut is_here = false;
+        let is_image = |url: &str| image_at(url).is_some_and(|digest| facts.image(&digest).is_some());
+        for url in step.action.urls_mut().into_iter().filter(|url| is_image(url)) {
+            // A query other than a token is somebody else's.
+            match url.split_once('?') {
+                None => url.push_str(&format!("?{REDIRECT}")),
+                Some((_, query)) if query.starts_with("token=") => url.push_str(&format!("&{REDIRECT}")),
+                Some(_) => continue,
+            }
+            is_here = true;
+        }
+        let ca = match &mut step.action {
+            Action::StreamImage(of) if is_here => &mut of.ca,
+            Action::UnpackArchive(of) if is_here => &mut of.ca,
+            Action::WriteFile(of) if is_here => &mut of.ca,
+            _ => continue,
+        };
+        *ca = Some(match ca.take() {
+            Some(own) => format!("{}\n{trusted}", own.trim_end()),
+            None => trusted.clone(),
+        });
+    }
+}
+
 /// Adds a token to the URL of each captured image, because only nodes and operators may read these images. Returns the
 /// hashes of the tokens. Refuses a URL with a query of its own, such as the token of an earlier run.
 pub fn open_captured(steps: &mut [Step], facts: &Facts, token: &str) -> Result<Vec<String>, Error> {

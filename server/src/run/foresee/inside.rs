@@ -49,7 +49,7 @@ pub(super) fn lacking(facts: &Facts, steps: &[Step]) -> Option<Foreseen> {
 /// Returns why a step would not find what it needs in this image on any machine. `steps` are those after the step that
 /// writes the image.
 pub fn unmet(image: Image, finding: Option<Finding>, steps: &[Step]) -> Option<String> {
-    let facts = Facts { server: None, images: vec![Stored { image, finding }] };
+    let facts = Facts { images: vec![Stored { image, finding }], ..Facts::default() };
     lacking(&facts, steps).map(|foreseen| foreseen.problem)
 }
 

@@ -1,0 +1,157 @@
+//! Machines fetch images from the bucket that the server redirects them to.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../server/tests/api/object_store.rs"]
+mod object_store;
+
+use std::sync::atomic::Ordering;
+
+use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, RANGE, REFERER};
+use reqwest::{Certificate, Client, StatusCode, redirect};
+use slipway_installer::End;
+use slipway_protocol::{Action, CaptureDisk, Digest, Reboot, Step, StreamImage};
+use slipway_server::base::objects::{Bucket, Defaults, Keys};
+use slipway_server::image::{self, Known};
+use slipway_tests::{DISK, Lab};
+
+use object_store::{KEY_ID, ObjectStore, SECRET};
+
+const MIB: usize = 1 << 20;
+
+fn step(name: &str, action: Action) -> Step {
+    Step { name: name.to_owned(), action, retries: 0, timeout: Some(60) }
+}
+
+/// A server that redirects machines to the object store.
+async fn lab(objects: &ObjectStore) -> Lab {
+    let mut lab = Lab::start().await;
+    lab.stop_server().await;
+    let ca = lab.folder.path().join("objects-ca.pem");
+    std::fs::write(&ca, objects.ca()).unwrap();
+    let keys = Keys { id: KEY_ID.to_owned(), secret: SECRET.to_owned(), session: None };
+    let url = format!("{}&ca={}", objects.url(), ca.display());
+    lab.bucket = Some(Bucket::open(&url, Defaults::default(), keys).unwrap());
+    lab.redirect = Some(ca);
+    lab.start_server().await;
+    lab
+}
+
+async fn add(lab: &Lab, content: &[u8]) -> Digest {
+    let file = lab.folder.path().join("disk.img");
+    std::fs::write(&file, content).unwrap();
+    image::add(&lab.store().await, &lab.data(), &file, Known::default(), |_| {}).await.unwrap().image.digest
+}
+
+fn write(lab: &Lab, digest: &Digest) -> Vec<Step> {
+    let image = StreamImage {
+        url: format!("{}/images/{digest}", lab.url()),
+        digest: Some(digest.clone()),
+        disk: lab.disk_hints(),
+        ..StreamImage::default()
+    };
+    vec![step("write", Action::StreamImage(image)), step("leave", Action::Reboot(Reboot::default()))]
+}
+
+fn disk() -> Vec<u8> {
+    let mut disk: Vec<u8> = (0..12 * MIB as u32).map(|n| (n.wrapping_mul(n) >> 9) as u8).collect();
+    disk[..512].fill(0);
+    (disk[510], disk[511]) = (0x55, 0xAA);
+    disk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_goes_on_at_the_object_store_and_sends_it_no_credentials() {
+    let objects = ObjectStore::start_with_tls().await;
+    let (lab, disk) = (lab(&objects).await, disk());
+    let digest = add(&lab, &disk).await;
+    lab.register(true).await;
+    lab.start_run(write(&lab, &digest)).await;
+    let tests = objects.tests();
+    tests.cut_after.store(5 * MIB as u32, Ordering::Relaxed);
+    tests.expired.store(1, Ordering::Relaxed);
+    tests.heads.lock().unwrap().clear();
+
+    assert_eq!(lab.install().await.unwrap(), End::Reboot);
+
+    assert!(std::fs::read(lab.disk()).unwrap().starts_with(&disk));
+    let heads = tests.heads.lock().unwrap();
+    let ranges = heads.iter().map(|(_, head)| head.get(RANGE).map(|range| range.to_str().unwrap().to_owned()));
+    let ranges: Vec<Option<String>> = ranges.collect();
+    // The first request is refused as expired, the second broken off, and the third goes on behind.
+    assert_eq!(ranges.len(), 3, "{ranges:?}");
+    assert_eq!(ranges[..2], [None, None]);
+    let from = ranges[2].as_ref().unwrap().trim_start_matches("bytes=").trim_end_matches('-').parse::<usize>().unwrap();
+    assert!(from > 0 && from <= 5 * MIB, "{ranges:?}");
+    for (url, head) in heads.iter() {
+        assert!(url.query().unwrap().contains("X-Amz-Expires=3600&"), "{url}");
+        for secret in [AUTHORIZATION, COOKIE, REFERER] {
+            assert!(!head.contains_key(&secret), "{head:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_captured_image_is_behind_a_redirect_only_for_its_run() {
+    let objects = ObjectStore::start_with_tls().await;
+    let lab = lab(&objects).await;
+    let raw = disk().into_iter().cycle().take(DISK as usize).collect::<Vec<u8>>();
+    std::fs::write(lab.disk(), &raw).unwrap();
+    lab.register(true).await;
+    let capture = CaptureDisk { disk: lab.disk_hints(), name: "web1.zst".to_owned() };
+    lab.start_run(vec![step("capture", Action::CaptureDisk(capture))]).await;
+    assert_eq!(lab.install().await.unwrap(), End::Done);
+    let run = lab.status().await.run.unwrap();
+    let digest = run.steps[0].outcome.clone().unwrap().image.unwrap().digest;
+
+    let client = Client::builder()
+        .tls_certs_only([Certificate::from_pem(lab.ca().as_bytes()).unwrap()])
+        .redirect(redirect::Policy::none())
+        .build()
+        .unwrap();
+    let url = format!("{}/images/{digest}?redirect=yes", lab.url());
+    assert_eq!(client.get(&url).send().await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    let wrong = client.get(format!("{url}&token=guess")).send().await.unwrap();
+    assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
+
+    std::fs::write(lab.disk(), vec![0xAA; DISK as usize]).unwrap();
+    lab.start_run(write(&lab, &digest)).await;
+    objects.tests().heads.lock().unwrap().clear();
+    assert_eq!(lab.install().await.unwrap(), End::Reboot);
+    assert!(std::fs::read(lab.disk()).unwrap() == raw);
+    let heads = objects.tests().heads.lock().unwrap();
+    assert!(!heads.is_empty());
+    assert!(heads.iter().all(|(url, head)| !format!("{url} {head:?}").contains("token")), "{heads:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_ask_for_a_redirect_gets_the_image_from_the_server() {
+    let objects = ObjectStore::start_with_tls().await;
+    let (mut lab, disk) = (lab(&objects).await, disk());
+    let digest = add(&lab, &disk).await;
+    let client = Client::builder()
+        .tls_certs_only([Certificate::from_pem(lab.ca().as_bytes()).unwrap()])
+        .redirect(redirect::Policy::none())
+        .build()
+        .unwrap();
+    let url = format!("{}/images/{digest}", lab.url());
+    let direct = client.get(&url).send().await.unwrap();
+    assert_eq!(direct.status(), StatusCode::OK);
+    assert!(direct.bytes().await.unwrap() == disk);
+    let redirected = client.get(format!("{url}?redirect=yes")).send().await.unwrap();
+    assert_eq!(redirected.status(), StatusCode::TEMPORARY_REDIRECT);
+    assert_eq!(redirected.headers()["cache-control"], "no-store");
+    assert!(redirected.headers()[LOCATION].to_str().unwrap().starts_with("https://127.0.0.1:"));
+    let head = client.head(format!("{url}?redirect=yes")).send().await.unwrap();
+    assert_eq!(head.status(), StatusCode::OK, "the signature is for GET");
+    let absent = format!("{}/images/sha256:{}?redirect=yes", lab.url(), "0".repeat(64));
+    assert_eq!(client.get(absent).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+    // A run that was composed for a redirect also works without one.
+    lab.register(true).await;
+    lab.start_run(write(&lab, &digest)).await;
+    lab.redirect = None;
+    lab.stop_server().await;
+    lab.start_server().await;
+    assert_eq!(lab.install().await.unwrap(), End::Reboot);
+    assert!(std::fs::read(lab.disk()).unwrap().starts_with(&disk));
+}
