@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use slipway_protocol::Digest;
 use slipway_protocol::shared::given::{is_blank, options};
 use slipway_protocol::shared::printable;
+use slipway_protocol::{Algorithm, Digest};
 use slipway_server::base::data::{DataDir, Place};
 use slipway_server::base::error::Error;
 use slipway_server::base::time::dated;
@@ -178,13 +178,23 @@ impl Command {
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
-    /// Copy an image into the data folder and check that it can be installed; prints its digest.
+    /// Copy an image into the data folder or the bucket, and check that it can be installed; prints its digest.
     #[command(after_help = "\
 Examples:
-  slipway-server image add debian-12.raw.zst")]
+  slipway-server image add debian-12.raw.zst
+  slipway-server image add https://images.example/debian-12.raw.zst \
+--sha256 sha256:0fd4db0e0b5f0a1b4dd3e7c7d2e5ad2f0f4f9ae6d3df20ad1c4c8f0f2c5b0a11")]
     Add {
-        /// Image file, compressed or not.
+        /// Image file, compressed or not, or its https:// or http:// URL.
+        #[arg(value_name = "FILE|URL")]
         file: PathBuf,
+        /// SHA-256 that the file must have as it is. Needed with a URL. A download that was stopped goes on.
+        #[arg(long, value_name = "DIGEST", value_parser = sha256)]
+        sha256: Option<Digest>,
+        /// File with the CA certificates, in PEM, that the server of the URL is verified with. Default: those of this
+        /// host.
+        #[arg(long, value_name = "FILE", requires = "sha256")]
+        ca: Option<PathBuf>,
         /// SHA-256 that the raw image must have after decompression.
         #[arg(long)]
         raw_digest: Option<Digest>,
@@ -208,6 +218,12 @@ Examples:
         /// Print JSON instead of lines.
         #[arg(long)]
         json: bool,
+    },
+    /// Remove files and objects that no image names and no unfinished run fetches, if they are older than a day.
+    Clean {
+        /// Only list them.
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Remove an image and its file. Fails while an operating system or an unfinished run uses it.
     Remove {
@@ -261,8 +277,13 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     match command {
         Command::Node(command) => node::run(store, data, command).await,
         Command::Token(command) => token::run(store, command).await,
-        Command::Image(ImageCommand::Add { file, raw_digest, raw_size, not_an_image: is_other }) => {
-            image_add::run(store, data, &file, image::Known { raw_digest, raw_size, is_other }).await
+        Command::Image(ImageCommand::Add { file, sha256, ca, raw_digest, raw_size, not_an_image: is_other }) => {
+            let known = image::Known { digest: sha256, raw_digest, raw_size, is_other };
+            image_add::run(store, data, &file, ca.as_deref(), known).await
+        }
+        Command::Image(ImageCommand::Clean { dry_run }) => {
+            let cleaned = operate::clean_images(store, data, dry_run).await?;
+            print(&lists::cleaned(&cleaned, dry_run))
         }
         Command::Image(ImageCommand::List { json }) => {
             let images = image::stored::list(store, &mut *store.read().await?).await?;
@@ -384,6 +405,12 @@ fn print(text: &str) -> anyhow::Result<()> {
         .write_all(printable::lines(text).as_bytes())
         .and_then(|()| output.flush())
         .context("writing to standard output")
+}
+
+/// Parses a SHA-256, with or without its prefix.
+fn sha256(text: &str) -> Result<Digest, String> {
+    let hex = text.strip_prefix("sha256:").unwrap_or(text);
+    Digest::new(Algorithm::Sha256, hex).map_err(|error| error.to_string())
 }
 
 /// Parses a duration into milliseconds.

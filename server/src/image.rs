@@ -1,6 +1,7 @@
 //! Adds images.
 
 pub mod examine;
+mod fetch;
 mod inside;
 pub mod named;
 mod qcow2;
@@ -8,6 +9,8 @@ mod raw;
 mod spool;
 pub mod stored;
 mod table;
+
+pub use self::fetch::Remote;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -32,6 +35,8 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// What the operator states about an image. It must be right.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
+    /// SHA-256 of the file.
+    pub digest: Option<Digest>,
     /// Digest of the raw image, after decompression.
     pub raw_digest: Option<Digest>,
     /// Size of the raw image in bytes, after decompression.
@@ -44,11 +49,11 @@ pub struct Known {
 /// Progress of adding an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The current work: "copying", "checking" or "storing".
+    /// The current work: "fetching", "copying", "checking" or "storing".
     pub doing: &'static str,
     /// Number of the file's bytes for which it is done.
     pub done: u64,
-    /// Size of the file in bytes.
+    /// Size of the file in bytes. 0 if it is not known yet.
     pub total: u64,
 }
 
@@ -77,8 +82,8 @@ struct Raw {
 }
 
 /// Copies a file into the data folder, decodes the copy once, and makes it an image under its SHA-256, in the data
-/// folder or in the bucket. A file that cannot be decoded is refused. Size and digest of the raw image are recorded. The
-/// image is published only when it is complete and would survive a power cut.
+/// folder or in the bucket. A file that cannot be decoded is refused. Size and digest of the raw image are recorded.
+/// The image is published only when it is complete and would survive a power cut.
 pub async fn add(
     store: &Store,
     data: &DataDir,
@@ -87,11 +92,54 @@ pub async fn add(
     mut progress: impl FnMut(Progress) + Send + 'static,
 ) -> Result<Added, Error> {
     let (source, folder) = (file.to_owned(), data.clone());
-    let taking = tokio::task::spawn_blocking(move || {
-        take_in(&folder, &source, known, &mut progress).map(|taken| (taken, progress))
-    });
-    let taken = taking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()));
-    let (Taken { copy, digest, size, raw }, mut progress) = taken?;
+    let (taken, progress) = blocking(move || {
+        folder.remove_leftovers();
+        let mut incoming = Incoming::create(&folder)?;
+        let (digest, size) = copy(&source, &mut incoming, &mut progress)?;
+        if let Some(said) = known.digest.as_ref().filter(|said| **said != digest) {
+            let message = format!("the image {source:?} has the digest {digest}, not {said}; is it the right file?");
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        }
+        let taken = take_in(&folder, &source, incoming, (digest, size), known, &mut progress)?;
+        Ok((taken, progress))
+    })
+    .await?;
+    store_image(store, taken, file, progress).await
+}
+
+/// Like [`add`], with a file on another server. If it is stopped, the same call goes on with what has arrived.
+pub async fn add_remote(
+    store: &Store,
+    data: &DataDir,
+    remote: &Remote,
+    known: Known,
+    mut progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Added, Error> {
+    data.remove_leftovers();
+    let (incoming, size) = fetch::fetch(data, remote, &mut progress).await?;
+    let (folder, digest, name) = (data.clone(), remote.digest().clone(), PathBuf::from(remote.file_name()));
+    let source = name.clone();
+    let (taken, progress) = blocking(move || {
+        let taken = take_in(&folder, &source, incoming, (digest, size), known, &mut progress)?;
+        Ok((taken, progress))
+    })
+    .await?;
+    store_image(store, taken, &name, progress).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+/// Publishes a file that was taken in, and stores its record. `file` has its name.
+async fn store_image(
+    store: &Store,
+    taken: Taken,
+    file: &Path,
+    mut progress: impl FnMut(Progress) + Send,
+) -> Result<Added, Error> {
+    let Taken { copy, digest, size, raw } = taken;
     let mut sent = |done| progress(Progress { doing: "storing", done, total: size });
     let stamp = store.objects().publish(&copy.path, &digest, &mut sent).await?;
     drop(copy);
@@ -132,10 +180,15 @@ struct Taken {
     raw: Option<Raw>,
 }
 
-fn take_in(data: &DataDir, file: &Path, known: Known, progress: &mut dyn FnMut(Progress)) -> Result<Taken, Error> {
-    data.remove_leftovers();
-    let mut incoming = Incoming::create(data)?;
-    let (digest, size) = copy(file, &mut incoming, progress)?;
+/// Decodes a file that is in the data folder, with this digest and size in bytes. `file` is its name for messages.
+fn take_in(
+    data: &DataDir,
+    file: &Path,
+    incoming: Incoming,
+    (digest, size): (Digest, u64),
+    known: Known,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Taken, Error> {
     let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
     let raw = match known.is_other {
         true => None,
@@ -178,10 +231,11 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
 }
 
 /// A file for an image. It is locked until it is published or the process ends. So an unlocked file remains from a
-/// process that was stopped. A file that was not published is removed on drop.
+/// process that was stopped. A file that was not published is removed on drop, unless it is kept.
 struct Incoming {
     path: PathBuf,
     file: File,
+    is_kept: bool,
 }
 
 impl Incoming {
@@ -196,7 +250,7 @@ impl Incoming {
             file.lock().map_err(failed("locking"))?;
             // Before the file was locked, another process may have removed it like one of a stopped process.
             if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
-                return Ok(Self { path, file });
+                return Ok(Self { path, file, is_kept: false });
             }
         }
     }
@@ -204,14 +258,16 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // After publishing, it has another name.
-        let _ = std::fs::remove_file(&self.path);
+        if !self.is_kept {
+            // After publishing, it has another name.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
 /// Copies a file. Returns the copy's digest and size in bytes.
 fn copy(from: &Path, to: &mut Incoming, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64), Error> {
-    let Incoming { path: to, file: target } = to;
+    let Incoming { path: to, file: target, .. } = to;
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }

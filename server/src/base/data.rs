@@ -51,6 +51,8 @@ const SERVER: &str = ", server ";
 const OPERATOR_TOKEN: &str = "operator-token";
 /// Prefix of the names of images that are being copied.
 const INCOMING: &str = "incoming-";
+/// Prefix of the names of images that are being fetched.
+const FETCHED: &str = "fetched-";
 /// Files that identify a data folder. One of them is enough, because a first start may have failed, or a CA may have
 /// been restored or copied from elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
@@ -292,6 +294,11 @@ impl DataDir {
         self.root.join("images").join(format!("{INCOMING}{}", random::id()))
     }
 
+    /// The path of an image that is being fetched from another server.
+    pub fn fetched_image(&self, digest: &Digest) -> PathBuf {
+        self.root.join("images").join(format!("{FETCHED}{}", digest.hex()))
+    }
+
     /// Removes unfinished images and temporary files of commands and servers that were killed, which nobody has locked.
     /// Ignores errors, because nothing depends on the removal.
     pub fn remove_leftovers(&self) {
@@ -302,6 +309,35 @@ impl DataDir {
         for file in copies.chain(files(self.root.join("images")).filter(is_image)) {
             aside::remove_unless_locked(&file.path());
         }
+    }
+
+    /// Removes what was fetched of images and then left for this long, in milliseconds. With `dry_run`, only looks for
+    /// it. Returns names and sizes in bytes.
+    pub fn clean_fetched(&self, age: Millis, dry_run: bool) -> Result<Vec<(String, u64)>, Error> {
+        let folder = self.root.join("images");
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File { doing, path, source }
+        };
+        let mut cleaned = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(failed("reading the folder", &folder))? {
+            let path = entry.map_err(failed("reading the folder", &folder))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !name.starts_with(FETCHED) {
+                continue;
+            }
+            let file = File::open(&path).map_err(failed("opening", &path))?;
+            let found = file.metadata().map_err(failed("examining", &path))?;
+            let left = found.modified().ok().and_then(|changed| changed.elapsed().ok()).unwrap_or_default();
+            if file.try_lock().is_err() || left.as_millis() < u128::from(age) {
+                continue;
+            }
+            if !dry_run {
+                fs::remove_file(&path).map_err(failed("removing", &path))?;
+            }
+            cleaned.push((name, found.len()));
+        }
+        Ok(cleaned)
     }
 
     /// Folder of images being captured, with a subfolder for each run, on the same file system as the other images.

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::Digest;
+use slipway_protocol::{Algorithm, Digest};
 
 pub use self::bucket::{Bucket, Content};
 pub use self::settings::{Defaults, Keys};
@@ -84,6 +84,25 @@ impl Objects {
         };
         let seen = |digest: &Digest| found.get(digest).map_or(Seen::Missing, |stamp| Seen::There(*stamp));
         Ok(digests.into_iter().map(|digest| (digest.clone(), seen(&digest))).collect())
+    }
+
+    /// Looks at all files of images by SHA-256. What is in the folder under another name is not one of them.
+    pub async fn list(&self) -> Result<HashMap<Digest, Stamp>, Error> {
+        let root = match self {
+            Self::Bucket(bucket, _) => return bucket.list().await,
+            Self::Folder(root) => root,
+        };
+        let folder = root.join("images").join(Algorithm::Sha256.name());
+        let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
+        let mut found = HashMap::new();
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if let (Ok(digest), Seen::There(stamp)) = (Digest::new(Algorithm::Sha256, &name), look(&path)) {
+                found.insert(digest, stamp);
+            }
+        }
+        Ok(found)
     }
 
     /// Makes a complete file, which is on the same file system as the data folder, the file of the image with this

@@ -3,6 +3,7 @@
 use slipway_protocol::shared::printable::{line, size as bytes};
 use slipway_server::base::time::utc;
 use slipway_server::image::stored::{ImageProblem, ImageStatus, SystemStatus};
+use slipway_server::operate::Cleaned;
 use slipway_server::store::images::Image;
 use slipway_server::store::systems::System;
 
@@ -56,6 +57,16 @@ pub fn system_table(systems: &[SystemStatus], images: &[Image]) -> String {
         ]
     });
     table(&["Name", "Image", "File", "Raw size", "Reports", "Digest"], rows.collect())
+}
+
+/// Says which files and objects were removed, or would be.
+pub fn cleaned(cleaned: &[Cleaned], dry_run: bool) -> String {
+    let verb = if dry_run { "can be" } else { "is" };
+    let lines = cleaned.iter().map(|Cleaned { name, size }| format!("{name} ({}) {verb} removed\n", bytes(*size)));
+    match cleaned.is_empty() {
+        true => "every file older than a day belongs to an image or a run\n".to_owned(),
+        false => lines.collect(),
+    }
 }
 
 /// The state of an image's file in one word.

@@ -1,8 +1,11 @@
-//! Finds images by name or digest, and removes them.
+//! Finds images by name or digest, removes them, and removes files that belong to none.
 
 use slipway_protocol::{Digest, ErrorCode};
 
+use crate::base::data::DataDir;
 use crate::base::error::Error;
+use crate::base::objects::{Seen, Stamp};
+use crate::base::time::{Millis, now};
 use crate::image::named;
 use crate::rules::state;
 use crate::store;
@@ -29,6 +32,63 @@ pub async fn known_image(connection: &mut Connection, reference: &str) -> Result
     named::find(&images.iter().collect::<Vec<_>>(), reference).cloned()
 }
 
+/// Age in milliseconds from which a file may be removed that no image names. A younger one may be of an image that is
+/// being added.
+const OLD: Millis = 24 * 60 * 60 * 1000;
+
+/// A file or an object that belonged to no image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Name of the file in the data folder, or digest of the object.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Removes the files or objects that no image has and no unfinished run may fetch, and downloads that were given up, if
+/// they are older than a day. With `dry_run`, removes nothing. Returns what was removed or would be.
+pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Result<Vec<Cleaned>, Error> {
+    let objects = store.objects();
+    let mut cleaned = data.clean_fetched(OLD, dry_run)?;
+    let mut found: Vec<(Digest, Stamp)> = objects.list().await?.into_iter().collect();
+    found.sort_by_key(|(digest, _)| digest.to_string());
+    for (digest, seen) in found {
+        if !is_old(seen) || is_needed(&mut *store.read().await?, &digest).await? {
+            continue;
+        }
+        if !dry_run {
+            // In a transaction, so that nobody adds the image meanwhile. Who begins to is told to do it again.
+            let mut transaction = store.write().await?;
+            let is_same = objects.look(&digest).await? == Seen::There(seen);
+            if !is_same || is_needed(&mut transaction, &digest).await? {
+                continue;
+            }
+            objects.remove(&digest).await?;
+            store::commit(transaction).await?;
+        }
+        cleaned.push((digest.to_string(), seen.size));
+    }
+    Ok(cleaned.into_iter().map(|(name, size)| Cleaned { name, size }).collect())
+}
+
+fn is_old(seen: Stamp) -> bool {
+    now().cast_signed().saturating_sub(seen.changed / 1_000_000) >= OLD.cast_signed()
+}
+
+/// Whether an image has this digest, or an unfinished run has a step that may fetch it.
+async fn is_needed(connection: &mut Connection, digest: &Digest) -> Result<bool, Error> {
+    let is_image = images::get_by_digest(connection, digest).await?.is_some();
+    Ok(is_image || open_run_with(connection, digest).await?.is_some())
+}
+
+/// Returns an unfinished run that may fetch the file with this digest.
+async fn open_run_with(connection: &mut Connection, digest: &Digest) -> Result<Option<runs::Run>, Error> {
+    // Searches the whole workflow for the digest, which is most likely in the URL of a step.
+    let uses = |run: &runs::Run| to_json(&run.workflow).to_ascii_lowercase().contains(digest.hex());
+    let open = runs::newest(connection).await?.into_iter().filter(|run| state::is_open(run.progress.state));
+    Ok(open.into_iter().find(uses))
+}
+
 async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {
     let used = |by: String| Err(Error::refused(ErrorCode::Conflict, format!("image {digest} is in use: {by}")));
     if let Some(system) = systems::all(connection).await?.iter().find(|system| system.image == *digest) {
@@ -37,10 +97,7 @@ async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<()
             "operating system {name} uses it; remove the operating system first (`os remove {name}`)"
         ));
     }
-    // Searches the whole workflow for the digest, which is most likely in the URL of a step.
-    let uses = |run: &runs::Run| to_json(&run.workflow).to_ascii_lowercase().contains(digest.hex());
-    let open = runs::newest(connection).await?.into_iter().filter(|run| state::is_open(run.progress.state));
-    if let Some(run) = open.into_iter().find(uses) {
+    if let Some(run) = open_run_with(connection, digest).await? {
         let node = nodes::get_by_id(connection, &run.node).await?;
         let label = node.as_ref().map_or(&*run.node, |node| node.label());
         let advice = format!("wait until the run is over, or end it (`run cancel {label}`)");

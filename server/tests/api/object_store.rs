@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -99,6 +99,11 @@ impl ObjectStore {
     pub fn files(&self, folder: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.folder.path().join(folder)).into_iter().flatten();
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
+    }
+
+    /// The folder with the bucket.
+    pub fn root(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Lets all connections break off, and no new ones in.

@@ -1,17 +1,20 @@
 //! Images in a bucket of an object store.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{CONTENT_RANGE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE};
 use reqwest::{Response, StatusCode};
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::{Digest, ErrorCode};
+use slipway_protocol::{Action, Digest, ErrorCode, Step, StreamImage};
 use slipway_server::base::objects::{Bucket, Defaults, Keys};
 use slipway_server::image::{self, Known};
-use slipway_server::operate;
+use slipway_server::operate::{self, NewRun, Task, WorkflowFile};
 use slipway_server::store::findings;
 
 use crate::installing::add_system;
@@ -203,4 +206,108 @@ async fn an_upload_that_is_killed_leaves_no_image() {
     assert!(get(&server, &digest, &[]).await.bytes().await.unwrap() == disk(17));
     let left = std::fs::read_dir(data.join("images")).unwrap().count();
     assert_eq!(left, 1, "what the killed command left is removed");
+}
+
+/// A file in the past.
+fn age(file: &Path, days: u64) {
+    let then = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
+    std::fs::File::options().write(true).open(file).unwrap().set_modified(then).unwrap();
+}
+
+#[tokio::test]
+async fn what_no_image_has_is_removed_when_it_is_old_and_no_run_fetches_it() {
+    let objects = ObjectStore::start().await;
+    let servers = [TestServer::start().await, TestServer::start_with_bucket(bucket(&objects)).await];
+    for (server, root) in servers.iter().zip([servers[0].data_path(), objects.root().join("images/site")]) {
+        let system = add_system(server, |_| {}).await.unwrap();
+        let folder = root.join("images/sha256");
+        let names = [b"young", b"older", b"inrun"].map(|content| {
+            let digest = sha256(content);
+            std::fs::write(folder.join(digest.hex()), content).unwrap();
+            digest
+        });
+        for name in [names[1].hex(), names[2].hex(), system.image.hex()] {
+            age(&folder.join(name), 2);
+        }
+        server.add_released("web1").await;
+        let url = format!("https://cache.example/images/{}", names[2]);
+        let image = StreamImage { url, digest: Some(names[2].clone()), ..StreamImage::default() };
+        let step = Step { name: "write".to_owned(), action: Action::StreamImage(image), retries: 0, timeout: None };
+        let task = Task::Workflow(WorkflowFile { steps: vec![step], ..WorkflowFile::default() });
+        operate::start_run(&server.store().await, &server.ca(), "web1", NewRun::new(task)).await.unwrap();
+
+        let (store, data) = (server.store().await, server.data());
+        let count = || std::fs::read_dir(&folder).unwrap().count();
+        let expect = vec![operate::Cleaned { name: names[1].to_string(), size: 5 }];
+        assert_eq!(operate::clean_images(&store, &data, true).await.unwrap(), expect);
+        assert_eq!(count(), 4, "nothing is removed yet");
+        assert_eq!(operate::clean_images(&store, &data, false).await.unwrap(), expect);
+        assert_eq!(count(), 3);
+        assert_eq!(operate::clean_images(&store, &data, false).await.unwrap(), []);
+        operate::cancel_run(&store, "web1").await.unwrap();
+        let cleaned = operate::clean_images(&store, &data, false).await.unwrap();
+        assert_eq!(cleaned, [operate::Cleaned { name: names[2].to_string(), size: 5 }]);
+    }
+}
+
+/// A web server with one file. It ends the first connection in the middle, and each other one after its answer.
+/// Returns its URL, and the ranges that it was asked for.
+fn web_server(content: Vec<u8>) -> (String, Arc<Mutex<Vec<Option<usize>>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/web.img", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let head = BufReader::new(&connection).lines().map(Result::unwrap).take_while(|line| !line.is_empty());
+            let range = head.filter_map(|line| {
+                let line = line.to_ascii_lowercase();
+                line.strip_prefix("range: bytes=")?.strip_suffix('-')?.parse::<usize>().ok()
+            });
+            let range = range.last();
+            let is_first = log.lock().unwrap().is_empty();
+            log.lock().unwrap().push(range);
+            let (from, size) = (range.unwrap_or_default(), content.len());
+            let status = match range {
+                Some(_) => format!("206 Partial Content\r\nContent-Range: bytes {from}-{}/{size}", size - 1),
+                None => "200 OK".to_owned(),
+            };
+            let until = if is_first { size / 2 } else { size };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", size - from);
+            let _ = connection.write_all(&[head.as_bytes(), &content[from..until]].concat());
+        }
+    });
+    (url, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_added_from_a_url_with_a_digest_and_goes_on_where_it_stopped() {
+    let objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let disk = disk(2);
+    let (url, asked) = web_server(disk.clone());
+    let data = server.data_path();
+    let said = fail(&data, &["image", "add", &url]);
+    assert!(said.contains("--sha256"), "{said}");
+    let said = fail(&data, &["image", "add", "https://user:s3cret@images.example/a", "--sha256", &"0".repeat(64)]);
+    assert!(said.contains("password") && !said.contains("s3cret"), "{said}");
+    assert!(asked.lock().unwrap().is_empty());
+
+    let remote = image::Remote::new(&url, sha256(&disk), None).unwrap();
+    let (store, folder) = (server.store().await, server.data());
+    // As a command left it that was killed.
+    std::fs::write(folder.fetched_image(&sha256(&disk)), &disk[..1000]).unwrap();
+    let added = image::add_remote(&store, &folder, &remote, Known::default(), |_| {}).await.unwrap();
+    assert_eq!((&*added.image.file_name, &added.image.digest), ("web.img", &sha256(&disk)));
+    let asked: Vec<usize> = asked.lock().unwrap().iter().map(|range| range.unwrap()).collect();
+    assert_eq!(asked[0], 1000);
+    assert!(asked.len() == 2 && asked[1] > 1000 && asked[1] <= disk.len() / 2, "{asked:?}");
+    assert!(get(&server, &added.image.digest, &[]).await.bytes().await.unwrap() == disk);
+
+    let wrong = image::Remote::new(&url, sha256(b"other"), None).unwrap();
+    let error = image::add_remote(&store, &folder, &wrong, Known::default(), |_| {}).await.expect_err("it is wrong");
+    assert!(error.to_string().contains("has the digest"), "{error}");
+    let left = std::fs::read_dir(data.join("images")).unwrap().count();
+    assert_eq!(left, 1, "a wrong file does not stay");
 }
