@@ -8,6 +8,7 @@ pub mod attestations;
 pub mod boot_builds;
 pub mod boot_fetches;
 pub mod boot_reports;
+pub mod capture_parts;
 pub mod check;
 pub mod claimants;
 pub mod clock;

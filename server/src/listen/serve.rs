@@ -44,7 +44,7 @@ use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
 use crate::site::presence::Presence;
 use crate::store;
-use crate::store::{Store, settings};
+use crate::store::{Connection, Store, settings};
 use tokio_rustls::TlsAcceptor;
 
 /// Reports per minute about one run: as many as NICo's metadata service accepts, and as cloud-init sends for one
@@ -209,6 +209,7 @@ impl Server {
         let tls = watch::Sender::new(acceptor(&keys)?);
         let mut transaction = store.write().await?;
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        note_objects(&mut transaction, data.objects()).await?;
         match &images_ca {
             Some(pem) => settings::write(&mut transaction, settings::IMAGES_CA, pem).await?,
             None => settings::remove(&mut transaction, settings::IMAGES_CA).await?,
@@ -223,7 +224,7 @@ impl Server {
         }
         let (stop, stopping) = watch::channel(false);
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
-        captures.sweep().await?;
+        captures.sweep_at_start().await?;
         secrets::forget_of_all(&store).await?;
         let watcher = Arc::new(Watcher::new(store.clone(), revision));
         let measured = Metrics::new(&store);
@@ -460,6 +461,22 @@ async fn check_bucket(bucket: &Bucket) -> Result<(), Error> {
             Ok(())
         }
         done => done,
+    }
+}
+
+/// Stores where the images are, so that commands do not look for them elsewhere.
+async fn note_objects(connection: &mut Connection, objects: &Objects) -> Result<(), Error> {
+    let before = settings::read(connection, settings::OBJECTS).await?;
+    let now = match objects {
+        Objects::Bucket(bucket, _) => Some(bucket.name()),
+        Objects::Folder(_) => None,
+    };
+    if let Some(before) = before.filter(|before| Some(before.as_str()) != now) {
+        tracing::warn!(before, now = now.unwrap_or("the data folder"), "the images were elsewhere before");
+    }
+    match now {
+        Some(name) => settings::write(connection, settings::OBJECTS, name).await,
+        None => settings::remove(connection, settings::OBJECTS).await,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Images that nodes capture from disks. Received data is stored separately. It becomes an image when it is complete
 //! and its digest is right.
 //!
-//! A file in use is locked, because a node that lost its connection may reconnect while the server still processes the
-//! data sent before.
+//! This file is about images in the data folder, `parts` about those in a bucket. A file in use is locked, because a
+//! node that lost its connection may reconnect while the server still processes the data sent before.
+
+mod parts;
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,7 +27,7 @@ use crate::base::time::now;
 use crate::rules::state;
 use crate::store;
 use crate::store::images::{self, Image};
-use crate::store::{Connection, Store, runs};
+use crate::store::{Connection, Store, capture_parts, runs};
 
 /// Number of bytes of disk space that captures must leave free.
 const KEPT_FREE: u64 = 512 << 20;
@@ -82,6 +84,9 @@ impl Captures {
 
     /// Begins an image. An image that was begun before starts again from empty.
     pub async fn begin(&self, capture: &Capture) -> Result<(), Error> {
+        if let Objects::Bucket(bucket, _) = self.store.objects() {
+            return parts::begin(&self.store, bucket, capture).await;
+        }
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, capture).await?;
         check_name_is_free(&mut connection, &capture.name).await?;
@@ -98,6 +103,9 @@ impl Captures {
 
     /// Appends a piece to an image, if its offset is the end of the stored data.
     pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
+        if let Objects::Bucket(bucket, _) = self.store.objects() {
+            return parts::append(&self.store, bucket, capture, offset, piece, self.max).await;
+        }
         check_allowed(&mut *self.store.read().await?, capture).await?;
         let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
         blocking(move || write(&place, offset, &piece, largest)).await
@@ -133,6 +141,9 @@ impl Captures {
 
     /// Removes captures of runs that have ended. Returns the ids of the runs with captures that have not.
     pub async fn sweep(&self) -> Result<Vec<String>, Error> {
+        if let Objects::Bucket(bucket, _) = self.store.objects() {
+            return parts::sweep(&self.store, bucket).await;
+        }
         let folder = self.data.captures();
         let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
         let entries = match fs::read_dir(&folder) {
@@ -158,6 +169,14 @@ impl Captures {
             }
         }
         Ok(open)
+    }
+
+    /// Calls [`Self::sweep`] when the server starts. A bucket that does not answer is swept later.
+    pub async fn sweep_at_start(&self) -> Result<(), Error> {
+        match self.sweep().await {
+            Err(Error::Objects { source, .. }) if source.is_transient() => Ok(()),
+            swept => swept.map(drop),
+        }
     }
 
     /// Calls [`Self::sweep`] periodically, as long as the server runs.
@@ -216,21 +235,29 @@ async fn verify(
 ) -> Result<Image, Error> {
     let place = data.capture(&capture.run, &capture.name);
     let (incoming, expected) = (place.clone(), image.clone());
-    let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
-    if let Objects::Bucket(..) = store.objects() {
-        // Before the transaction, because it takes as long as the image is large.
-        check_allowed(&mut *store.read().await?, capture).await?;
-        check_name_is_free(&mut *store.read().await?, &capture.name).await?;
-        store.objects().publish(&place, &image.digest, &mut |_| ()).await?;
+    if image.digest.algorithm() != Algorithm::Sha256 {
+        let message = "the digest of a captured image must be SHA-256";
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
+    let locked = match store.objects() {
+        Objects::Folder(_) => Some(blocking(move || check(&incoming, &expected, &stopping)).await?),
+        Objects::Bucket(bucket, _) => {
+            if let Err(error) = parts::assemble(store, bucket, &stopping, capture, &image).await {
+                // Another server may have put it together meanwhile, and removed the parts.
+                let known = images::get_by_digest(&mut *store.read().await?, &image.digest).await?;
+                return known.ok_or(error);
+            }
+            None
+        }
+    };
     let mut transaction = store.write().await?;
     // The run and the images may have changed during the check.
     check_allowed(&mut transaction, capture).await?;
-    check_name_is_free(&mut transaction, &capture.name).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
         // A node must not change what an operator recorded about an image.
         return Ok(known);
     }
+    check_name_is_free(&mut transaction, &capture.name).await?;
     if let Objects::Folder(_) = store.objects() {
         store.objects().publish(&place, &image.digest, &mut |_| ()).await?;
     }
@@ -238,8 +265,13 @@ async fn verify(
     let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
     let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now(), captured: true };
     images::save(&mut transaction, &image).await?;
+    let parts = capture_parts::all(&mut transaction, &capture.run, &capture.name).await?;
+    capture_parts::forget(&mut transaction, &capture.run, &capture.name).await?;
     store::commit(transaction).await?;
     drop(locked);
+    if let Objects::Bucket(bucket, _) = store.objects() {
+        parts::remove(bucket, &capture.run, &parts).await;
+    }
     let (name, digest) = (&image.file_name, &image.digest);
     tracing::info!(node = capture.node, run = capture.run, name, %digest, "disk captured");
     Ok(image)
@@ -249,9 +281,6 @@ async fn verify(
 fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
-    if image.digest.algorithm() != Algorithm::Sha256 {
-        return Err(invalid("the digest of a captured image must be SHA-256".to_owned()));
-    }
     let file = open_locked(place)?;
     let size = file.metadata().map_err(failed("reading the size of"))?.len();
     if size != image.size || size == 0 {
@@ -283,10 +312,9 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
 /// Opens and locks a capture's file.
 fn open_locked(place: &Path) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
-    let gone = || Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload");
     let file = match OpenOptions::new().read(true).write(true).open(place) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(gone()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_begun()),
         Err(error) => return Err(failed("opening")(error)),
     };
     match file.try_lock() {
@@ -301,8 +329,12 @@ fn open_locked(place: &Path) -> Result<File, Error> {
     let own = file.metadata().map_err(failed("examining"))?;
     match fs::metadata(place) {
         Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(file),
-        _ => Err(gone()),
+        _ => Err(not_begun()),
     }
+}
+
+fn not_begun() -> Error {
+    Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload")
 }
 
 /// Permits only a node whose run captures this image, and only until the run ends.

@@ -215,5 +215,6 @@ pub fn migrations() -> Migrator {
         migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),
         migration(21, "servers", include_str!("../../migrations/postgres/0021_servers.sql")),
         migration(23, "counts by state", include_str!("../../migrations/postgres/0023_states.sql")),
+        migration(24, "parts of captures", include_str!("../../migrations/postgres/0024_capture_parts.sql")),
     ])
 }

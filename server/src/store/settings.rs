@@ -16,6 +16,10 @@ pub const FIRST_REMOVED: &str = "first-operator-removed";
 /// machines are redirected there for images.
 pub const IMAGES_CA: &str = "images-ca";
 
+/// Name of the setting with the name of the bucket that has the images. It does not exist while they are in the data
+/// folder.
+pub const OBJECTS: &str = "objects";
+
 /// Returns the refusal of a command that needs the URL before a server was started on this database.
 pub fn no_server_url() -> Error {
     let message = "the server's URL is not known yet; start the server once with `serve --url`";

@@ -221,6 +221,7 @@ pub fn migrations() -> Migrator {
         migration(20, "keys of the site", include_str!("../../migrations/sqlite/0020_site_keys.sql")),
         migration(21, "servers", include_str!("../../migrations/sqlite/0021_servers.sql")),
         migration(23, "counts by state", include_str!("../../migrations/sqlite/0023_states.sql")),
+        migration(24, "parts of captures", include_str!("../../migrations/sqlite/0024_capture_parts.sql")),
     ])
 }
 

@@ -24,7 +24,8 @@ use crate::support::{IMAGE, TestServer, refusal};
 
 const MIB: usize = 1 << 20;
 
-fn bucket(objects: &ObjectStore) -> Bucket {
+/// The bucket, with the right key.
+pub fn bucket(objects: &ObjectStore) -> Bucket {
     let keys = Keys { id: KEY_ID.to_owned(), secret: SECRET.to_owned(), session: None };
     Bucket::open(&objects.url(), Defaults::default(), keys).unwrap()
 }

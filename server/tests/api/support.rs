@@ -96,13 +96,18 @@ impl TestServer {
 
     /// Starts two servers of one site. What they share is on a PostgreSQL server.
     pub async fn start_two() -> [Self; 2] {
+        Self::start_two_with(None).await
+    }
+
+    /// Like [`Self::start_two`], with images in a bucket.
+    pub async fn start_two_with(bucket: Option<Bucket>) -> [Self; 2] {
         let folders = [folder(), folder()];
         let database = postgres::url(folders[0].path());
         let site_key = SiteKey::generate();
         let [one, other] = folders.map(|folder| {
             let postgres = Some(DatabaseUrl::new(&database).unwrap());
             let (root, site_key) = (folder.path().join("data"), Some(site_key.clone()));
-            (Place { root, postgres, site_key, ..Place::default() }, folder)
+            (Place { root, postgres, site_key, bucket: bucket.clone() }, folder)
         });
         [Self::start_at(one.1, one.0).await, Self::start_at(other.1, other.0).await]
     }

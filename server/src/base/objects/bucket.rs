@@ -23,6 +23,7 @@ use object_store::{
 };
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Stamp;
@@ -43,6 +44,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PART_BYTES: u64 = 8 << 20;
 /// Maximum number of parts of an upload (S3's user guide, "multipart upload limits").
 const MAX_PARTS: u64 = 10_000;
+
+/// What storing an image is called in errors.
+const STORING: &str = "storing an image in";
 
 /// The content of an object, as it arrives.
 pub type Content = BoxStream<'static, io::Result<Bytes>>;
@@ -188,51 +192,122 @@ impl Bucket {
     pub async fn put(&self, file: File, digest: &Digest, sent: &mut (dyn FnMut(u64) + Send)) -> Result<(), Error> {
         let reading = |source| Error::File { doing: "reading", path: PathBuf::from("an image"), source };
         let size = file.metadata().map_err(reading)?.len();
-        let failed = self.failed("storing an image in");
         let mut reader = Reader { file, size, offset: 0, hash: Sha256::new(), part: part_bytes(size) };
         if size <= reader.part {
             let (whole, reader) = reader.next().await.map_err(reading)?;
             reader.check(digest)?;
-            self.s3.put(&self.image(digest), whole.into()).await.map_err(failed)?;
+            self.s3.put(&self.image(digest), whole.into()).await.map_err(self.failed(STORING))?;
             sent(size);
             return Ok(());
         }
-        let mut upload = self.s3.put_multipart(&self.image(digest)).await.map_err(&failed)?;
+        let mut upload = Upload::begin(self, digest).await?;
         let stored = async {
-            let mut before: Option<JoinHandle<Result<(), StoreError>>> = None;
             while reader.offset < size {
                 let part;
                 (part, reader) = reader.next().await.map_err(reading)?;
-                let offset = reader.offset;
-                // Two parts are on their way at once.
-                if let Some(before) = before.replace(tokio::spawn(upload.put_part(PutPayload::from(part)))) {
-                    joined(before).await.map_err(&failed)?;
-                    sent(offset.saturating_sub(reader.part));
-                }
-            }
-            if let Some(last) = before {
-                joined(last).await.map_err(&failed)?;
+                upload.push(part).await?;
+                sent(reader.offset.saturating_sub(reader.part));
             }
             reader.check(digest)
         };
-        if let Err(error) = stored.await {
-            abort(&mut *upload).await;
-            return Err(error);
-        }
-        if let Err(error) = upload.complete().await {
-            abort(&mut *upload).await;
-            return Err(failed(error));
-        }
+        let stored = stored.await;
+        upload.end(stored).await?;
         sent(size);
         Ok(())
     }
 
+    /// Stores a part of an image that a run captures.
+    pub async fn put_part(&self, run: &str, name: &str, part: Bytes) -> Result<(), Error> {
+        let stored = self.s3.put(&self.part(run, name), part.into()).await;
+        stored.map(drop).map_err(self.failed("storing a part of an image in"))
+    }
+
+    /// Stores the image of `size` bytes that consists of these parts. Refuses if it has another digest.
+    pub async fn assemble(
+        &self,
+        run: &str,
+        parts: Vec<String>,
+        size: u64,
+        digest: &Digest,
+        stopping: &watch::Receiver<bool>,
+    ) -> Result<(), Error> {
+        let part_bytes = usize::try_from(part_bytes(size)).unwrap_or(usize::MAX);
+        let (mut hash, mut pending) = (Sha256::new(), Vec::new());
+        let mut upload = Upload::begin(self, digest).await?;
+        let stored = async {
+            for name in parts {
+                if *stopping.borrow() {
+                    return Err(Error::refused(ErrorCode::Unavailable, "the server is stopping; try again"));
+                }
+                let part = async { self.s3.get(&self.part(run, &name)).await?.bytes().await };
+                let part = part.await.map_err(self.failed("reading a part of an image from"))?;
+                pending.extend_from_slice(&part);
+                hash = hashed(hash, part).await;
+                if pending.len() >= part_bytes {
+                    let rest = pending.split_off(part_bytes);
+                    upload.push(Bytes::from(std::mem::replace(&mut pending, rest))).await?;
+                }
+            }
+            if !pending.is_empty() {
+                upload.push(Bytes::from(pending)).await?;
+            }
+            let found = base16ct::lower::encode_string(&hash.finalize());
+            if found == digest.hex() {
+                return Ok(());
+            }
+            let message = format!("the stored image has the digest sha256:{found}, but must have {digest}");
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        };
+        let stored = stored.await;
+        upload.end(stored).await
+    }
+
+    /// Removes a part of an image that a run captures, if it exists.
+    pub async fn remove_part(&self, run: &str, name: &str) -> Result<(), Error> {
+        self.delete(&self.part(run, name), "removing a part of an image from").await
+    }
+
+    /// Returns the ids of the runs that have parts of images.
+    pub async fn runs_with_parts(&self) -> Result<Vec<String>, Error> {
+        let found = self.s3.list_with_delimiter(Some(&self.captures())).await;
+        let found = found.map_err(self.failed("looking for parts of images in"))?;
+        Ok(found.common_prefixes.iter().filter_map(|prefix| Some(prefix.filename()?.to_owned())).collect())
+    }
+
+    /// Removes all parts of the images that a run captures.
+    pub async fn remove_parts_of(&self, run: &str) -> Result<(), Error> {
+        let found = self.s3.list(Some(&self.captures().join(run))).try_collect::<Vec<ObjectMeta>>().await;
+        for part in found.map_err(self.failed("looking for parts of images in"))? {
+            self.delete(&part.location, "removing a part of an image from").await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a part that is on its way.
+    async fn stored(&self, part: Option<JoinHandle<Result<(), StoreError>>>) -> Result<(), Error> {
+        let Some(part) = part else { return Ok(()) };
+        let stored = part.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()));
+        stored.map_err(self.failed(STORING))
+    }
+
+    fn captures(&self) -> Path {
+        self.prefix.clone().join("captures")
+    }
+
+    fn part(&self, run: &str, name: &str) -> Path {
+        self.captures().join(run).join(name)
+    }
+
+    async fn delete(&self, place: &Path, doing: &'static str) -> Result<(), Error> {
+        match self.s3.delete(place).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed(doing)(error)),
+        }
+    }
+
     /// Removes an image, if it exists.
     pub async fn remove(&self, digest: &Digest) -> Result<(), Error> {
-        match self.s3.delete(&self.image(digest)).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.failed("removing an image from")(error)),
-        }
+        self.delete(&self.image(digest), "removing an image from").await
     }
 
     /// Returns a URL at which anybody can get an image for as long as this.
@@ -251,16 +326,49 @@ fn stamp_of(found: &ObjectMeta) -> Stamp {
     Stamp { size: found.size, changed: found.last_modified.timestamp().saturating_mul(1_000_000_000) }
 }
 
-/// Waits for a task, which is never aborted.
-async fn joined(task: JoinHandle<Result<(), StoreError>>) -> Result<(), StoreError> {
-    task.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+/// An upload in parts, of which two are on their way at once.
+struct Upload<'a> {
+    bucket: &'a Bucket,
+    upload: Box<dyn MultipartUpload>,
+    before: Option<JoinHandle<Result<(), StoreError>>>,
 }
 
-/// Lets the object store forget the parts of an upload. If it does not, its own rule for unfinished uploads does.
-async fn abort(upload: &mut dyn MultipartUpload) {
-    if let Err(error) = upload.abort().await {
-        tracing::debug!(error = %explain(&error), "could not abort an upload");
+impl<'a> Upload<'a> {
+    async fn begin(bucket: &'a Bucket, digest: &Digest) -> Result<Self, Error> {
+        let upload = bucket.s3.put_multipart(&bucket.image(digest)).await;
+        Ok(Self { bucket, upload: upload.map_err(bucket.failed(STORING))?, before: None })
     }
+
+    /// Sends a part. Returns when the part before it is stored.
+    async fn push(&mut self, part: Bytes) -> Result<(), Error> {
+        let before = self.before.replace(tokio::spawn(self.upload.put_part(PutPayload::from(part))));
+        self.bucket.stored(before).await
+    }
+
+    /// Makes the image visible, unless something failed. Then the object store forgets the parts. If it does not, its
+    /// own rule for unfinished uploads does.
+    async fn end(mut self, done: Result<(), Error>) -> Result<(), Error> {
+        let last = self.bucket.stored(self.before.take()).await;
+        let done = match done.and(last) {
+            Ok(()) => self.upload.complete().await.map(drop).map_err(self.bucket.failed(STORING)),
+            failed => failed,
+        };
+        if done.is_err()
+            && let Err(error) = self.upload.abort().await
+        {
+            tracing::debug!(error = %explain(&error), "could not abort an upload");
+        }
+        done
+    }
+}
+
+/// Adds bytes to a digest.
+async fn hashed(mut hash: Sha256, bytes: Bytes) -> Sha256 {
+    let adding = spawn_blocking(move || {
+        hash.update(&bytes);
+        hash
+    });
+    adding.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
 }
 
 /// Size of the parts of an upload of `size` bytes.
