@@ -274,6 +274,9 @@ async fn open(data: &DataDir) -> Result<Store, Error> {
 }
 
 async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Result<()> {
+    if let Command::Image(_) | Command::Os(_) | Command::Run(_) = &command {
+        operate::check_objects(store).await?;
+    }
     match command {
         Command::Node(command) => node::run(store, data, command).await,
         Command::Token(command) => token::run(store, command).await,

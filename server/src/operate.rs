@@ -25,7 +25,7 @@ use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, settings};
 
-pub use self::image::{Cleaned, clean_images, known_image, remove_image};
+pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_image};
 pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};

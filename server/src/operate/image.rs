@@ -4,13 +4,27 @@ use slipway_protocol::{Digest, ErrorCode};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::base::objects::{Seen, Stamp};
+use crate::base::objects::{Objects, Seen, Stamp};
 use crate::base::time::{Millis, now};
 use crate::image::named;
 use crate::rules::state;
 use crate::store;
 use crate::store::images::{self, Image};
-use crate::store::{Connection, Store, findings, nodes, runs, systems, to_json};
+use crate::store::{Connection, Store, findings, nodes, runs, settings, systems, to_json};
+
+/// Refuses to go on if the server keeps its images elsewhere than this command would look for them.
+pub async fn check_objects(store: &Store) -> Result<(), Error> {
+    let Some(served) = settings::read(&mut *store.read().await?, settings::OBJECTS).await? else { return Ok(()) };
+    let here = match store.objects() {
+        Objects::Bucket(bucket, _) if bucket.name() == served => return Ok(()),
+        Objects::Bucket(bucket, _) => bucket.name(),
+        Objects::Folder(_) => "the data folder",
+    };
+    let message = format!(
+        "the server keeps its images in {served}, not in {here}: give --objects, or set SLIPWAY_OBJECTS, as for `serve`"
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
+}
 
 /// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
 /// that is not over uses it.

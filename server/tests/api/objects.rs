@@ -168,6 +168,9 @@ async fn operators_give_the_bucket_by_option_or_variable_and_the_key_by_file() {
     assert!(listed.contains("web.img") && !listed.contains("missing"), "{listed}");
     succeed(&data, &[&given[..], &["image", "remove", digest.trim()]].concat());
     assert!(objects.files("images/site/images/sha256").is_empty());
+    // A command that would look elsewhere than the server changes nothing.
+    let said = fail(&data, &["image", "list"]);
+    assert!(said.contains("the server keeps its images in s3://images/site at http"), "{said}");
     let (folder, _) = server.stop().await;
 
     let serve = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
@@ -289,9 +292,12 @@ async fn an_image_is_added_from_a_url_with_a_digest_and_goes_on_where_it_stopped
     let disk = disk(2);
     let (url, asked) = web_server(disk.clone());
     let data = server.data_path();
-    let said = fail(&data, &["image", "add", &url]);
+    let (place, key) = (objects.url(), key_file(server.folder.path(), SECRET));
+    let add = ["--objects", &place, "--objects-credentials", &key, "image", "add"];
+    let said = fail(&data, &[&add[..], &[&url]].concat());
     assert!(said.contains("--sha256"), "{said}");
-    let said = fail(&data, &["image", "add", "https://user:s3cret@images.example/a", "--sha256", &"0".repeat(64)]);
+    let secret = "https://user:s3cret@images.example/a";
+    let said = fail(&data, &[&add[..], &[secret, "--sha256", &"0".repeat(64)]].concat());
     assert!(said.contains("password") && !said.contains("s3cret"), "{said}");
     assert!(asked.lock().unwrap().is_empty());
 
