@@ -214,7 +214,7 @@ pub fn migrations() -> Migrator {
         migration(19, "schema", include_str!("../../migrations/postgres/0019_schema.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/postgres/0020_site_keys.sql")),
         migration(21, "servers", include_str!("../../migrations/postgres/0021_servers.sql")),
-        migration(23, "counts by state", include_str!("../../migrations/postgres/0023_states.sql")),
-        migration(24, "parts of captures", include_str!("../../migrations/postgres/0024_capture_parts.sql")),
+        migration(22, "counts by state", include_str!("../../migrations/postgres/0022_states.sql")),
+        migration(23, "parts of captures", include_str!("../../migrations/postgres/0023_capture_parts.sql")),
     ])
 }

@@ -220,8 +220,8 @@ pub fn migrations() -> Migrator {
         migration(19, "changes of nodes", include_str!("../../migrations/sqlite/0019_node_changes.sql")),
         migration(20, "keys of the site", include_str!("../../migrations/sqlite/0020_site_keys.sql")),
         migration(21, "servers", include_str!("../../migrations/sqlite/0021_servers.sql")),
-        migration(23, "counts by state", include_str!("../../migrations/sqlite/0023_states.sql")),
-        migration(24, "parts of captures", include_str!("../../migrations/sqlite/0024_capture_parts.sql")),
+        migration(22, "counts by state", include_str!("../../migrations/sqlite/0022_states.sql")),
+        migration(23, "parts of captures", include_str!("../../migrations/sqlite/0023_capture_parts.sql")),
     ])
 }
 
