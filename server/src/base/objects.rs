@@ -86,6 +86,13 @@ impl Objects {
         Ok(digests.into_iter().map(|digest| (digest.clone(), seen(&digest))).collect())
     }
 
+    /// The data folder.
+    pub fn folder(&self) -> &Path {
+        match self {
+            Self::Folder(folder) | Self::Bucket(_, folder) => folder,
+        }
+    }
+
     /// Looks at all files of images by SHA-256. What is in the folder under another name is not one of them.
     pub async fn list(&self) -> Result<HashMap<Digest, Stamp>, Error> {
         let root = match self {

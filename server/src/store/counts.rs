@@ -57,7 +57,7 @@ pub struct Sizes {
 
 /// Returns the room that the store takes. What cannot be found out is left out.
 pub async fn sizes(store: &Store) -> Result<Sizes, Error> {
-    let folder = store.folder.clone();
+    let folder = store.objects().folder().to_owned();
     let is_sqlite = matches!(store.pools, Pools::Sqlite(_));
     // In a thread of its own, because a file system on a network may not answer.
     let looking = tokio::task::spawn_blocking(move || {

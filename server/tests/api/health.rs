@@ -148,7 +148,7 @@ impl Site {
         let postgres = Some(DatabaseUrl::new(&url).unwrap());
         let site = Self::new(folder, server, command).await;
         let root = site.folder.path().join("data");
-        (site, Place { root, postgres, site_key: None })
+        (site, Place { root, postgres, ..Place::default() })
     }
 
     async fn lacks(&self, what: &str, message: &str) -> u64 {
