@@ -1,5 +1,5 @@
-//! A fleet of nodes: all enrol at once, wait for work, get it, and report once a second, while other nodes only wait, and
-//! while servers are killed.
+//! A fleet of nodes: all enrol at once, wait for work, get it, and report once a second, while other nodes only wait,
+//! and while servers are killed.
 
 use std::collections::BTreeSet;
 use std::fmt;

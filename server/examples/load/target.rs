@@ -198,8 +198,8 @@ fn proc(process: &Child) -> PathBuf {
     PathBuf::from(format!("/proc/{}", process.id()))
 }
 
-/// Seconds of processor time that a process has used, by its folder in `/proc`, with that of its children that have ended
-/// if `with_ended`. 0 if it has ended itself.
+/// Seconds of processor time that a process has used, by its folder in `/proc`, with that of its children that have
+/// ended if `with_ended`. 0 if it has ended itself.
 pub fn cpu_of(process: &Path, with_ended: bool) -> f64 {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
     // proc_pid_stat(5): utime, stime, cutime and cstime are the fields from 14, in hundredths of a second on Linux.

@@ -226,9 +226,9 @@ fn is_outdated(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| code == OUTDATED_PLAN)
 }
 
-/// Runs a statement by a method of sqlx, and wraps what it returns. Boxed, because sqlx keeps kilobytes of state while a
-/// statement runs. Every future that runs one would otherwise be that large for as long as it exists, and that of a poll
-/// exists as long as the poll waits.
+/// Runs a statement by a method of sqlx, and wraps what it returns. Boxed, because sqlx keeps kilobytes of state while
+/// a statement runs. Every future that runs one would otherwise be that large for as long as it exists, and that of a
+/// poll exists as long as the poll waits.
 macro_rules! run {
     ($query:ident.$method:ident($connection:ident), $sqlite:expr, $postgres:expr) => {
         Box::pin(async move {
