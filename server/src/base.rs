@@ -1,5 +1,5 @@
-//! The base of all other modules: the data folder, the files of images, errors, limits, meters, random numbers, readiness
-//! and time.
+//! The base of all other modules: the data folder, the files of images, errors, limits, meters, random numbers,
+//! readiness and time.
 
 pub mod data;
 pub mod error;
