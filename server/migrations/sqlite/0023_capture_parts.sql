@@ -1,4 +1,4 @@
--- expand
+-- expand: a table that older versions do not use, because they know no bucket.
 --
 -- Parts of disk images that runs are uploading to a bucket, by the offset behind them. The row with the offset 0 has no
 -- object and stands for the begin of the upload.
