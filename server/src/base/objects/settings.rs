@@ -106,8 +106,10 @@ impl Address {
                 "{bucket:?} is not the name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens"
             )));
         }
-        let prefix = Path::parse(prefix.trim_end_matches('/'))
-            .map_err(|_| refused(format!("its prefix {prefix:?} has an empty part, or one that is . or ..")))?;
+        // A path may begin with a slash for object_store, which leaves it out.
+        let parsed = Path::parse(prefix.trim_end_matches('/')).ok().filter(|_| !prefix.starts_with('/'));
+        let prefix = parsed
+            .ok_or_else(|| refused(format!("its prefix {prefix:?} has an empty part, or one that is . or ..")))?;
         let (mut endpoint, mut region, mut ca) = (defaults.endpoint, defaults.region, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
             match &*name {
