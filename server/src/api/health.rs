@@ -116,7 +116,7 @@ fn in_words(error: &Error) -> &'static str {
         Trouble::Full => "the database has no room: its disk is full",
         Trouble::Locked => "the database is locked by another program",
         Trouble::Damaged => "the database is damaged",
-        Trouble::OtherSchema => "the database has not the schema of this version of slipway-server",
+        Trouble::OtherSchema => "the schema of the database is not that of this version of slipway-server",
         Trouble::Other => "the database cannot be used",
     }
 }

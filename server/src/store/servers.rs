@@ -9,7 +9,7 @@ use crate::store::{Connection, Row, Transaction, database, db, get, number};
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Server {
-    /// Id of the process: the id of its data folder, a hyphen, and a part that each start has anew.
+    /// Id of the process: the id of its data folder, a hyphen, and a part that is new at each start.
     pub id: String,
     /// Name of its host.
     pub host: String,

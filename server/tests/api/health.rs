@@ -87,7 +87,7 @@ async fn a_server_without_the_schema_of_its_version_is_not_ready() {
     let server = TestServer::start().await;
     let (client, url, store) = (server.client(), server.url(""), server.store().await);
     schema_is_whole(&store, false).await;
-    lacks(&client, &url, "database", "the database has not the schema of this version of slipway-server").await;
+    lacks(&client, &url, "database", "the schema of the database is not that of this version of slipway-server").await;
     schema_is_whole(&store, true).await;
     is_ready(&client, &url).await;
 }
@@ -383,7 +383,7 @@ async fn a_server_that_drains_answers_requests_and_says_that_it_is_not_ready() {
     terminate(&server);
     lacks(&server.client, &https, "running", "the server stops").await;
     for _ in 0..3 {
-        // Each client connects anew.
+        // Each client makes a connection of its own.
         let ca = std::fs::read_to_string(data.join("ca.pem")).unwrap();
         let client = trusting(&ca).build().unwrap();
         let answer = client.get(format!("{https}/v1/time")).send().await.unwrap();

@@ -112,7 +112,7 @@ async fn nodes_and_runs_are_counted_as_status_shows_them() {
     add_node(&server, "web2", "4c4c4544-0042-3010-8058-000000000002").await;
     add_node(&server, "web3", "4c4c4544-0042-3010-8058-000000000003").await;
     operate::decommission_node(&store, "web3").await.unwrap();
-    // One waits that is no node, and one with a part of a node's identifiers.
+    // Two machines wait: one is not registered, the other has only a part of a node's identifiers.
     for serial in ["7CZ1", "7CZ2"] {
         let uuid = (serial == "7CZ2").then(|| UUID.to_owned());
         let machine = Machine::new(Identity { uuid, serial: Some(serial.to_owned()), macs: vec![] });
@@ -141,7 +141,7 @@ async fn nodes_and_runs_are_counted_as_status_shows_them() {
     let silent = all.iter().filter(|node| node.silent_since.is_some()).count();
     assert_eq!((silent, found.get("slipway_nodes_silent")), (1, 1.0));
     assert_eq!(found.get("slipway_runs{state=\"running\"}"), 1.0);
-    assert_eq!(found.get("slipway_runs{state=\"failed\"}"), 0.0, "also what there is none of");
+    assert_eq!(found.get("slipway_runs{state=\"failed\"}"), 0.0, "a state without runs is there too");
 
     // Whoever asks again at once gets the same numbers.
     let began = Instant::now();
