@@ -2,11 +2,13 @@
 //! with a loop device as its disk, in a mount namespace where the firmware gives it a UUID of its own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use slipway_parts::Arch;
+use slipway_protocol::shared::printable::size;
 use slipway_protocol::{NodeState, NodeStatus};
 
 use super::cost::{self, Cost};
@@ -15,13 +17,15 @@ use super::servers::Servers;
 use super::streams::{self, Image, Stream};
 use crate::build::binary;
 use crate::build::server::Profile;
-use crate::host::files;
+use crate::host::{command, files};
 use crate::lab::server::parse_status;
 
 /// The format of the image, the usual one of images for slipway.
 const FORMAT: &str = "zstd-3";
 /// Size of each disk in bytes: the image, and room into which its last partition grows.
 const DISK: u64 = 2 << 30;
+/// Room in bytes that is left to other programs of this host.
+const SPARE: u64 = 4 << 30;
 /// Runs a command as a machine: with its own UUID, without network interfaces that could identify it, and with nothing
 /// in /run. Arguments: a folder for the machine, its UUID, and the command.
 const AS_MACHINE: &str = r#"
@@ -81,6 +85,10 @@ pub fn run(folder: &Path, machines: usize, profile: Profile) -> Result<Results> 
     files::empty_dir(folder)?;
     let slipway = binary::build(Arch::X86_64, None)?;
     let streams: Vec<Stream> = streams::build(Image::Small, &[FORMAT.to_owned()])?;
+    let raw = streams.iter().find(|stream| stream.format.compressor.is_empty());
+    let raw = raw.context("making the image: there is no raw one")?;
+    let raw_size = std::fs::metadata(&raw.path).with_context(|| format!("measuring {:?}", raw.path))?.len();
+    check_room(folder, machines, raw_size)?;
     let streams: Vec<Stream> = streams.into_iter().filter(|stream| stream.format.name == FORMAT).collect();
     let servers = Servers::start(folder, &streams, profile)?;
     let image = streams.first().context("making the image: there is none")?;
@@ -118,6 +126,23 @@ pub fn run(folder: &Path, machines: usize, profile: Profile) -> Result<Results> 
         installer_rss_mib: costs.iter().map(|cost| cost.peak).fold(0.0, f64::max),
         busy: costs.last().map_or(0.0, |cost| cost.busy),
     })
+}
+
+/// Refuses to fill the disk of this host. The installer writes each block of an image, also empty ones.
+fn check_room(folder: &Path, machines: usize, raw_size: u64) -> Result<()> {
+    let mut df = Command::new("df");
+    let room = command::stdout(df.args(["--block-size=1", "--output=avail"]).arg(folder))?;
+    let room = room.lines().last().and_then(|room| room.trim().parse::<u64>().ok());
+    let room = room.with_context(|| format!("measuring the room in {folder:?}"))?;
+    let needed = (machines as u64 + 1) * raw_size + SPARE;
+    ensure!(
+        room >= needed,
+        "installing {machines} machines at once: their disks need {} in {folder:?}, and there are {}; make room, or give \
+         fewer (--machines)",
+        size(needed),
+        size(room)
+    );
+    Ok(())
 }
 
 impl Machine {
