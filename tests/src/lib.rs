@@ -17,6 +17,7 @@ use slipway_installer::server::tls;
 use slipway_installer::{End, Options};
 use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
 use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::limits::Limits;
 use slipway_server::base::objects::Bucket;
 use slipway_server::keys::ca::Authority;
 use slipway_server::listen::serve;
@@ -43,6 +44,8 @@ pub struct Lab {
     pub bucket: Option<Bucket>,
     /// File with the CA certificates of the object store, if machines are redirected there.
     pub redirect: Option<PathBuf>,
+    /// The limits of the server.
+    pub limits: Limits,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -53,7 +56,8 @@ impl Lab {
         tls::install_provider();
         let folder = tempfile::tempdir().unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut lab = Self { folder, patience: None, bucket: None, redirect: None, address, running: None };
+        let limits = Limits::default();
+        let mut lab = Self { folder, patience: None, bucket: None, redirect: None, limits, address, running: None };
         std::fs::create_dir(lab.boot_folder()).unwrap();
         lab.start_server().await;
         std::fs::File::create(lab.disk()).unwrap().set_len(DISK).unwrap();
@@ -75,7 +79,7 @@ impl Lab {
             names: Vec::new(),
             policy: Default::default(),
             ek_ca: None,
-            limits: slipway_server::base::limits::Limits::default(),
+            limits: self.limits.clone(),
             max_capture: 1 << 30,
             redirect: self.redirect.clone(),
         };

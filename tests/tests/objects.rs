@@ -6,33 +6,42 @@
 mod object_store;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use hyper::{Method, Uri};
 use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, RANGE, REFERER};
 use reqwest::{Certificate, Client, StatusCode, redirect};
 use slipway_installer::End;
 use slipway_protocol::{Action, CaptureDisk, Digest, Reboot, Step, StreamImage};
+use slipway_server::base::limits::Limits;
 use slipway_server::base::objects::{Bucket, Defaults, Keys};
 use slipway_server::image::{self, Known};
 use slipway_tests::{DISK, Lab};
 
-use object_store::{KEY_ID, ObjectStore, SECRET};
+use object_store::{KEY_ID, ObjectStore, Program, SECRET};
 
 const MIB: usize = 1 << 20;
 
 fn step(name: &str, action: Action) -> Step {
-    Step { name: name.to_owned(), action, retries: 0, timeout: Some(60) }
+    Step { name: name.to_owned(), action, retries: 0, timeout: Some(600) }
 }
 
 /// A server that redirects machines to the object store.
 async fn lab(objects: &ObjectStore) -> Lab {
+    lab_of(objects, "", true, Limits::default()).await
+}
+
+/// A server of its own site in the bucket.
+async fn lab_of(objects: &ObjectStore, site: &str, redirects: bool, limits: Limits) -> Lab {
     let mut lab = Lab::start().await;
     lab.stop_server().await;
     let ca = lab.folder.path().join("objects-ca.pem");
     std::fs::write(&ca, objects.ca()).unwrap();
     let keys = Keys { id: KEY_ID.to_owned(), secret: SECRET.to_owned(), session: None };
-    let url = format!("{}&ca={}", objects.url(), ca.display());
+    let url = format!("{}&ca={}", objects.url_of(site), ca.display());
     lab.bucket = Some(Bucket::open(&url, Defaults::default(), keys).unwrap());
-    lab.redirect = Some(ca);
+    lab.redirect = Some(ca).filter(|_| redirects);
+    lab.limits = limits;
     lab.start_server().await;
     lab
 }
@@ -62,7 +71,7 @@ fn disk() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_goes_on_at_the_object_store_and_sends_it_no_credentials() {
-    let objects = ObjectStore::start_with_tls().await;
+    let objects = ObjectStore::start_with_tls(Program::S3sFs).await;
     let (lab, disk) = (lab(&objects).await, disk());
     let digest = add(&lab, &disk).await;
     lab.register(true).await;
@@ -91,9 +100,51 @@ async fn a_machine_goes_on_at_the_object_store_and_sends_it_no_credentials() {
     }
 }
 
+/// Whether a request is for the rest of an image.
+fn is_image(method: &Method, uri: &Uri) -> bool {
+    method == Method::GET && uri.path().contains("/sha256/")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_url_expires_in_the_middle_asks_the_server_for_another() {
+    for program in Program::ALL {
+        // Much less than a machine waits for an answer.
+        let lifetime = Duration::from_secs(4);
+        let objects = ObjectStore::start_with_tls(program).await;
+        let limits = Limits { redirect_lifetime: lifetime, ..Limits::default() };
+        let (lab, disk) = (lab_of(&objects, "", true, limits).await, disk());
+        let digest = add(&lab, &disk).await;
+        lab.register(true).await;
+        lab.start_run(write(&lab, &digest)).await;
+        let tests = objects.tests();
+        tests.cut_after.store(5 * MIB as u32, Ordering::Relaxed);
+        tests.answers.lock().unwrap().clear();
+        let expiring = async {
+            // The first connection breaks in the middle. What the machine asks for then is on its way for too long.
+            while tests.count(is_image) == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tests.hold(is_image);
+            tests.has_held(1).await;
+            tokio::time::sleep(lifetime + Duration::from_secs(2)).await;
+            tests.release();
+        };
+        let (end, ()) = tokio::join!(lab.install(), expiring);
+        assert_eq!(end.unwrap(), End::Reboot);
+        assert!(std::fs::read(lab.disk()).unwrap().starts_with(&disk));
+        let answers = tests.answers.lock().unwrap();
+        let fetched: Vec<_> = answers.iter().filter(|(method, uri, _)| is_image(method, uri)).collect();
+        let statuses: Vec<u16> = fetched.iter().map(|(_, _, status)| status.as_u16()).collect();
+        assert_eq!(statuses[..2], [200, 403], "{program:?}: {statuses:?}");
+        assert_eq!(statuses.last(), Some(&206), "{program:?}: {statuses:?}");
+        assert!(fetched[0].1.query().unwrap().contains("X-Amz-Expires=4&"), "{fetched:?}");
+        assert_ne!(fetched[1].1, fetched.last().unwrap().1, "it is another URL");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_captured_image_is_behind_a_redirect_only_for_its_run() {
-    let objects = ObjectStore::start_with_tls().await;
+    let objects = ObjectStore::start_with_tls(Program::S3sFs).await;
     let lab = lab(&objects).await;
     let raw = disk().into_iter().cycle().take(DISK as usize).collect::<Vec<u8>>();
     std::fs::write(lab.disk(), &raw).unwrap();
@@ -126,7 +177,7 @@ async fn a_captured_image_is_behind_a_redirect_only_for_its_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_ask_for_a_redirect_gets_the_image_from_the_server() {
-    let objects = ObjectStore::start_with_tls().await;
+    let objects = ObjectStore::start_with_tls(Program::S3sFs).await;
     let (mut lab, disk) = (lab(&objects).await, disk());
     let digest = add(&lab, &disk).await;
     let client = Client::builder()

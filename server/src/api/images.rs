@@ -16,7 +16,6 @@ use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::auth::{NodeCaller, Operator};
 use crate::api::files::{self, Content, Served};
 use crate::base::error::Error;
-use crate::base::limits::REDIRECT_LIFETIME;
 use crate::base::objects::{Objects, image_in};
 use crate::base::random::image_token_hash;
 use crate::rules::state;
@@ -64,7 +63,7 @@ pub async fn get(
         if captured {
             check_admitted(&app, &digest, &access, &mut parts).await?;
         }
-        let url = bucket.signed_url(&digest, REDIRECT_LIFETIME).await?;
+        let url = bucket.signed_url(&digest, app.limits.redirect_lifetime).await?;
         let headers = [(LOCATION, url), (CACHE_CONTROL, "no-store".to_owned())];
         return Ok((StatusCode::TEMPORARY_REDIRECT, headers).into_response());
     }

@@ -21,10 +21,6 @@ pub const MIN_CHUNK_BYTES: usize = 16 << 10;
 /// Maximum number of simultaneous file reads. Each takes a thread, and hundreds of threads would delay other requests.
 pub const READS_AT_ONCE: usize = 8;
 
-/// How long the URL that a machine is redirected to for an image can be used. A download that began goes on; a machine
-/// that begins again asks the server again.
-pub const REDIRECT_LIFETIME: Duration = Duration::from_secs(60 * 60);
-
 /// The limits of a server. Tests use small ones.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -66,6 +62,9 @@ pub struct Limits {
     pub strangers_at_once: usize,
     /// Maximum size of a run's stored events in bytes. Beyond it, notes are dropped.
     pub run_bytes: u64,
+    /// How long the URL that a machine is redirected to for an image can be used. A download that began goes on; a
+    /// machine that begins again asks the server again.
+    pub redirect_lifetime: Duration,
 }
 
 /// Limits on the connections to one port. Each must be at least 2.
@@ -121,6 +120,7 @@ impl Default for Limits {
             refusal_pause: Duration::from_secs(1),
             strangers_at_once: 2,
             run_bytes: 16 << 20,
+            redirect_lifetime: Duration::from_secs(60 * 60),
         }
     }
 }

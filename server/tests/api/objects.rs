@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +17,7 @@ use slipway_server::operate::{self, NewRun, Task, WorkflowFile};
 use slipway_server::store::findings;
 
 use crate::installing::add_system;
-use crate::object_store::{KEY_ID, ObjectStore, SECRET};
+use crate::object_store::{KEY_ID, ObjectStore, Program, SECRET, is_second_part};
 use crate::program::{Ended, command, fail, succeed};
 use crate::support::{IMAGE, TestServer, refusal};
 
@@ -61,14 +60,17 @@ async fn get(server: &TestServer, digest: &Digest, headers: &[(reqwest::header::
 
 #[tokio::test]
 async fn an_image_in_the_bucket_is_served_like_one_in_the_folder() {
-    let objects = ObjectStore::start().await;
-    let mut server = TestServer::start_with_bucket(bucket(&objects)).await;
+    for program in Program::ALL {
+        check_served(&ObjectStore::start_program(program).await).await;
+    }
+}
+
+async fn check_served(objects: &ObjectStore) {
+    let mut server = TestServer::start_with_bucket(bucket(objects)).await;
     let disk = disk(9);
     let image = add(&server, &disk).await.unwrap().image;
     assert_eq!((&image.digest, image.size), (&sha256(&disk), disk.len() as u64));
-    let stored = objects.files("images/site/images/sha256");
-    assert_eq!(stored.len(), 1);
-    assert!(stored[0].ends_with(image.digest.hex()) && std::fs::read(&stored[0]).unwrap() == disk);
+    assert_eq!(names(objects).await, [image.digest.to_string()]);
 
     for _ in 0..2 {
         let whole = get(&server, &image.digest, &[]).await;
@@ -97,7 +99,12 @@ async fn an_image_in_the_bucket_is_served_like_one_in_the_folder() {
 
     operate::remove_image(&server.store().await, image.digest.hex()).await.unwrap();
     assert_eq!(get(&server, &image.digest, &[]).await.status(), StatusCode::NOT_FOUND);
-    assert!(objects.files("images/site/images/sha256").is_empty());
+    assert_eq!(names(objects).await, [""; 0]);
+}
+
+/// The digests of the images in the bucket.
+async fn names(objects: &ObjectStore) -> Vec<String> {
+    bucket(objects).list().await.unwrap().keys().map(Digest::to_string).collect()
 }
 
 #[tokio::test]
@@ -192,20 +199,25 @@ async fn operators_give_the_bucket_by_option_or_variable_and_the_key_by_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_is_killed_leaves_no_image() {
-    let objects = ObjectStore::start().await;
-    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    for program in Program::ALL {
+        check_killed_upload(&ObjectStore::start_program(program).await).await;
+    }
+}
+
+async fn check_killed_upload(objects: &ObjectStore) {
+    let server = TestServer::start_with_bucket(bucket(objects)).await;
     let (data, file) = (server.data_path(), server.folder.path().join("large.img"));
     std::fs::write(&file, disk(17)).unwrap();
     let (url, key) = (objects.url(), key_file(server.folder.path(), SECRET));
     let add = ["--objects", &url, "--objects-credentials", &key, "image", "add", file.to_str().unwrap()];
-    objects.tests().holds_second_parts.store(true, Ordering::Relaxed);
+    objects.tests().hold(is_second_part);
     let adding = Ended(command(&data, &add).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    objects.tests().held.notified().await;
+    objects.tests().has_held(1).await;
     drop(adding);
-    assert!(objects.files("images/site/images/sha256").is_empty(), "no part of it is visible");
+    assert_eq!(names(objects).await, [""; 0], "no part of it is visible");
     let digest = sha256(&disk(17));
     assert_eq!(get(&server, &digest, &[]).await.status(), StatusCode::NOT_FOUND);
-    objects.tests().holds_second_parts.store(false, Ordering::Relaxed);
+    objects.tests().release();
     assert_eq!(succeed(&data, &add).trim(), digest.to_string());
     assert!(get(&server, &digest, &[]).await.bytes().await.unwrap() == disk(17));
     let left = std::fs::read_dir(data.join("images")).unwrap().count();
@@ -234,11 +246,7 @@ async fn what_no_image_has_is_removed_when_it_is_old_and_no_run_fetches_it() {
             age(&folder.join(name), 2);
         }
         server.add_released("web1").await;
-        let url = format!("https://cache.example/images/{}", names[2]);
-        let image = StreamImage { url, digest: Some(names[2].clone()), ..StreamImage::default() };
-        let step = Step { name: "write".to_owned(), action: Action::StreamImage(image), retries: 0, timeout: None };
-        let task = Task::Workflow(WorkflowFile { steps: vec![step], ..WorkflowFile::default() });
-        operate::start_run(&server.store().await, &server.ca(), "web1", NewRun::new(task)).await.unwrap();
+        start_run_with(server, &names[2]).await.unwrap();
 
         let (store, data) = (server.store().await, server.data());
         let count = || std::fs::read_dir(&folder).unwrap().count();
@@ -252,6 +260,15 @@ async fn what_no_image_has_is_removed_when_it_is_old_and_no_run_fetches_it() {
         let cleaned = operate::clean_images(&store, &data, false).await.unwrap();
         assert_eq!(cleaned, [operate::Cleaned { name: names[2].to_string(), size: 5 }]);
     }
+}
+
+/// A run whose machine gets the image from a cache, which asks the server for it.
+async fn start_run_with(server: &TestServer, digest: &Digest) -> Result<(), slipway_server::Error> {
+    let url = format!("https://cache.example/images/{digest}");
+    let image = StreamImage { url, digest: Some(digest.clone()), ..StreamImage::default() };
+    let step = Step { name: "write".to_owned(), action: Action::StreamImage(image), retries: 0, timeout: None };
+    let task = Task::Workflow(WorkflowFile { steps: vec![step], ..WorkflowFile::default() });
+    operate::start_run(&server.store().await, &server.ca(), "web1", NewRun::new(task)).await.map(drop)
 }
 
 /// A web server with one file. It ends the first connection in the middle, and each other one after its answer.
