@@ -289,14 +289,13 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
             print(&lists::cleaned(&cleaned, dry_run))
         }
         Command::Image(ImageCommand::List { json }) => {
-            let images = image::stored::list(store, &mut *store.read().await?).await?;
+            let images = image::stored::list(store).await?;
             if json { print_json(&images) } else { print(&image_table(&images)) }
         }
         Command::Image(ImageCommand::Show { image, json }) => {
-            let mut connection = store.read().await?;
-            let image = operate::known_image(&mut connection, &image).await?;
-            let image = image::stored::status(store, &mut connection, image).await?;
-            let systems = systems::all(&mut connection).await?;
+            let image = operate::known_image(&mut *store.read().await?, &image).await?;
+            let image = image::stored::status(store, image).await?;
+            let systems = systems::all(&mut *store.read().await?).await?;
             if json { print_json(&image) } else { print(&image_lines(&image, &systems)) }
         }
         Command::Image(ImageCommand::Remove { image }) => {

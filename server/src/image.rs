@@ -9,8 +9,10 @@ mod raw;
 mod spool;
 pub mod stored;
 mod table;
+pub mod turn;
 
 pub use self::fetch::Remote;
+use self::turn::Turn;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,12 +25,12 @@ use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
-use crate::base::objects::Seen;
+use crate::base::objects::{Seen, Stamp};
 use crate::base::time::now;
 use crate::store;
-use crate::store::Store;
 use crate::store::findings::{self, Content, Finding, Inside};
 use crate::store::images::{self, Image};
+use crate::store::{Store, Transaction};
 
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -146,13 +148,31 @@ async fn store_image(
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (raw_size, raw_digest) = raw.as_ref().map_or((None, None), |raw| (Some(raw.size), raw.digest.clone()));
     let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now(), captured: false };
-    let mut transaction = store.write().await?;
-    if store.objects().look(&image.digest).await? != Seen::There(stamp) {
-        let message = "the image was removed, or added again, while it was added; add it again";
-        return Err(Error::refused(ErrorCode::Conflict, message));
-    }
-    let before = images::get_by_digest(&mut transaction, &image.digest).await?;
-    images::save(&mut transaction, &image).await?;
+    let turn = Turn::of(store, &image.digest);
+    turn.during(async {
+        // Who had the turn before may have removed the file.
+        if store.objects().look(&image.digest).await? != Seen::There(stamp) {
+            let message = "the image was removed, or added again, while it was added; add it again";
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        let mut transaction = store.write().await?;
+        turn.check(&mut transaction).await?;
+        let warnings = save(&mut transaction, &image, raw, stamp).await?;
+        store::commit(transaction).await?;
+        Ok(Added { image: image.clone(), warnings })
+    })
+    .await
+}
+
+/// Stores the record of an image, and what was found in its file. Returns remarks for the operator.
+async fn save(
+    transaction: &mut Transaction,
+    image: &Image,
+    raw: Option<Raw>,
+    stamp: Stamp,
+) -> Result<Vec<String>, Error> {
+    let before = images::get_by_digest(transaction, &image.digest).await?;
+    images::save(transaction, image).await?;
     let mut warnings = Vec::new();
     if let Some(before) = before.filter(|before| before.file_name != image.file_name) {
         warnings.push(format!(
@@ -164,10 +184,9 @@ async fn store_image(
         warnings.extend(raw.warnings);
         let content = Content::MadeFor(raw.made_for);
         let finding = Finding { file: stamp, content, inside: Some(raw.inside) };
-        findings::save(&mut transaction, &image.digest, &finding).await?;
+        findings::save(transaction, &image.digest, &finding).await?;
     }
-    store::commit(transaction).await?;
-    Ok(Added { image, warnings })
+    Ok(warnings)
 }
 
 /// A file that was copied into the data folder.

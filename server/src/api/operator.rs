@@ -269,7 +269,7 @@ async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
 #[utoipa::path(get, path = "/v1/operator/images", security(("operator" = [])), responses(
     (status = 200, body = [ImageStatus]), (status = 401, body = ErrorBody)))]
 pub async fn images(Operator(app): Operator) -> Result<Dated<Vec<ImageStatus>>, ApiError> {
-    Ok(Dated(stored::list(&app.store, &mut *app.store.read().await?).await?))
+    Ok(Dated(stored::list(&app.store).await?))
 }
 
 /// Remove an image and its file. `{image}` is the digest of the image, the start of its
@@ -287,7 +287,7 @@ pub async fn remove_image(Operator(app): Operator, UrlPath(image): UrlPath<Strin
 #[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
     (status = 200, body = [SystemStatus]), (status = 401, body = ErrorBody)))]
 pub async fn systems(Operator(app): Operator) -> Result<Dated<Vec<SystemStatus>>, ApiError> {
-    Ok(Dated(stored::systems(&app.store, &mut *app.store.read().await?).await?))
+    Ok(Dated(stored::systems(&app.store).await?))
 }
 
 /// Add an operating system, or replace the one of the same name.

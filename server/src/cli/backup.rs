@@ -89,7 +89,7 @@ pub async fn restore(place: &Place, options: RestoreOptions) -> anyhow::Result<(
 
 async fn unusable_images(place: &Place) -> anyhow::Result<usize> {
     let store = Store::of(&DataDir::open(place)?).await?;
-    let images = stored::list(&store, &mut *store.read().await?).await?;
+    let images = stored::list(&store).await?;
     store.close().await;
     Ok(images.iter().filter(|image| image.problem.is_some()).count())
 }

@@ -115,9 +115,8 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
             print_line(&system.name)
         }
         OsCommand::List { json } => {
-            let mut connection = store.read().await?;
-            let systems = stored::systems(store, &mut connection).await?;
-            let images = images::all(&mut connection).await?;
+            let systems = stored::systems(store).await?;
+            let images = images::all(&mut *store.read().await?).await?;
             if json { print_json(&systems) } else { print(&system_table(&systems, &images)) }
         }
         OsCommand::Remove { name } => {

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use crate::base::error::Error;
 use crate::base::objects::Seen;
+use crate::store::Store;
 use crate::store::findings::{self, Content, Finding};
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
-use crate::store::{Connection, Store};
 
 /// What is wrong with an image's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -78,16 +78,19 @@ pub struct SystemStatus {
 }
 
 /// An image and the state of its file.
-pub async fn status(store: &Store, connection: &mut Connection, image: Image) -> Result<ImageStatus, Error> {
-    let finding = findings::get(connection, &image.digest).await?;
+pub async fn status(store: &Store, image: Image) -> Result<ImageStatus, Error> {
+    let finding = findings::get(&mut *store.read().await?, &image.digest).await?;
     let seen = store.objects().look(&image.digest).await?;
     Ok(ImageStatus { problem: problem(seen, &image, finding.as_ref()), image })
 }
 
 /// All images, oldest first.
-pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<ImageStatus>, Error> {
-    let findings = findings::all(connection).await?;
-    let images = images::all(connection).await?;
+pub async fn list(store: &Store) -> Result<Vec<ImageStatus>, Error> {
+    let mut connection = store.read().await?;
+    let findings = findings::all(&mut connection).await?;
+    let images = images::all(&mut connection).await?;
+    // There are few connections, and a bucket may be slow.
+    drop(connection);
     let seen = store.objects().look_at(images.iter().map(|image| image.digest.clone()).collect()).await?;
     let status = |image: Image| {
         let seen = seen.get(&image.digest).copied().unwrap_or(Seen::Missing);
@@ -97,12 +100,12 @@ pub async fn list(store: &Store, connection: &mut Connection) -> Result<Vec<Imag
 }
 
 /// All operating systems, by name.
-pub async fn systems(store: &Store, connection: &mut Connection) -> Result<Vec<SystemStatus>, Error> {
-    let images = list(store, connection).await?;
+pub async fn systems(store: &Store) -> Result<Vec<SystemStatus>, Error> {
+    let images = list(store).await?;
     let problem = |system: &System| match images.iter().find(|status| status.image.digest == system.image) {
         Some(status) => status.problem,
         None => Some(ImageProblem::Missing),
     };
-    let systems = systems::all(connection).await?.into_iter();
+    let systems = systems::all(&mut *store.read().await?).await?.into_iter();
     Ok(systems.map(|system| SystemStatus { image_problem: problem(&system), system }).collect())
 }

@@ -20,11 +20,10 @@ pub async fn check_database(store: &Store, name: &str, told: &mut dyn FnMut(Prog
 
 /// Checks that the file of each image has its size, and that the image of each operating system exists.
 async fn check_images(store: &Store, report: &mut Report) -> Result<(), Error> {
-    let mut connection = store.read().await?;
-    let images = stored::list(store, &mut connection).await?;
+    let images = stored::list(store).await?;
     let wrong = images.iter().filter_map(|status| Some(stored::sentence(&status.image, status.problem?)));
     report.problems.extend(wrong);
-    for system in systems::all(&mut connection).await? {
+    for system in systems::all(&mut *store.read().await?).await? {
         if !images.iter().any(|status| status.image.digest == system.image) {
             report.problems.push(format!(
                 "the operating system {} has the image {}, which is not stored: add it with `slipway-server image add \

@@ -7,6 +7,7 @@ use crate::base::error::Error;
 use crate::base::objects::{Objects, Seen, Stamp};
 use crate::base::time::{Millis, now};
 use crate::image::named;
+use crate::image::turn::Turn;
 use crate::rules::state;
 use crate::store;
 use crate::store::images::{self, Image};
@@ -27,17 +28,40 @@ pub async fn check_objects(store: &Store) -> Result<(), Error> {
 }
 
 /// Removes the image with this digest, start of a digest or name, and its file, unless an operating system or a run
-/// that is not over uses it.
+/// that is not over uses it. If the file cannot be removed, the image stays.
 pub async fn remove_image(store: &Store, reference: &str) -> Result<Image, Error> {
+    let digest = known_image(&mut *store.read().await?, reference).await?.digest;
+    let store = store.clone();
+    // Goes on to its end, even if the caller stops waiting.
+    let removing = tokio::spawn(async move {
+        let turn = Turn::of(&store, &digest);
+        turn.during(remove_in_turn(&store, &digest, &turn)).await
+    });
+    removing.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+async fn remove_in_turn(store: &Store, digest: &Digest, turn: &Turn) -> Result<Image, Error> {
     let mut transaction = store.write().await?;
-    let image = known_image(&mut transaction, reference).await?;
-    check_unused(&mut transaction, &image.digest).await?;
-    images::remove(&mut transaction, &image.digest).await?;
-    findings::remove(&mut transaction, &image.digest).await?;
-    // The file is removed before the commit: if the commit fails, the same command again completes the removal.
-    store.objects().remove(&image.digest).await?;
+    turn.check(&mut transaction).await?;
+    let image = known_image(&mut transaction, &digest.to_string()).await?;
+    check_unused(&mut transaction, digest).await?;
+    let finding = findings::get(&mut transaction, digest).await?;
+    images::remove(&mut transaction, digest).await?;
+    findings::remove(&mut transaction, digest).await?;
     store::commit(transaction).await?;
-    Ok(image)
+    // From here on, nobody can begin to use the image.
+    let removed = store.objects().remove(digest).await;
+    if removed.is_err() {
+        // So that the command can be repeated.
+        let mut transaction = store.write().await?;
+        turn.check(&mut transaction).await?;
+        images::save(&mut transaction, &image).await?;
+        if let Some(finding) = finding {
+            findings::save(&mut transaction, digest, &finding).await?;
+        }
+        store::commit(transaction).await?;
+    }
+    removed.map(|()| image)
 }
 
 /// Returns the image with this name, digest or start of a digest. Refuses if there are several, and lists them.
@@ -62,27 +86,34 @@ pub struct Cleaned {
 /// Removes the files or objects that no image has and no unfinished run may fetch, and downloads that were given up, if
 /// they are older than a day. With `dry_run`, removes nothing. Returns what was removed or would be.
 pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Result<Vec<Cleaned>, Error> {
-    let objects = store.objects();
     let mut cleaned = data.clean_fetched(OLD, dry_run)?;
-    let mut found: Vec<(Digest, Stamp)> = objects.list().await?.into_iter().collect();
+    let mut found: Vec<(Digest, Stamp)> = store.objects().list().await?.into_iter().collect();
     found.sort_by_key(|(digest, _)| digest.to_string());
     for (digest, seen) in found {
         if !is_old(seen) || is_needed(&mut *store.read().await?, &digest).await? {
             continue;
         }
-        if !dry_run {
-            // In a transaction, so that nobody adds the image meanwhile. Who begins to is told to do it again.
-            let mut transaction = store.write().await?;
-            let is_same = objects.look(&digest).await? == Seen::There(seen);
-            if !is_same || is_needed(&mut transaction, &digest).await? {
-                continue;
-            }
-            objects.remove(&digest).await?;
-            store::commit(transaction).await?;
+        if dry_run || remove_unneeded(store, &digest, seen).await? {
+            cleaned.push((digest.to_string(), seen.size));
         }
-        cleaned.push((digest.to_string(), seen.size));
     }
     Ok(cleaned.into_iter().map(|(name, size)| Cleaned { name, size }).collect())
+}
+
+/// Removes a file or an object if it is still as it was seen and nobody needs it. Returns whether it did.
+async fn remove_unneeded(store: &Store, digest: &Digest, seen: Stamp) -> Result<bool, Error> {
+    let (turn, objects) = (Turn::of(store, digest), store.objects());
+    // Otherwise the image is just added.
+    let Some(held) = turn.take().await? else { return Ok(false) };
+    let removing = held.during(async {
+        // In this order: what is added later waits for the turn, and a run that is started later is refused.
+        if is_needed(&mut *store.read().await?, digest).await? || objects.look(digest).await? != Seen::There(seen) {
+            return Ok(false);
+        }
+        objects.remove(digest).await?;
+        Ok(true)
+    });
+    removing.await.unwrap_or_else(|| Err(turn.lost()))
 }
 
 fn is_old(seen: Stamp) -> bool {

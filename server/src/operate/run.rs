@@ -9,6 +9,7 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now};
 use crate::image::examine::examine;
+use crate::image::turn;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
@@ -21,7 +22,7 @@ use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{Connection, Store, external_steps, notes};
+use crate::store::{Connection, Store, external_steps, notes, to_json};
 
 /// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
@@ -46,6 +47,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
+    turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let run = insert(&mut transaction, &node, &id, composed, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::base::error::{Error, chain};
 use crate::store::leases::{self, LENGTH};
-use crate::store::{self, Store};
+use crate::store::{self, Connection, Store};
 
 /// Interval at which a lease is renewed, often enough that one failure does not matter.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
@@ -59,6 +59,25 @@ impl Lease {
             }
             sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Waits until the lease is free, but no longer than this, and takes it.
+    pub async fn wait_for(&self, patience: Duration) -> Result<Option<Held>, Error> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(until) = self.look().await? {
+                return Ok(Some(Held { lease: self.clone(), until }));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether this holder has the lease.
+    pub async fn is_held(&self, connection: &mut Connection) -> Result<bool, Error> {
+        Ok(leases::holder(connection, &self.name).await?.is_some_and(|holder| holder == self.holder))
     }
 
     async fn look(&self) -> Result<Option<Instant>, Error> {

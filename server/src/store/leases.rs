@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, Transaction, clock, database, db, get, number};
+use crate::store::{Connection, Row, Transaction, clock, database, db, get, number};
 
 /// How long a lease lasts unless it is renewed.
 pub const LENGTH: Duration = Duration::from_secs(15);
@@ -32,9 +32,21 @@ pub async fn take(transaction: &mut Transaction, name: &str, holder: &str) -> Re
 /// Returns who holds a lease. `None` if nobody does.
 pub async fn holder(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
     let now = clock::now(connection).await?;
-    // One that lasts too long was made before the clock was set back.
-    let is_held = |held: &Held| held.until > now && held.until <= now + MILLIS;
-    Ok(read(connection, name).await?.filter(is_held).map(|held| held.holder))
+    Ok(read(connection, name).await?.filter(|held| held.is_held(now)).map(|held| held.holder))
+}
+
+/// Returns the names of the leases that somebody has and that begin with this prefix.
+pub async fn held(connection: &mut Connection, prefix: &str) -> Result<Vec<String>, Error> {
+    let now = clock::now(connection).await?;
+    let rows = db::query("SELECT name, holder, until FROM leases").fetch_all(connection).await;
+    let mut names = Vec::new();
+    for row in rows.map_err(database("reading who holds leases"))? {
+        let name: String = get(&row, "name")?;
+        if name.starts_with(prefix) && from_row(&row)?.is_held(now) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Gives a lease back, if this holder has it.
@@ -55,10 +67,20 @@ struct Held {
     until: Millis,
 }
 
+impl Held {
+    /// Whether it lasts. One that lasts too long was made before the clock was set back.
+    fn is_held(&self, now: Millis) -> bool {
+        self.until > now && self.until <= now + MILLIS
+    }
+}
+
+fn from_row(row: &Row) -> Result<Held, Error> {
+    Ok(Held { holder: get(row, "holder")?, until: number(row, "until")? })
+}
+
 async fn read(connection: &mut Connection, name: &str) -> Result<Option<Held>, Error> {
     let row = db::query("SELECT holder, until FROM leases WHERE name = $1").bind(name).fetch_optional(connection).await;
-    let held = |row| Ok(Held { holder: get(&row, "holder")?, until: number(&row, "until")? });
-    row.map_err(database("reading who holds a lease"))?.map(held).transpose()
+    row.map_err(database("reading who holds a lease"))?.as_ref().map(from_row).transpose()
 }
 
 async fn save(transaction: &mut Transaction, name: &str, holder: &str, until: Millis) -> Result<(), Error> {

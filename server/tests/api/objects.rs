@@ -7,17 +7,18 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use hyper::{Method, Uri};
 use reqwest::header::{CONTENT_RANGE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE};
 use reqwest::{Response, StatusCode};
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::{Action, Digest, ErrorCode, Step, StreamImage};
+use slipway_protocol::{Action, Digest, ErrorCode, Identity, Step, StreamImage};
 use slipway_server::base::objects::{Bucket, Defaults, Keys};
 use slipway_server::image::{self, Known};
-use slipway_server::operate::{self, NewRun, Task, WorkflowFile};
-use slipway_server::store::findings;
+use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
+use slipway_server::store::{commit, findings, images};
 
 use crate::installing::add_system;
-use crate::object_store::{KEY_ID, ObjectStore, Program, SECRET, is_second_part};
+use crate::object_store::{KEY_ID, ObjectStore, Program, SECRET, is_removal, is_second_part};
 use crate::program::{Ended, command, fail, succeed};
 use crate::support::{IMAGE, TestServer, refusal};
 
@@ -116,7 +117,7 @@ async fn an_object_that_is_missing_or_changed_is_noticed_before_a_disk_is_erased
     let store = server.store().await;
     assert!(findings::get(&mut store.read().await.unwrap(), &system.image).await.unwrap().is_some());
     let problem = async || {
-        let listed = image::stored::list(&store, &mut store.read().await.unwrap()).await.unwrap();
+        let listed = image::stored::list(&store).await.unwrap();
         listed[0].problem.map(|problem| problem.in_words())
     };
     assert_eq!(problem().await, None);
@@ -262,6 +263,15 @@ async fn what_no_image_has_is_removed_when_it_is_old_and_no_run_fetches_it() {
     }
 }
 
+/// A bucket that does not answer to removals, a server, and an image in the bucket that nobody uses.
+async fn hanging(objects: &ObjectStore) -> (TestServer, Digest) {
+    let server = TestServer::start_with_bucket(bucket(objects)).await;
+    server.add_released("web1").await;
+    let digest = add(&server, &IMAGE).await.unwrap().image.digest;
+    objects.tests().hold(is_removal);
+    (server, digest)
+}
+
 /// A run whose machine gets the image from a cache, which asks the server for it.
 async fn start_run_with(server: &TestServer, digest: &Digest) -> Result<(), slipway_server::Error> {
     let url = format!("https://cache.example/images/{digest}");
@@ -269,6 +279,89 @@ async fn start_run_with(server: &TestServer, digest: &Digest) -> Result<(), slip
     let step = Step { name: "write".to_owned(), action: Action::StreamImage(image), retries: 0, timeout: None };
     let task = Task::Workflow(WorkflowFile { steps: vec![step], ..WorkflowFile::default() });
     operate::start_run(&server.store().await, &server.ca(), "web1", NewRun::new(task)).await.map(drop)
+}
+
+/// Checks what others can do while a file is removed from a bucket that hangs, and that all ends well.
+async fn check_meanwhile<T>(
+    objects: &ObjectStore,
+    (server, digest): (&TestServer, &Digest),
+    removing: tokio::task::JoinHandle<T>,
+) -> T {
+    objects.tests().has_held(1).await;
+    // Other writers do not wait.
+    let identity = Identity { serial: Some("7CZ1234".to_owned()), ..Identity::default() };
+    let new = NewNode { name: Some("web2".to_owned()), identity, ..NewNode::default() };
+    let store = server.store().await;
+    let writing = tokio::time::timeout(Duration::from_secs(60), operate::add_node(&store, new));
+    writing.await.expect("a writer waits for the bucket").unwrap();
+    // Nobody can begin to need the image.
+    let refused = start_run_with(server, digest).await.expect_err("its image is being removed").to_string();
+    assert!(refused.contains("is being added or removed"), "{refused}");
+    // Who adds it again has stored its file before it is removed, but does not believe so.
+    let (data, file) = (server.data(), server.folder.path().join("disk.img"));
+    let adding =
+        tokio::spawn(async move { image::add(&store, &data, &file, Known::default(), |_| {}).await.map(drop) });
+    while objects.tests().count(is_stored) < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    objects.tests().release();
+    let removed = removing.await.unwrap();
+    let refused = adding.await.unwrap().expect_err("the file was removed").to_string();
+    assert!(refused.contains("was removed, or added again, while it was added"), "{refused}");
+    assert!(objects.files("images/site/images/sha256").is_empty());
+    assert_eq!(get(server, digest, &[]).await.status(), StatusCode::NOT_FOUND);
+    // After that, all is as usual.
+    add(server, &IMAGE).await.unwrap();
+    start_run_with(server, digest).await.unwrap();
+    assert!(get(server, digest, &[]).await.bytes().await.unwrap() == IMAGE[..]);
+    removed
+}
+
+/// A file that is stored at once.
+fn is_stored(method: &Method, uri: &Uri) -> bool {
+    method == Method::PUT && uri.path().contains("/sha256/") && uri.query().is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_write_while_an_image_is_removed_from_a_bucket_that_hangs() {
+    let objects = ObjectStore::start().await;
+    let (server, digest) = hanging(&objects).await;
+    let (store, reference) = (server.store().await, digest.to_string());
+    let removing = tokio::spawn(async move { operate::remove_image(&store, &reference).await.unwrap() });
+    check_meanwhile(&objects, (&server, &digest), removing).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_write_while_a_bucket_that_hangs_is_cleaned() {
+    let objects = ObjectStore::start().await;
+    let (server, digest) = hanging(&objects).await;
+    // As `restore` leaves it: an old object without an image.
+    let (store, data) = (server.store().await, server.data());
+    let mut transaction = store.write().await.unwrap();
+    images::remove(&mut transaction, &digest).await.unwrap();
+    commit(transaction).await.unwrap();
+    age(&objects.files("images/site/images/sha256")[0], 2);
+    let removing = tokio::spawn(async move { operate::clean_images(&store, &data, false).await.unwrap() });
+    let cleaned = check_meanwhile(&objects, (&server, &digest), removing).await;
+    assert_eq!(cleaned, [operate::Cleaned { name: digest.to_string(), size: IMAGE.len() as u64 }]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_cannot_be_removed_from_the_bucket_stays_one() {
+    let mut objects = ObjectStore::start().await;
+    let server = TestServer::start_with_bucket(bucket(&objects)).await;
+    let digest = add(&server, &IMAGE).await.unwrap().image.digest;
+    let (store, reference) = (server.store().await, digest.to_string());
+    let before = image::stored::list(&store).await.unwrap();
+    objects.stop().await;
+    let refused = operate::remove_image(&store, &reference).await.expect_err("nobody listens");
+    assert_eq!(refused.body().code, ErrorCode::Unavailable, "{refused:?}");
+    objects.start_again().await;
+    assert_eq!(image::stored::list(&store).await.unwrap(), before);
+    assert!(findings::get(&mut store.read().await.unwrap(), &digest).await.unwrap().is_some());
+    operate::remove_image(&store, &reference).await.unwrap();
+    assert_eq!(image::stored::list(&store).await.unwrap(), []);
+    assert!(objects.files("images/site/images/sha256").is_empty());
 }
 
 /// A web server with one file. It ends the first connection in the middle, and each other one after its answer.

@@ -99,6 +99,8 @@ impl Bucket {
             .with_access_key_id(keys.id)
             .with_secret_access_key(keys.secret)
             .with_client_options(client)
+            // Not all storages can remove several at once.
+            .with_disable_bulk_delete(true)
             .with_retry(RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT });
         if let Some(endpoint) = &address.endpoint {
             builder = builder.with_endpoint(endpoint);
