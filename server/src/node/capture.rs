@@ -24,6 +24,7 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::objects::Objects;
 use crate::base::time::now;
+use crate::image::turn::Turn;
 use crate::rules::state;
 use crate::store;
 use crate::store::images::{self, Image};
@@ -233,24 +234,39 @@ async fn verify(
     capture: &Capture,
     image: CapturedImage,
 ) -> Result<Image, Error> {
-    let place = data.capture(&capture.run, &capture.name);
-    let (incoming, expected) = (place.clone(), image.clone());
     if image.digest.algorithm() != Algorithm::Sha256 {
         let message = "the digest of a captured image must be SHA-256";
         return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
+    // The machine may have asked several servers, because it did not hear of the answer of the first.
+    let turn = Turn::of(store, &image.digest);
+    turn.during(make_image(store, data, stopping, capture, image, &turn)).await
+}
+
+/// Makes an image of what was stored, during a turn for its file.
+async fn make_image(
+    store: &Store,
+    data: &DataDir,
+    stopping: watch::Receiver<bool>,
+    capture: &Capture,
+    image: CapturedImage,
+    turn: &Turn,
+) -> Result<Image, Error> {
+    let known = images::get_by_digest(&mut *store.read().await?, &image.digest).await?;
+    if let Some(known) = known.filter(|known| known.size == image.size) {
+        return Ok(known);
+    }
+    let place = data.capture(&capture.run, &capture.name);
+    let (incoming, expected) = (place.clone(), image.clone());
     let locked = match store.objects() {
         Objects::Folder(_) => Some(blocking(move || check(&incoming, &expected, &stopping)).await?),
         Objects::Bucket(bucket, _) => {
-            if let Err(error) = parts::assemble(store, bucket, &stopping, capture, &image).await {
-                // Another server may have put it together meanwhile, and removed the parts.
-                let known = images::get_by_digest(&mut *store.read().await?, &image.digest).await?;
-                return known.ok_or(error);
-            }
+            parts::assemble(store, bucket, &stopping, capture, &image).await?;
             None
         }
     };
     let mut transaction = store.write().await?;
+    turn.check(&mut transaction).await?;
     // The run and the images may have changed during the check.
     check_allowed(&mut transaction, capture).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {

@@ -11,7 +11,7 @@ use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::store::capture_parts;
 use slipway_server::store::images::{self, Image};
 
-use crate::object_store::ObjectStore;
+use crate::object_store::{ObjectStore, is_begin};
 use crate::objects::bucket;
 use crate::support::{MAX_CAPTURE, Machine, Node, TestServer, refusal};
 
@@ -360,4 +360,44 @@ async fn each_server_of_a_site_can_take_the_next_piece_of_a_disk() {
         let got = node.client.get(server.url(&format!("/images/{}", image.digest))).send().await.unwrap();
         assert_eq!(got.bytes().await.unwrap(), "half and half");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_put_together_once_though_two_servers_are_asked_to() {
+    let objects = ObjectStore::start().await;
+    let [one, other] = TestServer::start_two_with(Some(bucket(&objects))).await;
+    let node = one.enrolled("m1").await;
+    let run = start_run(&one, "m1", "web1.zst").await;
+    assert_eq!(begin(&one, &node, &run, "web1.zst").await.status(), StatusCode::NO_CONTENT);
+    let url = one.url(&format!("/v1/node/runs/{run}/captures/web1.zst?offset=0"));
+    assert_eq!(node.client.put(url).body("half and half").send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    let image = described(b"half and half");
+    let commit = async |server: &TestServer| {
+        let url = server.url(&format!("/v1/node/runs/{run}/captures"));
+        node.client.post(url).json(&image).send().await.unwrap()
+    };
+    // The first server has begun when the second one is asked. Neither has an image yet.
+    objects.tests().hold(is_begin);
+    let first = async {
+        let answer = commit(&one).await;
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    };
+    let second = async {
+        objects.tests().has_held(1).await;
+        let answer = commit(&other).await;
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    };
+    tokio::join!(first, second);
+    objects.tests().release();
+    for server in [&one, &other] {
+        let mut answer = commit(server).await;
+        while answer.status() == StatusCode::ACCEPTED {
+            answer = commit(server).await;
+        }
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.json::<Image>().await.unwrap().digest, image.digest);
+        let got = node.client.get(server.url(&format!("/images/{}", image.digest))).send().await.unwrap();
+        assert_eq!(got.bytes().await.unwrap(), "half and half");
+    }
+    assert_eq!(objects.tests().count(is_begin), 1, "it was put together twice");
 }
