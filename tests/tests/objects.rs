@@ -5,20 +5,23 @@
 #[path = "../../server/tests/api/object_store.rs"]
 mod object_store;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::{Method, Uri};
 use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, RANGE, REFERER};
 use reqwest::{Certificate, Client, StatusCode, redirect};
+use sha2::{Digest as _, Sha256};
 use slipway_installer::End;
-use slipway_protocol::{Action, CaptureDisk, Digest, Reboot, Step, StreamImage};
+use slipway_protocol::{Action, CaptureDisk, Digest, ErrorCode, Reboot, Step, StreamImage};
 use slipway_server::base::limits::Limits;
 use slipway_server::base::objects::{Bucket, Defaults, Keys};
 use slipway_server::image::{self, Known};
 use slipway_tests::{DISK, Lab};
+use tokio::sync::watch;
 
-use object_store::{KEY_ID, ObjectStore, Program, SECRET};
+use object_store::{KEY_ID, ObjectStore, Program, SECRET, is_begin, is_second_part};
 
 const MIB: usize = 1 << 20;
 
@@ -140,6 +143,121 @@ async fn a_machine_whose_url_expires_in_the_middle_asks_the_server_for_another()
         assert!(fetched[0].1.query().unwrap().contains("X-Amz-Expires=4&"), "{fetched:?}");
         assert_ne!(fetched[1].1, fetched.last().unwrap().1, "it is another URL");
     }
+}
+
+/// The last requests that store an image and a captured disk: the second part of one, and the image of the other.
+fn is_storing(method: &Method, uri: &Uri) -> bool {
+    let is_added = is_second_part(method, uri) && uri.path().contains("sending/");
+    is_added || is_begin(method, uri) && uri.path().contains("capturing/")
+}
+
+/// What a server says is the matter.
+async fn problems(lab: &Lab) -> String {
+    let ca = Certificate::from_pem(lab.ca().as_bytes()).unwrap();
+    let client = Client::builder().tls_certs_only([ca]).build().unwrap();
+    let answer = client.get(format!("{}/readyz", lab.url())).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    answer.text().await.unwrap()
+}
+
+/// The digest of what a server sends as an image.
+async fn sent_as(lab: &Lab, digest: &Digest) -> String {
+    let ca = Certificate::from_pem(lab.ca().as_bytes()).unwrap();
+    let client = Client::builder().tls_certs_only([ca]).build().unwrap();
+    let token = lab.data().operator_token().unwrap().unwrap();
+    let request = client.get(format!("{}/images/{digest}", lab.url())).bearer_auth(token);
+    format!("sha256:{:x}", Sha256::digest(request.send().await.unwrap().bytes().await.unwrap()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_half_stored_while_the_object_store_is_killed() {
+    for program in Program::ALL {
+        check_killed(program).await;
+    }
+}
+
+/// One machine is redirected, one gets its image from its server, and one stores its disk, while an operator adds an
+/// image.
+async fn check_killed(program: Program) {
+    let mut objects = ObjectStore::start_with_tls(program).await;
+    let redirecting = lab_of(&objects, "redirecting", true, Limits::default()).await;
+    let sending = lab_of(&objects, "sending", false, Limits::default()).await;
+    let capturing = lab_of(&objects, "capturing", false, Limits::default()).await;
+    let disk = disk();
+    for lab in [&redirecting, &sending] {
+        let digest = add(lab, &disk).await;
+        lab.register(true).await;
+        lab.start_run(write(lab, &digest)).await;
+    }
+    let raw = disk.iter().copied().cycle().take(DISK as usize).collect::<Vec<u8>>();
+    std::fs::write(capturing.disk(), &raw).unwrap();
+    capturing.register(true).await;
+    let capture = CaptureDisk { disk: capturing.disk_hints(), name: "web1.zst".to_owned() };
+    capturing.start_run(vec![step("capture", Action::CaptureDisk(capture))]).await;
+    let mut large = disk.clone();
+    large.extend_from_slice(&disk);
+    let tests = Arc::clone(objects.shared());
+    tests.is_slow.store(true, Ordering::Relaxed);
+    tests.hold(is_storing);
+    let (may_fetch, waiting) = watch::channel(false);
+
+    let fetching = async |lab: &Lab| {
+        waiting.clone().wait_for(|may| *may).await.unwrap();
+        assert_eq!(lab.install().await.unwrap(), End::Reboot);
+        assert!(std::fs::read(lab.disk()).unwrap().starts_with(&disk));
+    };
+    let adding = async {
+        let file = sending.folder.path().join("large.img");
+        std::fs::write(&file, &large).unwrap();
+        loop {
+            // An operator repeats the command.
+            match image::add(&sending.store().await, &sending.data(), &file, Known::default(), |_| {}).await {
+                Ok(added) => break added.image.digest,
+                Err(error) => assert_eq!(error.body().code, ErrorCode::Unavailable, "{error:?}"),
+            }
+        }
+    };
+    let capturing_disk = async {
+        assert_eq!(capturing.install().await.unwrap(), End::Done);
+        capturing.status().await.run.unwrap().steps[0].outcome.clone().unwrap().image.unwrap().digest
+    };
+    let added = sha256(&large);
+    let killing = async {
+        // Both are stored but for the last step.
+        tests.has_held(2).await;
+        objects.stop().await;
+        tests.release();
+        while !problems(&sending).await.contains("the bucket with the images does not answer") {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        objects.start_again().await;
+        assert!(!sending.bucket.as_ref().unwrap().list().await.unwrap().contains_key(&added), "half of it is visible");
+        may_fetch.send_replace(true);
+        for _ in 0..3 {
+            let before = tests.sent.load(Ordering::Relaxed);
+            while tests.sent.load(Ordering::Relaxed) < before + 3 * MIB as u64 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            objects.stop().await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            objects.start_again().await;
+        }
+    };
+    let (digest, captured, (), (), ()) =
+        tokio::join!(adding, capturing_disk, fetching(&redirecting), fetching(&sending), killing);
+    assert_eq!(digest, added, "{program:?}");
+    tests.is_slow.store(false, Ordering::Relaxed);
+    for (lab, digest) in [(&redirecting, sha256(&disk)), (&sending, sha256(&disk)), (&sending, added)] {
+        assert_eq!(sent_as(lab, &digest).await, digest.to_string(), "{program:?}");
+    }
+    assert_eq!(sent_as(&capturing, &captured).await, captured.to_string(), "{program:?}");
+    while problems(&sending).await.contains("does not answer") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    format!("sha256:{:x}", Sha256::digest(bytes)).parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use crate::api::App;
 use crate::api::answer::Dated;
 use crate::base::error::{Error, Trouble, chain};
+use crate::base::objects::Objects;
 use crate::base::readiness::{Need, Problem, Readiness};
 use crate::store::{Store, probe};
 
@@ -40,7 +41,7 @@ pub struct Health {
 pub struct Ready {
     /// Whether it can do its work. A balancer should send it no requests otherwise.
     ready: bool,
-    /// Why it is not ready.
+    /// Why it is not ready, and what else is the matter.
     problems: Vec<Problem>,
 }
 
@@ -51,13 +52,15 @@ pub async fn alive() -> Response {
 }
 
 /// Find out whether the server can do its work: its database can be read and changed and has the schema of this
-/// version, it has the keys of the site, and it does not stop.
+/// version, it has the keys of the site, and it does not stop. A bucket that does not answer is named too, but the
+/// server does its other work.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, body = Ready), (status = 503, body = Ready, description = "The server is not ready.")))]
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let problems = app.health.problems(&app.store).await;
-    let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = Dated(Ready { ready: problems.is_empty(), problems });
+    let ready = is_ready(&problems);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = Dated(Ready { ready, problems });
     (status, [(CACHE_CONTROL, "no-store")], body).into_response()
 }
 
@@ -98,11 +101,42 @@ impl Health {
     /// Looks at the database regularly, as long as the server runs.
     pub async fn keep_known(self: &Arc<Self>, store: &Store) {
         loop {
-            let is_ready = self.readiness.get().is_empty();
+            let is_ready = is_ready(&self.readiness.get());
             tokio::time::sleep(if is_ready { LOOK_EVERY } else { LOOK_AGAIN }).await;
             self.problems(store).await;
         }
     }
+
+    /// Looks at the bucket regularly, as long as the server runs. Never returns.
+    pub async fn keep_objects_known(&self, objects: &Objects) {
+        let Objects::Bucket(bucket, _) = objects else { return std::future::pending().await };
+        loop {
+            let is_there = match bucket.probe().await {
+                Ok(()) => {
+                    self.readiness.have(Need::Objects);
+                    true
+                }
+                Err(error) => {
+                    self.readiness.lack(Need::Objects, of_bucket(&error), &chain(&error));
+                    false
+                }
+            };
+            tokio::time::sleep(if is_there { LOOK_EVERY } else { LOOK_AGAIN }).await;
+        }
+    }
+}
+
+/// Says what is the matter with the bucket, without names of hosts and keys.
+fn of_bucket(error: &Error) -> &'static str {
+    match error {
+        Error::Objects { source, .. } if !source.is_transient() => "the bucket with the images refuses requests",
+        _ => "the bucket with the images does not answer",
+    }
+}
+
+/// Whether the server can do its work with these problems.
+pub fn is_ready(problems: &[Problem]) -> bool {
+    !problems.iter().any(|problem| problem.what.is_vital())
 }
 
 /// Says what is the matter with the database without its own words, which may name hosts, users and paths.

@@ -20,7 +20,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::api::auth::Operator;
-use crate::api::health::Health;
+use crate::api::health::{Health, is_ready};
 use crate::api::meters::Meters;
 use crate::base::error::chain;
 use crate::base::readiness::{Need, Problem};
@@ -172,13 +172,13 @@ impl Collector for Lookup {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let encoder = &mut encoder;
-        let is_ready = i64::from(found.problems.is_empty());
+        let is_ready = i64::from(is_ready(&found.problems));
         gauges(encoder, "ready", "Whether the server can do its work", None, [(NONE, is_ready)])?;
         let problems = Need::ALL.map(|need| {
             let is_lacking = found.problems.iter().any(|problem| problem.what == need);
             ([("what", to_word(&need))], i64::from(is_lacking))
         });
-        gauges(encoder, "problem", "Whether this keeps the server from its work", None, problems)?;
+        gauges(encoder, "problem", "Whether this is the matter", None, problems)?;
         let queues = [
             ("writers", found.waiting_writers),
             ("strangers", found.waiting_strangers),

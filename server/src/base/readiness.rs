@@ -18,6 +18,8 @@ pub enum Need {
     Keys,
     /// To go on: a server that stops is about to refuse connections.
     Running,
+    /// A bucket that answers, if the images are in one. Without it, the server does all its other work.
+    Objects,
 }
 
 /// Why the server is not ready.
@@ -39,7 +41,12 @@ pub struct Readiness {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Database, Self::Keys, Self::Running];
+    pub const ALL: [Self; 4] = [Self::Database, Self::Keys, Self::Running, Self::Objects];
+
+    /// Whether the server should get no requests without it.
+    pub fn is_vital(self) -> bool {
+        self != Self::Objects
+    }
 }
 
 impl Readiness {
@@ -52,8 +59,10 @@ impl Readiness {
         }
         let since = known.map_or_else(now, |known| known.since);
         problems.insert(what, Problem { what, message, since });
-        if what != Need::Running {
-            tracing::error!(error = log, "not ready: {message}");
+        match what {
+            Need::Running => {}
+            Need::Objects => tracing::error!(error = log, "{message}"),
+            Need::Database | Need::Keys => tracing::error!(error = log, "not ready: {message}"),
         }
     }
 
@@ -61,14 +70,15 @@ impl Readiness {
     pub fn have(&self, what: Need) {
         let mut problems = self.problems();
         if problems.remove(&what).is_some() {
-            match problems.values().next() {
+            match problems.values().find(|problem| problem.what.is_vital()) {
+                _ if !what.is_vital() => tracing::info!("the bucket with the images answers again"),
                 None => tracing::info!("ready again"),
                 Some(Problem { message, .. }) => tracing::info!("one problem is gone; still not ready: {message}"),
             }
         }
     }
 
-    /// Returns the problems; none if the server is ready.
+    /// Returns the problems. The server is ready if none of them is vital.
     pub fn get(&self) -> Vec<Problem> {
         self.problems().values().cloned().collect()
     }

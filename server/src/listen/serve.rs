@@ -340,6 +340,7 @@ impl Server {
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
             () = app.health.keep_known(&app.store) => {}
+            () = app.health.keep_objects_known(app.store.objects()) => {}
             () = app.watcher.follow() => {}
             () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use hyper::{Method, Uri};
 use reqwest::header::{CONTENT_RANGE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE};
 use reqwest::{Response, StatusCode};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Action, Digest, ErrorCode, Identity, Step, StreamImage};
 use slipway_server::base::objects::{Bucket, Defaults, Keys};
@@ -18,7 +19,9 @@ use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::store::{commit, findings, images};
 
 use crate::installing::add_system;
+use crate::metrics::Scrape;
 use crate::object_store::{KEY_ID, ObjectStore, Program, SECRET, is_removal, is_second_part};
+use crate::output::logged;
 use crate::program::{Ended, command, fail, succeed};
 use crate::support::{IMAGE, TestServer, refusal};
 
@@ -151,6 +154,48 @@ async fn a_bucket_that_is_away_comes_back() {
     assert!(get(&server, &image.digest, &[]).await.bytes().await.unwrap() == IMAGE[..]);
     add(&server, &disk(1)).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_is_away_is_named_by_readyz_the_metrics_and_the_log() {
+    let mut objects = ObjectStore::start_program(Program::Ceph).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let (url, key) = (objects.url(), key_file(folder.path(), SECRET));
+    let options = ["--objects", &url, "--objects-credentials", &key, "--metrics-listen", "127.0.0.1:0"];
+    let server = logged(&data, &log, &options);
+    let readyz = format!("{}/readyz", server.https);
+    let problems = async || {
+        let answer = server.client.get(&readyz).send().await.unwrap();
+        // It does its other work, and so do the other servers of the site: a balancer should not take them all out.
+        assert_eq!(answer.status(), StatusCode::OK);
+        let said: Value = answer.json().await.unwrap();
+        assert_eq!(said["ready"], true);
+        said["problems"].as_array().unwrap().clone()
+    };
+    assert_eq!(problems().await, [""; 0]);
+    objects.stop().await;
+    let problem = loop {
+        if let [problem] = &problems().await[..] {
+            break problem.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!((&problem["what"], &problem["message"]), (&json!("objects"), &json!(AWAY)));
+    let metrics = Scrape::of(server.client.get(format!("{}/metrics", server.metrics.as_ref().unwrap()))).await;
+    assert_eq!((metrics.get("slipway_ready"), metrics.get("slipway_problem{what=\"objects\"}")), (1.0, 1.0));
+    objects.start_again().await;
+    while !problems().await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(server);
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines = |with: &str| log.lines().filter(|line| line.contains(with)).collect::<Vec<_>>();
+    let [lost] = lines(AWAY)[..] else { panic!("{log}") };
+    assert!(lost.contains("check the endpoint, and that the object store runs"), "{lost}");
+    assert_eq!(lines("the bucket with the images answers again").len(), 1, "{log}");
+}
+
+const AWAY: &str = "the bucket with the images does not answer";
 
 /// Writes a file with an access key.
 fn key_file(folder: &Path, secret: &str) -> String {

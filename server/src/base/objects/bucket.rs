@@ -35,6 +35,8 @@ use crate::base::error::{Error, ObjectsFault};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the object store may send nothing, or take to receive a part.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an object store may take to answer that it is there.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Further attempts of a request, and how long they may take together. Callers try again themselves.
 const RETRIES: usize = 3;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -147,6 +149,17 @@ impl Bucket {
     pub async fn check(&self) -> Result<(), Error> {
         let mut found = self.s3.list(Some(&self.images(Algorithm::Sha256)));
         found.next().await.transpose().map(drop).map_err(self.failed("listing"))
+    }
+
+    /// Asks for an object that never exists, so that the answer is short. Fails if the bucket does not answer in time, or
+    /// refuses.
+    pub async fn probe(&self) -> Result<(), Error> {
+        let nothing = self.images(Algorithm::Sha256).join("probe");
+        match tokio::time::timeout(PROBE_TIMEOUT, self.s3.head(&nothing)).await {
+            Ok(Ok(_) | Err(StoreError::NotFound { .. })) => Ok(()),
+            Ok(Err(error)) => Err(self.failed("asking")(error)),
+            Err(_) => Err(self.error("asking", "the object store did not answer in time")),
+        }
     }
 
     /// Returns size and modification time of an image. `None` if there is none.
