@@ -151,8 +151,8 @@ impl Bucket {
         found.next().await.transpose().map(drop).map_err(self.failed("listing"))
     }
 
-    /// Asks for an object that never exists, so that the answer is short. Fails if the bucket does not answer in time, or
-    /// refuses.
+    /// Asks for an object that never exists, so that the answer is short. Fails if the bucket does not answer in time,
+    /// or refuses.
     pub async fn probe(&self) -> Result<(), Error> {
         let nothing = self.images(Algorithm::Sha256).join("probe");
         match tokio::time::timeout(PROBE_TIMEOUT, self.s3.head(&nothing)).await {
