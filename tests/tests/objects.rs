@@ -7,7 +7,7 @@ mod object_store;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::{Method, Uri};
 use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, RANGE, REFERER};
@@ -124,9 +124,7 @@ async fn a_machine_whose_url_expires_in_the_middle_asks_the_server_for_another()
         tests.answers.lock().unwrap().clear();
         let expiring = async {
             // The first connection breaks in the middle. What the machine asks for then is on its way for too long.
-            while tests.count(is_image) == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until("the machine fetches", async || tests.count(is_image) > 0).await;
             tests.hold(is_image);
             tests.has_held(1).await;
             tokio::time::sleep(lifetime + Duration::from_secs(2)).await;
@@ -227,17 +225,14 @@ async fn check_killed(program: Program) {
         tests.has_held(2).await;
         objects.stop().await;
         tests.release();
-        while !problems(&sending).await.contains("the bucket with the images does not answer") {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        until("the server says what is the matter", async || problems(&sending).await.contains(AWAY)).await;
         objects.start_again().await;
         assert!(!sending.bucket.as_ref().unwrap().list().await.unwrap().contains_key(&added), "half of it is visible");
         may_fetch.send_replace(true);
         for _ in 0..3 {
             let before = tests.sent.load(Ordering::Relaxed);
-            while tests.sent.load(Ordering::Relaxed) < before + 3 * MIB as u64 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            let has_sent = async || tests.sent.load(Ordering::Relaxed) >= before + 3 * MIB as u64;
+            until("machines fetch more", has_sent).await;
             objects.stop().await;
             tokio::time::sleep(Duration::from_millis(500)).await;
             objects.start_again().await;
@@ -251,8 +246,17 @@ async fn check_killed(program: Program) {
         assert_eq!(sent_as(lab, &digest).await, digest.to_string(), "{program:?}");
     }
     assert_eq!(sent_as(&capturing, &captured).await, captured.to_string(), "{program:?}");
-    while problems(&sending).await.contains("does not answer") {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    until("there is no problem", async || !problems(&sending).await.contains(AWAY)).await;
+}
+
+const AWAY: &str = "the bucket with the images does not answer";
+
+/// Asks until it is so.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what}: waited in vain");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

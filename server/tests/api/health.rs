@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const STEPS: &str = "steps: [{name: leave, action: {reboot: {}}}]\n";
 
 /// Asks until the answer is right.
-async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask().await {

@@ -92,7 +92,9 @@ impl Tests {
 
     /// Waits until this many requests wait, or have waited.
     pub async fn has_held(&self, number: usize) {
-        self.held.subscribe().wait_for(|held| *held >= number).await.unwrap();
+        let mut held = self.held.subscribe();
+        let waiting = tokio::time::timeout(Duration::from_secs(300), held.wait_for(|held| *held >= number));
+        waiting.await.expect("no such request comes").unwrap();
     }
 
     /// Lets the requests that wait go on.

@@ -18,6 +18,7 @@ use slipway_server::image::{self, Known};
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::store::{commit, findings, images};
 
+use crate::health::until;
 use crate::installing::add_system;
 use crate::metrics::Scrape;
 use crate::object_store::{KEY_ID, ObjectStore, Program, SECRET, is_removal, is_second_part};
@@ -174,19 +175,12 @@ async fn a_bucket_that_is_away_is_named_by_readyz_the_metrics_and_the_log() {
     };
     assert_eq!(problems().await, [""; 0]);
     objects.stop().await;
-    let problem = loop {
-        if let [problem] = &problems().await[..] {
-            break problem.clone();
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
+    let problem = until("the bucket is a problem", async || problems().await.pop()).await;
     assert_eq!((&problem["what"], &problem["message"]), (&json!("objects"), &json!(AWAY)));
     let metrics = Scrape::of(server.client.get(format!("{}/metrics", server.metrics.as_ref().unwrap()))).await;
     assert_eq!((metrics.get("slipway_ready"), metrics.get("slipway_problem{what=\"objects\"}")), (1.0, 1.0));
     objects.start_again().await;
-    while !problems().await.is_empty() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until("there is no problem", async || problems().await.is_empty().then_some(())).await;
     drop(server);
     let log = std::fs::read_to_string(log).unwrap();
     let lines = |with: &str| log.lines().filter(|line| line.contains(with)).collect::<Vec<_>>();
@@ -346,9 +340,7 @@ async fn check_meanwhile<T>(
     let (data, file) = (server.data(), server.folder.path().join("disk.img"));
     let adding =
         tokio::spawn(async move { image::add(&store, &data, &file, Known::default(), |_| {}).await.map(drop) });
-    while objects.tests().count(is_stored) < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the file is stored", async || (objects.tests().count(is_stored) == 2).then_some(())).await;
     objects.tests().release();
     let removed = removing.await.unwrap();
     let refused = adding.await.unwrap().expect_err("the file was removed").to_string();
