@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hyper::{Method, Uri};
+use hyper::http::HeaderValue;
+use hyper::{HeaderMap, Method, Uri};
 use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, RANGE, REFERER};
 use reqwest::{Certificate, Client, StatusCode, redirect};
 use sha2::{Digest as _, Sha256};
@@ -241,6 +242,13 @@ async fn check_killed(program: Program) {
     let (digest, captured, (), (), ()) =
         tokio::join!(adding, capturing_disk, fetching(&redirecting), fetching(&sending), killing);
     assert_eq!(digest, added, "{program:?}");
+    let heads = tests.heads.lock().unwrap().clone();
+    for site in ["redirecting/", "sending/"] {
+        let is_rest = |range: &HeaderValue| !range.to_str().unwrap().starts_with("bytes=0-");
+        let goes_on =
+            |(url, head): &(Uri, HeaderMap)| url.path().contains(site) && head.get(RANGE).is_some_and(is_rest);
+        assert!(heads.iter().any(goes_on), "{program:?}: {site} was not interrupted: {heads:?}");
+    }
     tests.is_slow.store(false, Ordering::Relaxed);
     for (lab, digest) in [(&redirecting, sha256(&disk)), (&sending, sha256(&disk)), (&sending, added)] {
         assert_eq!(sent_as(lab, &digest).await, digest.to_string(), "{program:?}");
