@@ -1,5 +1,5 @@
 //! The base of all other modules: the data folder, the files of images, errors, limits, meters, random numbers,
-//! readiness and time.
+//! readiness, time, and clocks that are set.
 
 pub mod data;
 pub mod error;
@@ -9,4 +9,5 @@ pub mod objects;
 pub mod random;
 pub mod rate;
 pub mod readiness;
+pub mod set_clock;
 pub mod time;

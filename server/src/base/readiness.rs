@@ -14,8 +14,10 @@ use crate::base::time::now;
 pub enum Need {
     /// A database that answers, accepts changes and has the schema of this version.
     Database,
-    /// The keys of the site, as they are now.
+    /// The keys of the site, as they are now, with certificates that are valid now.
     Keys,
+    /// A clock by which the certificates that this server issues are valid at the other servers of the site.
+    Clock,
     /// To go on: a server that stops is about to refuse connections.
     Running,
     /// A bucket that answers, if the images are in one. Without it, the server does all its other work.
@@ -41,7 +43,7 @@ pub struct Readiness {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Database, Self::Keys, Self::Running, Self::Objects];
+    pub const ALL: [Self; 5] = [Self::Database, Self::Keys, Self::Clock, Self::Running, Self::Objects];
 
     /// Whether the server should get no requests without it.
     pub fn is_vital(self) -> bool {

@@ -101,12 +101,22 @@ impl Authority {
             _ => {}
         }
         let authority = Self::read(data)?;
-        let Generation { root, intermediate, .. } = &authority.current;
-        let valid = root.not_before.max(intermediate.not_before)..root.not_after.min(intermediate.not_after);
-        if let Some(warning) = validity_warning(valid, OffsetDateTime::now_utc()) {
+        if let Some(warning) = validity_warning(authority.valid(), OffsetDateTime::now_utc()) {
             tracing::warn!("{warning}");
         }
         Ok(authority)
+    }
+
+    /// When the authority in use is valid.
+    fn valid(&self) -> Range<OffsetDateTime> {
+        let Generation { root, intermediate, .. } = &self.current;
+        root.not_before.max(intermediate.not_before)..root.not_after.min(intermediate.not_after)
+    }
+
+    /// Says why no machine can verify the server at this time, and what to do. `None` if machines can.
+    pub fn invalid_at(&self, now: OffsetDateTime) -> Option<String> {
+        let valid = self.valid();
+        if valid.contains(&now) { None } else { validity_warning(valid, now) }
     }
 
     /// The certificates that machines trust, in PEM: the root, and during a rotation the next root.

@@ -15,8 +15,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use slipway_protocol::{ErrorCode, Proof};
+use time::OffsetDateTime;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::api::body::Bodies;
 use crate::api::health::Health;
@@ -29,6 +30,7 @@ use crate::base::limits::{Limits, raise_open_files};
 use crate::base::objects::{Bucket, Objects};
 use crate::base::rate::{Buckets, Rate};
 use crate::base::readiness::Need;
+use crate::base::set_clock::Clocks;
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::pxe::{self, NetworkBoot};
 use crate::boot_files::served::BootFiles;
@@ -62,6 +64,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 const AGAIN: Duration = Duration::from_secs(1);
 /// What clients are told of a server that could not take changed keys over.
 const OLD_KEYS: &str = "the keys of the site could not be taken over; the ones before are in use";
+/// What clients are told of a server whose certificate authority is not valid by its clock.
+const NOT_VALID: &str = "the certificates of the site are not valid at the time of this host's clock";
+/// Interval at which the clock of this host is compared with one that nobody sets.
+const LOOK_AT_CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
 
@@ -293,7 +299,7 @@ impl Server {
         let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
         let (app, limits) = (&self.app, &self.app.limits);
         let keys = Arc::new(LiveKeys::new(app.store.clone(), Arc::clone(&app.watcher)));
-        let lock = &self.lock;
+        let (lock, clock_was_set) = (&self.lock, Notify::new());
         let signs_of_life = async move {
             let mut interval = tokio::time::interval(SIGN_OF_LIFE);
             loop {
@@ -336,7 +342,8 @@ impl Server {
         };
         tokio::select! {
             _ = async { tokio::join!(https, boot, metrics, stop) } => {}
-            () = keep_keys(app, &self.names, &self.tls) => {}
+            () = keep_keys(app, &self.names, &self.tls, &clock_was_set) => {}
+            () = keep_clock_watched(&clock_was_set) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
             () = app.health.keep_known(&app.store) => {}
@@ -346,7 +353,7 @@ impl Server {
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}
             () = signs_of_life => {}
-            () = self.presence.keep(&self.app.store) => {}
+            () = self.presence.keep(&self.app.store, &self.app.health.readiness) => {}
         }
         if let Err(error) = self.app.boot_fetches.write(&self.app.store).await {
             tracing::warn!(error = chain(&error), "could not store which boot files were fetched");
@@ -361,12 +368,18 @@ impl Server {
     }
 }
 
-/// Takes changed keys over, and renews the server's certificates before they expire.
-async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsAcceptor>) {
+/// Takes changed keys over, and renews the server's certificates before they expire, or when they are not valid because
+/// the clock was set.
+async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsAcceptor>, clock_was_set: &Notify) {
     let mut changes = app.watcher.keys();
+    note_validity(app);
     loop {
-        // The watcher exists as long as the server runs.
-        let is_changed = tokio::time::timeout(LOOK_EVERY, changes.changed()).await.is_ok();
+        let is_changed = tokio::select! {
+            // The watcher exists as long as the server runs.
+            _ = changes.changed() => true,
+            () = clock_was_set.notified() => false,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
         let taken = async {
             let keys = site_keys::change(&app.store, &app.data, |data| InUse::open_or_make(data, names)).await?;
             tls.send_replace(acceptor(&keys)?);
@@ -375,7 +388,7 @@ async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsA
         };
         match taken.await {
             Ok(()) => {
-                app.health.readiness.have(Need::Keys);
+                note_validity(app);
                 if is_changed {
                     tracing::info!("the keys of the site changed; the new ones are in use");
                 }
@@ -385,6 +398,33 @@ async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsA
                 tokio::time::sleep(AGAIN).await;
                 changes.mark_changed();
             }
+        }
+    }
+}
+
+/// Notes whether the certificate authority is valid at the time of this host's clock. If not, machines refuse what it
+/// signed.
+fn note_validity(app: &App) {
+    match app.keys().authority.invalid_at(OffsetDateTime::now_utc()) {
+        Some(why) => app.health.readiness.lack(Need::Keys, NOT_VALID, &why),
+        None => app.health.readiness.have(Need::Keys),
+    }
+}
+
+/// Says when the clock of this host was set, and has the certificates looked at then.
+async fn keep_clock_watched(clock_was_set: &Notify) {
+    let mut clocks = Clocks::read();
+    loop {
+        tokio::time::sleep(LOOK_AT_CLOCK_EVERY).await;
+        if let Some(by) = clocks.look() {
+            let (way, or) =
+                if by > 0 { ("forward", ", or the host was suspended for that time") } else { ("back", "") };
+            tracing::warn!(
+                "the clock of this host was set {way} by {} s{or}: machines count as silent only from now on, and \
+                 certificates are looked at again; if the clock is wrong now, set it by NTP",
+                by.unsigned_abs() / 1000
+            );
+            clock_was_set.notify_one();
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use slipway_protocol::HEARTBEAT_SECONDS;
 
 use crate::base::error::{Error, chain};
+use crate::base::set_clock::Clocks;
 use crate::base::time::{Millis, now};
 use crate::store::{self, Store, boot_fetches, node_contacts};
 
@@ -23,8 +24,12 @@ pub struct Contacts {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Both clocks, as they were looked at last.
+    clocks: Clocks,
+    /// To what time the clock was set back, if what is stored may be later than it.
+    set_back_to: Option<Millis>,
     /// When each node was heard from, if that is not stored yet.
     heard: HashMap<String, Millis>,
     /// The address of each node, and when it was noted.
@@ -49,7 +54,19 @@ pub struct OpenPoll {
 impl Contacts {
     /// Creates contacts of a server that begins to listen now.
     pub fn listening() -> Self {
-        Self { state: Mutex::new(State { listening_since: now(), ..State::default() }) }
+        let clocks = Clocks::read();
+        Self {
+            state: Mutex::new(State {
+                clocks,
+                set_back_to: None,
+                heard: HashMap::new(),
+                addresses: HashMap::new(),
+                met: HashMap::new(),
+                polls: HashMap::new(),
+                polls_noted: 0,
+                listening_since: clocks.wall(),
+            }),
+        }
     }
 
     /// Sets since when the server has been able to hear nodes.
@@ -60,7 +77,8 @@ impl Contacts {
     /// Returns when a node was last heard from, or could last have been without the server knowing. `stored` is the
     /// time in the store, which may be older. `None` if the node was never heard from.
     pub fn last_seen(&self, node: &str, stored: Option<Millis>, now: Millis) -> Option<Millis> {
-        let state = self.state();
+        let mut state = self.state();
+        state.look_at_clock();
         let noted = state.heard.get(node).copied().max(state.polls.contains_key(node).then_some(now));
         stored.max(noted).map(|seen| seen.max(state.listening_since))
     }
@@ -93,6 +111,7 @@ impl Contacts {
         let mut is_failing = false;
         loop {
             tokio::time::sleep(STORE_EVERY).await;
+            self.state().look_at_clock();
             self.note_polls(now());
             match self.store(store).await {
                 Ok(()) => is_failing = false,
@@ -118,20 +137,26 @@ impl Contacts {
 
     /// Stores what was noted. Until it is stored, it stays noted, also if this is interrupted.
     pub async fn store(&self, store: &Store) -> Result<(), Error> {
-        let (heard, met) = {
+        let (heard, met, set_back_to) = {
             let state = self.state();
-            (state.heard.clone(), state.met.clone())
+            (state.heard.clone(), state.met.clone(), state.set_back_to)
         };
-        if heard.is_empty() && met.is_empty() {
+        if heard.is_empty() && met.is_empty() && set_back_to.is_none() {
             return Ok(());
         }
         let mut transaction = store.write().await?;
+        if let Some(now) = set_back_to {
+            node_contacts::not_after(&mut transaction, now).await?;
+        }
         node_contacts::save(&mut transaction, &heard).await?;
         for ((node, from), at) in &met {
             boot_fetches::seen_at(&mut transaction, node, *from, *at).await?;
         }
         store::commit(transaction).await?;
         let mut state = self.state();
+        if state.set_back_to == set_back_to {
+            state.set_back_to = None;
+        }
         // A contact that was repeated meanwhile has another time, and is kept.
         state.heard.retain(|node, at| heard.get(node) != Some(at));
         state.met.retain(|contact, at| met.get(contact) != Some(at));
@@ -140,6 +165,23 @@ impl Contacts {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Nodes are not silent because the clock was set: they count from that moment on, as if the server had begun to
+    /// listen then.
+    fn look_at_clock(&mut self) {
+        let Some(by) = self.clocks.look() else { return };
+        self.set_clock(by, self.clocks.wall());
+    }
+
+    fn set_clock(&mut self, by: i64, now: Millis) {
+        self.listening_since = now;
+        if by < 0 {
+            self.set_back_to = Some(now);
+        }
+        self.heard.values_mut().for_each(|at| *at = (*at).min(now));
     }
 }
 
@@ -222,6 +264,32 @@ mod tests {
         assert!(contacts.store(&Store::read_only_of(&data)).await.is_err());
         contacts.store(&store).await?;
         assert_eq!(last_seen(&store, &node.id).await, Some(1000));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_set_makes_no_node_silent_and_hides_no_silence() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let folder = tempfile::tempdir()?;
+        let store = Store::of(&DataDir::make(folder.path())?).await?;
+        let node = Node::new(Identity::default(), 1);
+        let mut transaction = store.write().await?;
+        nodes::save(&mut transaction, &node).await?;
+        store::commit(transaction).await?;
+        let contacts = Contacts::listening();
+        contacts.listens_since(50);
+        contacts.heard(&node.id, None, 9_000_000);
+        contacts.store(&store).await?;
+        contacts.state().set_clock(90_000_000, 99_000_000);
+        assert_eq!(contacts.last_seen(&node.id, Some(9_000_000), 99_000_000), Some(99_000_000), "forward");
+        contacts.heard(&node.id, None, 99_000_500);
+        contacts.store(&store).await?;
+        contacts.state().set_clock(-90_000_000, 9_000_600);
+        contacts.store(&store).await?;
+        assert_eq!(last_seen(&store, &node.id).await, Some(9_000_600), "back");
+        contacts.heard(&node.id, None, 9_000_700);
+        contacts.store(&store).await?;
+        assert_eq!(last_seen(&store, &node.id).await, Some(9_000_700), "it is done once");
         Ok(())
     }
 

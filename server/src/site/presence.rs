@@ -8,16 +8,22 @@ use slipway_protocol::ErrorCode;
 use crate::base::data::{DataDir, ServeLock};
 use crate::base::error::{Error, chain};
 use crate::base::random;
+use crate::base::readiness::{Need, Readiness};
+use crate::base::set_clock::STEP;
 use crate::base::time::{self, Millis};
+use crate::keys::ca::NODE_LIFETIME;
 use crate::store::servers::{self, GONE, Server};
 use crate::store::{self, Store, Transaction, clock, leases};
 
 /// Interval of the signs of life.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
-/// Milliseconds by which the clocks of a host and of the database may differ. Machines give a sign of life more seldom.
-const SKEW: Millis = 5000;
 /// Milliseconds after which a server that is gone is removed.
 const FORGOTTEN: Millis = 60 * 60 * 1000;
+/// Milliseconds by which the clocks of two servers may differ. Credentials of nodes are renewed at half of their time;
+/// beyond that, those of one server expire at the other before.
+const APART: u64 = NODE_LIFETIME / 2 * 1000;
+/// What clients are told of a server whose clock is that wrong.
+const IS_APART: &str = "the clock of this host is more than 12 hours from that of another server of the site";
 
 /// This server, as the others see it.
 #[derive(Debug)]
@@ -40,6 +46,7 @@ impl Presence {
             known_schema: store.newest_version(),
             started_at: now,
             last_seen: now,
+            clock_ahead: ahead(now),
         };
         for other in servers::all(&mut transaction).await? {
             // What is on the data folder has its lock: others there, or on its SQLite file, do not run any more.
@@ -54,18 +61,23 @@ impl Presence {
         Ok(Self { me })
     }
 
-    /// Stores signs of life, as long as the server runs, and says if the clock of this host is wrong.
-    pub async fn keep(&self, store: &Store) {
+    /// Stores signs of life, as long as the server runs, and says if the clock of this host is wrong. The server is not
+    /// ready if it is so wrong that other servers do not accept what this one issues.
+    pub async fn keep(&self, store: &Store, readiness: &Readiness) {
         let (mut is_failing, mut is_wrong) = (false, false);
         loop {
             match self.sign(store).await {
-                Ok(now) => {
+                Ok((me, others)) => {
                     is_failing = false;
-                    let wrong = wrong_clock(time::now(), now);
+                    let wrong = wrong_clock(me.clock_ahead);
                     if let Some(wrong) = wrong.as_ref().filter(|_| !is_wrong) {
                         tracing::warn!("{wrong}");
                     }
                     is_wrong = wrong.is_some();
+                    match others.iter().find(|other| is_apart(&me, other)) {
+                        Some(other) => readiness.lack(Need::Clock, IS_APART, &apart(&me, other)),
+                        None => readiness.have(Need::Clock),
+                    }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
@@ -77,18 +89,23 @@ impl Presence {
         }
     }
 
-    /// Stores a sign of life. Returns the time by the clock of the database.
-    async fn sign(&self, store: &Store) -> Result<Millis, Error> {
+    /// Stores a sign of life. Returns this server as it is stored now, and the others that run.
+    async fn sign(&self, store: &Store) -> Result<(Server, Vec<Server>), Error> {
         let mut transaction = store.write().await?;
         let now = clock::now(&mut transaction).await?;
-        servers::save(&mut transaction, &Server { last_seen: now, ..self.me.clone() }).await?;
-        for other in servers::all(&mut transaction).await? {
-            if other.last_seen.saturating_add(FORGOTTEN) < now {
-                remove(&mut transaction, &other.id).await?;
-            }
+        let me = Server { last_seen: now, clock_ahead: ahead(now), ..self.me.clone() };
+        let before = servers::all(&mut transaction).await?;
+        servers::save(&mut transaction, &me).await?;
+        // Signs of life look old also if the clock of the database was set forward, or the database was away: then this
+        // server's own does too, and the others need time to give theirs.
+        let knows = before.iter().any(|server| server.id == me.id && server.is_live(now));
+        let mut others: Vec<Server> = before.into_iter().filter(|server| server.id != me.id).collect();
+        for other in others.iter().filter(|other| knows && other.last_seen.saturating_add(FORGOTTEN) < now) {
+            remove(&mut transaction, &other.id).await?;
         }
         store::commit(transaction).await?;
-        Ok(now)
+        others.retain(|other| other.is_live(now));
+        Ok((me, others))
     }
 
     /// Id of this server, which holds its leases.
@@ -113,17 +130,39 @@ pub async fn live(store: &Store) -> Result<(Vec<Server>, Millis), Error> {
     Ok((servers, now))
 }
 
+/// By how many milliseconds the clock of this host is ahead of that of the database, whose time is given.
+fn ahead(database: Millis) -> i64 {
+    time::now().cast_signed().saturating_sub(database.cast_signed())
+}
+
 /// Says by how much the clock of this host is wrong, if that matters: servers compare the times at which another one
 /// heard from a machine with their own.
-fn wrong_clock(host: Millis, database: Millis) -> Option<String> {
-    let seconds = host.abs_diff(database) / 1000;
-    let way = if host > database { "ahead of" } else { "behind" };
-    (host.abs_diff(database) > SKEW).then(|| {
+fn wrong_clock(ahead: i64) -> Option<String> {
+    let seconds = ahead.unsigned_abs() / 1000;
+    let way = if ahead > 0 { "ahead of" } else { "behind" };
+    (ahead.unsigned_abs() > STEP).then(|| {
         format!(
             "the clock of this host is {seconds} s {way} that of the database server: machines may be taken for \
              silent; set both by NTP"
         )
     })
+}
+
+/// Whether what this server issues is not good at another one, because of its own clock: the one that is nearer to that
+/// of the database counts as right.
+fn is_apart(me: &Server, other: &Server) -> bool {
+    me.clock_ahead.abs_diff(other.clock_ahead) > APART
+        && me.clock_ahead.unsigned_abs() >= other.clock_ahead.unsigned_abs()
+}
+
+fn apart(me: &Server, other: &Server) -> String {
+    let seconds = me.clock_ahead.abs_diff(other.clock_ahead) / 1000;
+    let way = if me.clock_ahead > other.clock_ahead { "ahead of" } else { "behind" };
+    format!(
+        "the clock of this host is {seconds} s {way} that of host {:?}: certificates that machines get from one server \
+         are not valid at the other; set both by NTP",
+        other.host
+    )
 }
 
 async fn remove(transaction: &mut Transaction, id: &str) -> Result<(), Error> {
@@ -171,6 +210,7 @@ mod tests {
             known_schema: 0,
             started_at: last_seen,
             last_seen,
+            clock_ahead: 0,
         }
     }
 
@@ -194,11 +234,29 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_wrong_is_told() {
-        assert_eq!(wrong_clock(100_000, 104_000), None);
-        assert!(wrong_clock(100_000, 107_500).is_some_and(|said| said.contains("is 7 s behind that of the database")));
-        assert!(
-            wrong_clock(107_500, 100_000).is_some_and(|said| said.contains("is 7 s ahead of that of the database"))
-        );
+        assert_eq!(wrong_clock(4000), None);
+        assert!(wrong_clock(-7500).is_some_and(|said| said.contains("is 7 s behind that of the database")));
+        assert!(wrong_clock(7500).is_some_and(|said| said.contains("is 7 s ahead of that of the database")));
+    }
+
+    #[test]
+    fn of_servers_whose_clocks_are_far_apart_the_one_that_is_wrong_is_not_ready() {
+        const HOUR: i64 = 60 * 60 * 1000;
+        let at = |hours: i64| Server { clock_ahead: hours * HOUR, ..server("1", None, 0) };
+        for (mine, theirs, expect) in [
+            (0, 0, false),
+            (11, 0, false),
+            (13, 0, true),
+            (0, 13, false),
+            (-13, 0, true),
+            (7, -7, true),
+            (-7, 7, true),
+            // The clock of the database is wrong, and all servers go on.
+            (30, 30, false),
+        ] {
+            assert_eq!(is_apart(&at(mine), &at(theirs)), expect, "{mine} {theirs}");
+        }
+        assert!(apart(&at(-13), &at(0)).contains("is 46800 s behind that of host \"a\""));
     }
 
     #[tokio::test]
@@ -223,6 +281,20 @@ mod tests {
         stored.retain(|id| id != me.id());
         assert_eq!(stored, ["gone", "lately"]);
         assert_eq!(leases::holder(&mut *store.read().await?, "forgotten").await?, None);
+        // The clock was set forward by a day: for now, nobody knows who is gone.
+        let mut transaction = store.write().await?;
+        let day = 24 * FORGOTTEN;
+        for mut one in servers::all(&mut transaction).await? {
+            one.last_seen -= day;
+            servers::save(&mut transaction, &one).await?;
+        }
+        assert!(leases::take(&mut transaction, "work", "lately").await?);
+        commit(transaction).await?;
+        me.sign(&store).await?;
+        assert_eq!(servers::all(&mut *store.read().await?).await?.len(), 3);
+        assert_eq!(leases::holder(&mut *store.read().await?, "work").await?.as_deref(), Some("lately"));
+        me.sign(&store).await?;
+        assert_eq!(servers::all(&mut *store.read().await?).await?.len(), 1, "they have had their time");
         me.end(&store).await?;
         assert!(!ids(live(&store).await?.0).contains(&me.id().to_owned()));
         Ok(())

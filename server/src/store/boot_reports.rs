@@ -48,11 +48,12 @@ pub struct HostLog<'a> {
     pub data: &'a [u8],
 }
 
-/// Stores a log, and removes the oldest logs of the same kind beyond the limits. The newest log always stays.
+/// Stores a log, and removes the oldest logs of the same kind beyond the limits. The newest log always stays. It is later
+/// than those before, also if the clock was set back.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
-    let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
-               ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = \
-               excluded.data";
+    let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, \
+               (SELECT CASE WHEN MAX(at) >= $3 THEN MAX(at) + 1 ELSE $3 END FROM host_logs \
+               WHERE node = $1 AND kind = $2), $4, $5, $6)";
     let query = db::query(sql).bind(log.node).bind(log.kind).bind(now.cast_signed());
     let query = query.bind(log.boot_id).bind(log.run).bind(log.data);
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
@@ -69,4 +70,34 @@ pub async fn newest_log(connection: &mut Connection, node: &str, kind: &str) -> 
     let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
     let row = db::query(sql).bind(node).bind(kind).fetch_optional(connection).await;
     row.map_err(database("reading a log"))?.map(|row| get(&row, "data")).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::Identity;
+
+    use super::*;
+    use crate::base::data::DataDir;
+    use crate::store::nodes::{self, Node};
+    use crate::store::{Store, commit};
+
+    #[tokio::test]
+    async fn the_newest_log_is_the_last_one_also_when_the_clock_was_set_back() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let folder = tempfile::tempdir()?;
+        let store = Store::of(&DataDir::make(folder.path())?).await?;
+        let node = Node::new(Identity::default(), 1);
+        let mut transaction = store.write().await?;
+        nodes::save(&mut transaction, &node).await?;
+        let before = (0..MAX_LOGS as usize + 1).map(|_| (b"before".as_slice(), 5000));
+        for (data, at) in before.chain([(b"after".as_slice(), 1000), (b"last".as_slice(), 1001)]) {
+            let log = HostLog { node: &node.id, kind: "journal", boot_id: "b", run: "r", data };
+            insert_log(&mut transaction, &log, at).await?;
+        }
+        assert_eq!(newest_log(&mut transaction, &node.id, "journal").await?.as_deref(), Some(b"last".as_slice()));
+        let row = db::query("SELECT COUNT(*) AS logs FROM host_logs").fetch_one(&mut transaction).await?;
+        assert_eq!(crate::store::number(&row, "logs")?, MAX_LOGS.cast_unsigned());
+        commit(transaction).await?;
+        Ok(())
+    }
 }

@@ -42,9 +42,11 @@ pub async fn insert(
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
     // Only the first stored chunk of a boot, at whatever offset, adds a boot.
     if stored == 0 {
-        let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
-                   (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
-        let query = db::query(sql).bind(node).bind(MAX_BOOTS);
+        // This boot stays in any case: if the clock was set back, all others are later.
+        let sql = "DELETE FROM logs WHERE node = $1 AND boot_id <> $2 AND boot_id NOT IN \
+                   (SELECT boot_id FROM logs WHERE node = $1 AND boot_id <> $2 GROUP BY boot_id \
+                   ORDER BY MAX(at) DESC LIMIT $3)";
+        let query = db::query(sql).bind(node).bind(boot_id).bind(MAX_BOOTS - 1);
         query.execute(&mut *connection).await.map_err(database("removing old logs"))?;
     }
     Ok(())
@@ -87,7 +89,38 @@ pub fn text(chunks: &[Chunk]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use slipway_protocol::Identity;
+
     use super::*;
+    use crate::base::data::DataDir;
+    use crate::store::nodes::{self, Node};
+    use crate::store::{Store, commit};
+
+    #[tokio::test]
+    async fn a_new_log_is_kept_also_when_the_clock_was_set_back() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let store = Store::of(&DataDir::make(folder.path())?).await?;
+        let node = Node::new(Identity::default(), 1);
+        let mut transaction = store.write().await?;
+        nodes::save(&mut transaction, &node).await?;
+        let chunk = |first_byte| Chunk { first_byte, data: b"a line\n".to_vec() };
+        for boot in 0..MAX_BOOTS + 2 {
+            insert(&mut transaction, &node.id, &format!("b{boot}"), None, &chunk(0), 5000 + boot.cast_unsigned())
+                .await?;
+        }
+        for first_byte in [0, 7] {
+            insert(&mut transaction, &node.id, "back", None, &chunk(first_byte), 1000 + first_byte).await?;
+        }
+        let row = db::query("SELECT COUNT(*) AS chunks, COUNT(DISTINCT boot_id) AS boots FROM logs");
+        let row = row.fetch_one(&mut transaction).await?;
+        let counts = (number(&row, "chunks")?, number(&row, "boots")?);
+        assert_eq!(counts, (MAX_BOOTS.cast_unsigned() + 1, MAX_BOOTS.cast_unsigned()), "this boot has two chunks");
+        let row =
+            db::query("SELECT COUNT(*) AS own FROM logs WHERE boot_id = 'back'").fetch_one(&mut transaction).await?;
+        assert_eq!(number(&row, "own")?, 2);
+        commit(transaction).await?;
+        Ok(())
+    }
 
     #[test]
     fn chunks_make_one_text() {

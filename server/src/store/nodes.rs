@@ -255,9 +255,10 @@ pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> 
 /// Maximum number of keys remembered for a node.
 const MAX_KEYS: i64 = 100;
 
-/// Records a node's new key.
+/// Records a node's new key. It is later than those before, also if the clock was set back.
 pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey) -> Result<(), Error> {
-    let sql = "INSERT INTO node_key_changes (node, at, key_json) VALUES ($1, $2, $3)";
+    let sql = "INSERT INTO node_key_changes (node, at, key_json) VALUES ($1, (SELECT CASE WHEN MAX(at) >= $2 \
+               THEN MAX(at) + 1 ELSE $2 END FROM node_key_changes WHERE node = $1), $3)";
     let query = db::query(sql).bind(node).bind(key.since.cast_signed()).bind(to_json(key));
     query.execute(&mut *connection).await.map_err(database("recording the key of a node"))?;
     let sql = "DELETE FROM node_key_changes WHERE node = $1 AND at < (SELECT at FROM node_key_changes \

@@ -25,6 +25,9 @@ pub struct Server {
     pub started_at: Millis,
     /// When it last gave a sign of life, by the same clock.
     pub last_seen: Millis,
+    /// By how many milliseconds the clock of its host was ahead of that clock then; negative if it was behind. 0 of
+    /// versions that do not say.
+    pub clock_ahead: i64,
 }
 
 /// Milliseconds without a sign of life after which a server counts as gone.
@@ -45,18 +48,20 @@ impl Server {
 
 /// Stores a server, replacing what is stored of it.
 pub async fn save(transaction: &mut Transaction, server: &Server) -> Result<(), Error> {
-    let sql = "INSERT INTO servers (id, host, version, url, site_key, known_schema, started_at, last_seen) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE SET last_seen = excluded.last_seen";
+    let sql = "INSERT INTO servers (id, host, version, url, site_key, known_schema, started_at, last_seen, \
+               clock_ahead) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET \
+               last_seen = excluded.last_seen, clock_ahead = excluded.clock_ahead";
     let query = db::query(sql).bind(&server.id).bind(&server.host).bind(&server.version).bind(&server.url);
     let query = query.bind(&server.site_key).bind(server.known_schema);
     let query = query.bind(server.started_at.cast_signed()).bind(server.last_seen.cast_signed());
+    let query = query.bind(server.clock_ahead);
     query.execute(transaction).await.map(drop).map_err(database("storing that this server runs"))
 }
 
 /// Returns all servers that are stored, in the order of their hosts and starts. Some may run no more.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Server>, Error> {
-    let sql = "SELECT id, host, version, url, site_key, known_schema, started_at, last_seen FROM servers \
-               ORDER BY host, started_at, id";
+    let sql = "SELECT id, host, version, url, site_key, known_schema, started_at, last_seen, clock_ahead \
+               FROM servers ORDER BY host, started_at, id";
     let rows = db::query(sql).fetch_all(connection).await;
     let server = |row: &Row| {
         Ok(Server {
@@ -68,6 +73,7 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Server>, Error> {
             known_schema: get(row, "known_schema")?,
             started_at: number(row, "started_at")?,
             last_seen: number(row, "last_seen")?,
+            clock_ahead: get(row, "clock_ahead")?,
         })
     };
     rows.map_err(database("reading which servers run"))?.iter().map(server).collect()

@@ -175,6 +175,7 @@ mod tests {
             known_schema,
             started_at: 0,
             last_seen: 5000,
+            clock_ahead: 0,
         };
         let check = |newest, known| {
             let found = Found { newest, usable_from: None };

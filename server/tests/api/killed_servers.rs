@@ -1,5 +1,6 @@
 //! Servers of one site that know each other, and that are killed while machines report to them.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use slipway_installer::server::machine_key::MachineKey;
 use slipway_protocol::{EventKind, Identity, Inventory, Outcome, RunState, Workflow};
 use slipway_server::operate::{self, NewNode};
 use slipway_server::site::leases::Lease;
-use slipway_server::store::events;
+use slipway_server::store::{Store, events};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::site::{Running, Site};
@@ -88,7 +89,7 @@ fn a_second_server_without_the_site_key_of_the_first_is_refused() {
 }
 
 /// Forwards each connection to a server that runs, as a balancer does.
-async fn balancer(servers: Arc<Mutex<Vec<String>>>) -> String {
+pub async fn balancer(servers: Arc<Mutex<Vec<String>>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
     tokio::spawn(async move {
@@ -110,21 +111,20 @@ async fn balancer(servers: Arc<Mutex<Vec<String>>>) -> String {
     url
 }
 
-fn uuid(number: usize) -> String {
+pub fn uuid(number: usize) -> String {
     format!("4c4c4544-0042-3010-8058-b7c04f5{number:05x}")
 }
 
-/// A machine with the installer's own code: it enrols, asks for work, and reports it note by note until `stop`.
-/// Returns the run and the texts that it reported.
-async fn machine(
-    site: &Site,
+/// A machine with the installer's own code: it enrols, asks for work, and reports it note by note until `stop`. It keeps
+/// its key in a new folder. Returns the run and the texts that it reported.
+pub async fn machine(
+    state: &Path,
+    ca: String,
     url: &str,
     number: usize,
     stop: tokio::sync::watch::Receiver<bool>,
 ) -> (String, Vec<String>) {
-    let state = site.data(&format!("machine{number}"));
-    std::fs::create_dir(&state).unwrap();
-    let ca = site.succeed(&["ca"]);
+    std::fs::create_dir(state).unwrap();
     let config = Config::new(url.parse().unwrap(), ca);
     let facts = Facts {
         tpm: MachineTpm::at(Place { device: state.join("no-tpm"), event_log: None }),
@@ -134,7 +134,7 @@ async fn machine(
         kernel_to_init: None,
         leased_at: None,
     };
-    let key = MachineKey::of_this_boot(&state).unwrap();
+    let key = MachineKey::of_this_boot(state).unwrap();
     let session = Session::open(config, facts, key, false).await.unwrap();
     let workflow: Workflow = loop {
         match session.client().workflow().await {
@@ -148,11 +148,14 @@ async fn machine(
     let mut said = Vec::new();
     for step in 0..2 {
         reporter.event(&workflow.run, step, 1, EventKind::Started);
-        while step == 0 && !*stop.borrow() && said.len() < 900 {
-            let note = format!("note {} of machine {number}", said.len());
-            reporter.event(&workflow.run, step, 1, EventKind::Note(note.clone()));
-            said.push(note);
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        while step == 0 && !*stop.borrow() {
+            // A run has room for a number of notes.
+            if said.len() < 900 {
+                let note = format!("note {} of machine {number}", said.len());
+                reporter.event(&workflow.run, step, 1, EventKind::Note(note.clone()));
+                said.push(note);
+            }
+            tokio::time::sleep(Duration::from_millis(20 + said.len() as u64 / 2)).await;
         }
         reporter.event(&workflow.run, step, 1, EventKind::Succeeded(Outcome::default()));
     }
@@ -171,22 +174,8 @@ async fn nothing_is_lost_or_stored_twice_while_servers_are_killed() {
     let servers = Arc::new(Mutex::new(addresses(&running)));
     let url = balancer(Arc::clone(&servers)).await;
     let store = site.store().await;
-    for number in 0..MACHINES {
-        let identity = Identity { uuid: Some(uuid(number)), ..Identity::default() };
-        let new = NewNode { name: Some(format!("m{number}")), identity, release: true, ..NewNode::default() };
-        operate::add_node(&store, new).await.unwrap();
-        let ca = site.succeed(&["ca"]);
-        operate::start_run(&store, &ca, &format!("m{number}"), new_run(TWO_STEPS)).await.unwrap();
-    }
     let (stop, stopping) = tokio::sync::watch::channel(false);
-    let machines = (0..MACHINES).map(|number| machine(&site, &url, number, stopping.clone()));
-    let machines = async {
-        let mut all = Vec::new();
-        for machine in futures(machines).await {
-            all.push(machine);
-        }
-        all
-    };
+    let machines = machines(&site, &store, &url, MACHINES, &stopping).await;
     let harming = async {
         for kill in 0..KILLS {
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -205,26 +194,48 @@ async fn nothing_is_lost_or_stored_twice_while_servers_are_killed() {
     };
     let (reported, ()) = tokio::join!(machines, harming);
     for (number, (run, said)) in reported.into_iter().enumerate() {
-        assert!(said.len() > 10, "{said:?}");
-        let stored = events::of_run(&mut store.read().await.unwrap(), &run).await.unwrap();
-        let notes: Vec<String> = stored
-            .iter()
-            .filter_map(|event| match &event.kind {
-                EventKind::Note(note) => Some(note.clone()),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(notes, said, "machine {number}");
-        let numbers: Vec<u64> = stored.iter().map(|event| event.seq).collect();
-        assert_eq!(numbers, (1..=stored.len() as u64).collect::<Vec<_>>());
-        let status = operate::show_node(&store, &format!("m{number}")).await.unwrap();
-        assert_eq!(status.run.unwrap().state, RunState::Succeeded);
+        check_reports(&store, number, &run, &said).await;
     }
 }
 
-/// Waits for several futures at once, which borrow what is around them.
-async fn futures<T>(all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    futures_util::future::join_all(all).await
+/// Adds this many machines with a run each. The future that is returned lets them work until they are told to stop.
+pub async fn machines<'a>(
+    site: &'a Site,
+    store: &Store,
+    url: &'a str,
+    count: usize,
+    stop: &'a tokio::sync::watch::Receiver<bool>,
+) -> impl Future<Output = Vec<(String, Vec<String>)>> {
+    let ca = site.succeed(&["ca"]);
+    for number in 0..count {
+        let identity = Identity { uuid: Some(uuid(number)), ..Identity::default() };
+        let new = NewNode { name: Some(format!("m{number}")), identity, release: true, ..NewNode::default() };
+        operate::add_node(store, new).await.unwrap();
+        operate::start_run(store, &ca, &format!("m{number}"), new_run(TWO_STEPS)).await.unwrap();
+    }
+    let one = move |number| {
+        let (state, ca) = (site.data(&format!("machine{number}")), ca.clone());
+        async move { machine(&state, ca, url, number, stop.clone()).await }
+    };
+    futures_util::future::join_all((0..count).map(one))
+}
+
+/// Checks that all that a machine reported is stored, in order and once, and that its run succeeded.
+pub async fn check_reports(store: &Store, number: usize, run: &str, said: &[String]) {
+    assert!(said.len() > 10, "{said:?}");
+    let stored = events::of_run(&mut store.read().await.unwrap(), run).await.unwrap();
+    let notes: Vec<String> = stored
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Note(note) => Some(note.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(notes, said, "machine {number}");
+    let numbers: Vec<u64> = stored.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=stored.len() as u64).collect::<Vec<_>>());
+    let status = operate::show_node(store, &format!("m{number}")).await.unwrap();
+    assert_eq!(status.run.unwrap().state, RunState::Succeeded);
 }
 
 /// A process that holds a lease and dies is followed by another one, and never before its lease is over.

@@ -9,6 +9,7 @@ mod backups;
 mod boot_fetches;
 mod boot_reports;
 mod captures;
+mod clocks;
 mod command_line;
 mod data_folder;
 mod database_check;

@@ -27,13 +27,21 @@ pub struct Running {
     program: Ended,
     /// Address and port of its HTTPS listener.
     pub address: String,
+    /// Address and port of its listener for metrics, if it has one.
+    metrics: Option<String>,
     log: PathBuf,
 }
 
 impl Site {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (database, site_key) = (postgres::url(folder.path()), SiteKey::generate());
+        let database = postgres::url(folder.path());
+        Self::on(folder, database)
+    }
+
+    /// A site on a database of one's own.
+    pub fn on(folder: TempDir, database: String) -> Self {
+        let site_key = SiteKey::generate();
         std::fs::write(folder.path().join("site.key"), site_key.to_text()).unwrap();
         Self { folder, database, site_key }
     }
@@ -93,7 +101,18 @@ impl Running {
     pub fn start(mut command: Command, log: PathBuf) -> Self {
         command.stderr(File::options().create(true).append(true).open(&log).unwrap());
         let (program, ready) = started(command);
-        Self { program, address: ready["https"].as_str().unwrap().to_owned(), log }
+        let metrics = ready["metrics"].as_str().map(str::to_owned);
+        Self { program, address: ready["https"].as_str().unwrap().to_owned(), metrics, log }
+    }
+
+    /// Port of its HTTPS listener.
+    pub fn port(&self) -> &str {
+        self.address.rsplit_once(':').unwrap().1
+    }
+
+    /// Address and port of its listener for metrics.
+    pub fn metrics(&self) -> &str {
+        self.metrics.as_deref().unwrap()
     }
 
     /// Stops the server as a system's manager does.
