@@ -53,7 +53,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slipway_protocol::{Digest, ErrorCode};
 use sqlx::SqlSafeStr;
-use sqlx::migrate::{Migration, MigrationType};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::base::data::DataDir;
@@ -214,13 +214,22 @@ impl Store {
         &self.meters
     }
 
-    /// The numbers of all migrations, in order.
-    fn versions(&self) -> Vec<i64> {
-        let migrations = match &self.pools {
+    fn migrations(&self) -> Migrator {
+        match &self.pools {
             Pools::Sqlite(_) => sqlite::migrations(),
             Pools::Postgres(_) => postgres::migrations(),
-        };
-        migrations.iter().map(|migration| migration.version).collect()
+        }
+    }
+
+    /// The numbers of all migrations, in order.
+    fn versions(&self) -> Vec<i64> {
+        self.migrations().iter().map(|migration| migration.version).collect()
+    }
+
+    /// Whether a migration of this program makes a table of this name.
+    fn makes_table(&self, name: &str) -> bool {
+        let statement = format!("CREATE TABLE {name} (");
+        self.migrations().iter().any(|migration| migration.sql.as_str().contains(&statement))
     }
 
     /// The number of the last migration.

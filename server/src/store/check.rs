@@ -1,10 +1,12 @@
 //! Checks what the database has, at one moment, without changing it.
 
 use futures_util::StreamExt;
+use slipway_protocol::ErrorCode;
 
 use crate::base::error::{Error, chain};
 use crate::store::copy::Progress;
 use crate::store::schema::{self, Reference, Table, quoted};
+use crate::store::upgrade::{self, Newer};
 use crate::store::{Connection, Store, Transaction, database, db, get, moved, number, postgres, records};
 
 /// Columns with keys of another table that are no foreign keys: table, column, other table.
@@ -24,10 +26,22 @@ pub struct Report {
     pub checked: Vec<String>,
     /// Each problem, with what to do about it.
     pub problems: Vec<String>,
+    /// What this program cannot judge because a newer version made it, and what to do.
+    pub unjudged: Option<String>,
 }
 
-/// Checks the files or settings of the database, its schema, all rows and all references. Stops if the schema is
-/// another version's.
+/// What the schema is to this program.
+enum Version {
+    /// It is the one of this program, with the number of its last change.
+    Same(i64),
+    /// It is of a newer program.
+    Newer(Newer),
+    /// Why it cannot be used, and what to do.
+    Bad(String),
+}
+
+/// Checks the files or settings of the database, its schema, all rows and all references. Of a schema of a newer version
+/// it checks the tables that this program knows, if that version lets it use them.
 pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)) -> Result<Report, Error> {
     let mut report = Report::default();
     match store.check().await {
@@ -50,14 +64,28 @@ pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)
         _ => report.checked.push("SQLite finds its file intact (integrity_check)".to_owned()),
     }
     match check_version(store, &mut connection).await? {
-        Ok(version) => report.checked.push(format!("the schema has version {version}, which this program knows")),
-        Err(problem) => {
+        Version::Same(version) => {
+            report.checked.push(format!("the schema has version {version}, which this program knows"));
+        }
+        Version::Newer(Newer { description, is_usable }) => {
+            let how = format!("{description}; run `slipway-server database check` of that version or a newer one");
+            if !is_usable {
+                let message = format!("{name} cannot be checked by this program, because its schema is newer: {how}");
+                return Err(Error::refused(ErrorCode::Conflict, message));
+            }
+            report.unjudged =
+                Some(format!("tables and columns that this program does not know, because the schema is newer: {how}"));
+        }
+        Version::Bad(problem) => {
             report.problems.push(problem);
             return Ok(report);
         }
     }
     moved::check(&mut connection, name).await?;
-    let tables = schema::tables(&mut connection).await?;
+    let mut tables = schema::tables(&mut connection).await?;
+    if report.unjudged.is_some() {
+        tables.retain(|table| store.makes_table(&table.name));
+    }
     let mut rows = 0;
     for table in &tables {
         rows += check_rows(&mut connection, table, &mut report, told).await?;
@@ -76,31 +104,28 @@ pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)
     Ok(report)
 }
 
-/// Returns the version of the schema, or why it is not the one of this program.
-async fn check_version(store: &Store, connection: &mut Transaction) -> Result<Result<i64, String>, Error> {
+/// Compares the schema with the one of this program.
+async fn check_version(store: &Store, connection: &mut Transaction) -> Result<Version, Error> {
     let sql = "SELECT version, success FROM _sqlx_migrations ORDER BY version";
     let rows = db::query(sql).fetch_all(connection).await.map_err(database("reading the version of the schema"))?;
-    let known = store.versions();
-    let newest = known.last().copied().unwrap_or_default();
+    let (known, newest) = (store.versions(), store.newest_version());
     let mut applied = Vec::new();
     for row in &rows {
         let version: i64 = get(row, "version")?;
         if !get::<bool>(row, "success")? {
-            return Ok(Err(format!("an update of the schema to version {version} was interrupted: restore a backup")));
+            let problem = format!("an update of the schema to version {version} was interrupted: restore a backup");
+            return Ok(Version::Bad(problem));
         }
         applied.push(version);
     }
-    Ok(match applied.iter().find(|version| !known.contains(version)) {
-        Some(version) => Err(format!(
-            "the schema has the change {version}, which this program does not know: install a newer slipway-server"
-        )),
-        None if applied.len() < known.len() => Err(format!(
+    if known.iter().any(|version| !applied.contains(version)) {
+        return Ok(Version::Bad(format!(
             "the schema has version {}, and this program's has {newest}: make a backup; the next start of the server \
              updates the schema",
             applied.last().copied().unwrap_or_default()
-        )),
-        None => Ok(newest),
-    })
+        )));
+    }
+    Ok(upgrade::newer(connection, newest).await?.map_or(Version::Same(newest), Version::Newer))
 }
 
 /// Reads each row, and each value that has a type of the protocol or the server. Returns the number of rows.

@@ -155,8 +155,9 @@ async fn make_empty(target: &mut Transaction, of_source: &[Table]) -> Result<Opt
         mark::lift(target, &tables).await?;
     }
     if has_settings {
-        // A database that was only opened has this one row. The copy brings its own.
+        // A database that was only opened has these rows. The copy brings its own.
         settings::remove(target, upgrade::USABLE_FROM).await?;
+        settings::remove(target, upgrade::MADE_BY).await?;
     }
     for table in tables.iter().rev() {
         let name = quoted(&table.name);

@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use slipway_server::store::{Store, commit, db};
+use slipway_server::store::{Store, commit, db, settings};
 
 use crate::installing::{add_system, debian, start};
 use crate::postgres;
-use crate::program::{run, succeed};
+use crate::program::{fail, run, succeed};
 use crate::support::TestServer;
 
 /// Runs statements on the database of a server.
@@ -83,17 +83,51 @@ async fn a_check_names_each_problem_and_what_to_do() {
     }
     succeed(&data, &["database", "check"]);
 
-    execute(
-        &store,
-        &["INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-                        SELECT 9999, 'later', TRUE, checksum, 0 FROM _sqlx_migrations LIMIT 1"],
-    )
-    .await;
-    let found = problems(&server);
-    assert!(found.contains("the change 9999") && found.contains("install a newer slipway-server"), "{found}");
     execute(&store, &["DELETE FROM _sqlx_migrations WHERE version > 18"]).await;
     let found = problems(&server);
     assert!(found.contains("the next start of the server updates the schema"), "{found}");
+}
+
+/// The program of today is the older one here: what a later version adds is made by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_newer_schema_what_is_known_is_checked_and_the_version_is_named() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let (data, store) = (server.data_path(), server.store().await);
+    execute(
+        &store,
+        &[
+            "CREATE TABLE later (id BIGINT PRIMARY KEY, node TEXT)",
+            "INSERT INTO later (id, node) VALUES (1, 'gone')",
+            "ALTER TABLE nodes ADD COLUMN later TEXT",
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+             SELECT 9999, 'later', TRUE, checksum, 0 FROM _sqlx_migrations LIMIT 1",
+        ],
+    )
+    .await;
+    let newer = "tables and columns that this program does not know, because the schema is newer: ";
+    for (made_by, program) in [("23 0.1.0", "a newer slipway-server"), ("9999 9.8.0", "slipway-server 9.8.0")] {
+        let mut transaction = store.write().await.unwrap();
+        settings::write(&mut transaction, "schema-made-by", made_by).await.unwrap();
+        commit(transaction).await.unwrap();
+        let said = succeed(&data, &["database", "check"]);
+        assert!(
+            said.contains(&format!("not checked: {newer}{program} made it, with changes up to 9999, and ")),
+            "{said}"
+        );
+        assert!(said.contains("; run `slipway-server database check` of that version or a newer one\n"), "{said}");
+        assert!(said.contains("no problems were found in what this version knows of "), "{said}");
+        assert!(said.contains("rows of ") && !said.contains("problem: "), "{said}");
+    }
+    execute(&store, &["UPDATE nodes SET required = 'gold'"]).await;
+    let found = problems(&server);
+    assert!(found.contains("unknown variant `gold`") && !found.contains("newer"), "{found}");
+
+    let mut transaction = store.write().await.unwrap();
+    settings::write(&mut transaction, "schema-usable-from", "9999 9.8.0").await.unwrap();
+    commit(transaction).await.unwrap();
+    let refused = fail(&data, &["database", "check"]);
+    assert!(refused.contains("cannot be checked by this program, because its schema is newer: slipway-server 9.8.0"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
