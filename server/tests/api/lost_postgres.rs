@@ -1,7 +1,8 @@
-//! A PostgreSQL server that is killed, frozen or gone without a word while machines report, and one whose certificate
-//! is not to be trusted.
+//! A PostgreSQL server that is killed, frozen or gone without a word while machines report, also for half a minute, and
+//! one whose certificate is not to be trusted.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -15,8 +16,10 @@ use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::installing::{add_system, debian, start};
+use crate::killed_servers::{balancer, check_reports, machines};
 use crate::postgres::Server;
-use crate::support::{Node, TestServer};
+use crate::site::{Running, Site};
+use crate::support::{Node, TestServer, install_provider, trusting};
 
 /// What was committed survives a kill of the processes, though not of the kernel.
 const DURABLE: [&str; 4] = ["listen_addresses=", "fsync=off", "max_connections=50", "shared_buffers=16MB"];
@@ -92,6 +95,83 @@ async fn reports_are_stored_once_while_the_database_server_is_killed_and_frozen(
     check_events(&server, &run, last).await;
     assert_eq!(node.workflow(&server).await.unwrap().run, run);
     server.stop().await;
+}
+
+/// How long the database is away, in a row.
+const AWAY: Duration = Duration::from_secs(30);
+
+/// Two servers as processes, and machines with the installer's own session.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_minute_without_the_database_loses_nothing_and_is_told() {
+    const MACHINES: usize = 3;
+    install_provider();
+    let mut database = Server::start(&DURABLE, |_| {});
+    let site = Site::on(tempfile::tempdir().unwrap(), database.url("postgres"));
+    let running = ["server0", "server1"].map(|name| site.serve(name));
+    let addresses = running.iter().map(|one| one.address.clone()).collect();
+    let url = balancer(Arc::new(Mutex::new(addresses))).await;
+    let store = site.store().await;
+    let client = trusting(&site.succeed(&["ca"])).build().unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let machines = machines(&site, &store, &url, MACHINES, &stopping).await;
+    let ready = async |one: &Running| {
+        let answer = client.get(format!("https://{}/readyz", one.address)).send().await.unwrap();
+        (answer.status(), answer.json::<serde_json::Value>().await.unwrap())
+    };
+    // Both say so, for as long as the database is away, and run on.
+    let away = async || {
+        let began = Instant::now();
+        let mut told = [0; 2];
+        while began.elapsed() < AWAY || told.contains(&0) {
+            for (one, told) in running.iter().zip(&mut told) {
+                let (status, said) = ready(one).await;
+                if status == StatusCode::SERVICE_UNAVAILABLE {
+                    assert_eq!(said["problems"][0]["message"], "the database does not answer", "{said}");
+                    *told += 1;
+                } else {
+                    assert_eq!(*told, 0, "it is not ready before the database is back");
+                }
+                let alive = client.get(format!("https://{}/healthz", one.address)).send().await.unwrap();
+                assert_eq!(alive.status(), StatusCode::OK);
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert!(began.elapsed() < 4 * RECOVERY, "the servers do not notice it: {told:?}");
+        }
+    };
+    let back = async || {
+        for one in &running {
+            let began = Instant::now();
+            while ready(one).await.0 != StatusCode::OK {
+                assert!(began.elapsed() < 2 * RECOVERY, "it is not ready again: {}", one.log());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        // Machines report for a while.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    };
+    let harming = async {
+        back().await;
+        database.signal("-STOP", true);
+        away().await;
+        database.signal("-CONT", true);
+        back().await;
+        database.signal("-KILL", false);
+        away().await;
+        database.run();
+        back().await;
+        stop.send_replace(true);
+    };
+    let (reported, ()) = tokio::join!(machines, harming);
+    for (number, (run, said)) in reported.into_iter().enumerate() {
+        check_reports(&store, number, &run, &said).await;
+    }
+    for one in running {
+        let log = one.log();
+        let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+        assert_eq!((count("not ready: the database does not answer"), count("ready again")), (2, 2), "{log}");
+        assert!(!log.contains("panicked"), "{log}");
+        one.stop();
+    }
 }
 
 /// Forwards connections to a PostgreSQL server, until those that are open are forgotten: for the client they stay open,
