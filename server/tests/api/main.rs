@@ -70,4 +70,5 @@ mod support;
 #[allow(dead_code, reason = "shared with other tests")]
 #[expect(dead_code, reason = "shared with other tests")]
 mod swtpm;
+mod to_replicas;
 mod work;

@@ -35,7 +35,7 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For the tests: programs that read what we write, or write what we read; TFTP clients; a shell and dmsetup for a
 /// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a UEFI
-/// stub and a signing token; a database server; an object store; a clock that is wrong.
+/// stub and a signing token; a database server; an object store; a clock that is wrong; a balancer.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -80,6 +80,8 @@ pub const TESTS: &[&str] = &[
     "ceph-common",
     "radosgw",
     "faketime",
+    "nginx-light",
+    "libnginx-mod-stream",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.
