@@ -15,6 +15,7 @@ mod file_body;
 pub mod files;
 mod forwarded;
 pub mod health;
+pub mod history;
 pub mod images;
 pub mod known_body;
 pub mod metadata;
@@ -118,6 +119,8 @@ pub struct App {
     pub health: Arc<Health>,
     /// Whether machines are redirected to the object store for images.
     pub redirects: bool,
+    /// Places for streams of events.
+    pub streams: Arc<Semaphore>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -163,6 +166,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/cancel", post(operator::cancel_run))
         .route("/runs/{run}/confirm", post(operator::confirm_run))
         .route("/runs/{run}/events", get(operator::events))
+        .route("/events", get(history::site_events))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))
         .route("/media", get(boot_files::newest).post(boot_files::make))

@@ -6,6 +6,7 @@ mod ca;
 mod claims;
 mod database;
 mod disk;
+mod events;
 mod host_keys;
 mod image_add;
 mod keys;
@@ -116,6 +117,8 @@ pub enum Command {
     Media(MediaCommand),
     /// Show the state of each machine.
     Status(status::Options),
+    /// Show what happened to machines, and what operators did.
+    Events(events::EventsOptions),
     /// Show which servers run on the database.
     #[command(subcommand)]
     Server(ServerCommand),
@@ -266,7 +269,7 @@ async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
 
 /// Opens the database, and copies the keys of the site from it into the data folder if they are there.
 async fn open(data: &DataDir) -> Result<Store, Error> {
-    let store = Store::of(data).await?;
+    let store = Store::of(data).await?.on_behalf_of(&owner::caller());
     if data.site_key().is_some() {
         site_keys::take_over(&store, data).await?;
     }
@@ -305,6 +308,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Os(command) => os::run(store, command).await,
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, data, options).await,
+        Command::Events(options) => events::run(store, options).await,
         Command::Server(command) => server::run(store, command).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => recipients::run(store, command).await,
@@ -447,7 +451,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 23, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 24, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

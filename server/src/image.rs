@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use slipway_formats::image::made_for::MadeFor;
-use slipway_protocol::{Algorithm, Digest, ErrorCode};
+use slipway_protocol::{Algorithm, Digest, ErrorCode, SiteEventKind};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
@@ -29,6 +29,7 @@ use crate::base::objects::{Seen, Stamp};
 use crate::base::time::now;
 use crate::store;
 use crate::store::findings::{self, Content, Finding, Inside};
+use crate::store::history::{self, NewEvent};
 use crate::store::images::{self, Image};
 use crate::store::{Store, Transaction};
 
@@ -186,6 +187,9 @@ async fn save(
         let finding = Finding { file: stamp, content, inside: Some(raw.inside) };
         findings::save(transaction, &image.digest, &finding).await?;
     }
+    let message = format!("the image {} ({}) was added", image.file_name, image.digest);
+    let event = NewEvent::new(message).by(transaction);
+    history::record(transaction, SiteEventKind::Operator, event, image.added_at).await?;
     Ok(warnings)
 }
 

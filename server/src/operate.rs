@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod check;
+mod events;
 mod image;
 mod log;
 mod network;
@@ -16,15 +17,18 @@ mod tpm;
 mod workflow_file;
 mod yaml;
 
-use slipway_protocol::ErrorCode;
 use slipway_protocol::node::boot_settings::is_host_name;
 use slipway_protocol::shared::ssh_key;
+use slipway_protocol::{ErrorCode, SiteEventKind};
 
 use crate::base::error::Error;
+use crate::base::time::now;
 use crate::store::claimants::{self, Claimant};
+use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, settings};
+use crate::store::{Connection, Transaction, settings};
 
+pub use self::events::{MOST_EVENTS, check_follows, event_filter, list_events};
 pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_image};
 pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;
@@ -42,6 +46,12 @@ pub use self::token::{
 pub use self::tpm::{NodeAttestation, node_attestation};
 pub use self::workflow_file::parse_workflow;
 pub use crate::run::new_run::{NewRun, Task, WorkflowFile};
+
+/// Records what the operator did for whom a transaction was begun.
+async fn did(transaction: &mut Transaction, kind: SiteEventKind, event: NewEvent<'_>) -> Result<(), Error> {
+    let event = event.by(transaction);
+    history::record(transaction, kind, event, now()).await
+}
 
 /// Refuses a name that cannot be a host name: labels of letters, digits and hyphens (RFC 1123, section 2.1).
 fn check_name(what: &str, name: &str) -> Result<(), Error> {

@@ -4,3 +4,4 @@ pub mod ipxe;
 pub mod phone_home_settings;
 pub mod snippet;
 pub mod state;
+pub mod told;

@@ -2,4 +2,5 @@
 
 pub mod leases;
 pub mod presence;
+pub mod retention;
 pub mod signing;

@@ -18,6 +18,7 @@ pub mod db;
 pub mod events;
 pub mod external_steps;
 pub mod findings;
+pub mod history;
 pub mod images;
 pub mod leases;
 pub mod logs;
@@ -73,6 +74,8 @@ pub struct Store {
     /// A lock for each image that was or is being examined.
     turns: Arc<Mutex<HashMap<Digest, Arc<Turn>>>>,
     meters: Meters,
+    /// The operator on whose behalf this is used, if it is an operator's.
+    operator: Option<Arc<str>>,
 }
 
 /// The connections to either database.
@@ -138,7 +141,12 @@ impl Store {
     }
 
     fn with(pools: Pools, objects: Objects) -> Self {
-        Self { pools, objects, turns: Arc::default(), meters: Meters::default() }
+        Self { pools, objects, turns: Arc::default(), meters: Meters::default(), operator: None }
+    }
+
+    /// Returns this database, used on behalf of an operator of this name.
+    pub fn on_behalf_of(&self, operator: &str) -> Self {
+        Self { operator: Some(operator.into()), ..self.clone() }
     }
 
     /// Where the images are.
@@ -176,7 +184,7 @@ impl Store {
 
     fn transaction(&self, connection: Result<Connection, sqlx::Error>) -> Result<Transaction, Error> {
         let connection = connection.map_err(database("beginning a transaction"))?;
-        Ok(Transaction { connection, meters: self.meters.clone() })
+        Ok(Transaction { connection, meters: self.meters.clone(), operator: self.operator.clone() })
     }
 
     /// Begins a transaction like [`Self::write`] that may last.

@@ -2,4 +2,5 @@
 
 pub mod admission;
 pub mod boot_fetch;
+pub mod history;
 pub mod status;

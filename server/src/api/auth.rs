@@ -1,6 +1,7 @@
 //! Authenticates callers.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
@@ -15,6 +16,7 @@ use crate::base::time::now;
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
 use crate::operate;
+use crate::store::Store;
 
 /// The remote end of the connection. The listener adds it to every request.
 #[derive(Clone, Debug)]
@@ -97,8 +99,26 @@ impl OperatorName {
     }
 }
 
-/// The calling operator, authenticated by a token. Holds the state of the server for the handler.
-pub struct Operator(pub Arc<App>);
+/// The calling operator, authenticated by a token.
+pub struct Operator(pub Caller);
+
+/// The state of the server, as an operator's request uses it.
+pub struct Caller {
+    /// The state, with the database of no operator.
+    pub app: Arc<App>,
+    /// The database, used on behalf of the operator.
+    pub store: Store,
+    /// The operator's token.
+    pub token: String,
+}
+
+impl Deref for Caller {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}
 
 impl FromRequestParts<Arc<App>> for Operator {
     type Rejection = ApiError;
@@ -117,12 +137,13 @@ impl FromRequestParts<Arc<App>> for Operator {
                            `slipway-server operator list` shows the operators";
             return Err(unauthenticated(message).into());
         };
+        let (store, token) = (app.store.on_behalf_of(&operator.name), token.to_owned());
         if let Some(OperatorName(name)) = parts.extensions.get() {
             // Already set if a handler authenticates twice.
             let _ = name.set(operator.name);
         }
         match operator.ended {
-            None => Ok(Self(app.clone())),
+            None => Ok(Self(Caller { app: app.clone(), store, token })),
             Some(message) => Err(unauthenticated(&message).into()),
         }
     }

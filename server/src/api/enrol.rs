@@ -76,5 +76,7 @@ pub async fn renew(
             "credentials are renewed only for the key that the node enrolled with, but this request has another key";
         return Err(Error::refused(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(app.keys().issue(&subject, &csr, now())?))
+    let enrolment = app.keys().issue(&subject, &csr, now())?;
+    enrol::renewed(&app.store, &subject.node, now()).await?;
+    Ok(Json(enrolment))
 }

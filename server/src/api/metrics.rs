@@ -143,8 +143,8 @@ impl Metrics {
 /// Get what the server measures, as OpenMetrics text for Prometheus.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", security(("operator" = [])), responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"), (status = 401, body = ErrorBody)))]
-pub async fn for_operators(Operator(app): Operator) -> Result<Response, ApiError> {
-    Ok(for_anybody(State(app)).await)
+pub async fn for_operators(Operator(caller): Operator) -> Result<Response, ApiError> {
+    Ok(for_anybody(State(caller.app)).await)
 }
 
 /// The same on a port of its own, where whoever reaches it may read.

@@ -51,6 +51,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::confirm_run,
         super::operator::run,
         super::operator::events,
+        super::history::site_events,
         super::boot_files::make,
         super::boot_files::newest,
         super::operator::images,

@@ -138,7 +138,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
         text += &format!(
             "\nClaim {}: {}, from {}, first asked {} ago, last asked {} ago\n  {}\n",
             claim.code,
-            why_held(claim.reason),
+            claim.reason.in_words(),
             claim.address,
             duration(now.saturating_sub(claim.first_asked)),
             duration(now.saturating_sub(claim.last_asked)),
@@ -176,28 +176,6 @@ fn proved(proof: Proof) -> &'static str {
         Proof::Registered => "its machine sent the registered identifiers",
         Proof::Token => "its machine proved a bootstrap token",
         Proof::Attested => "its machine proved its TPM",
-    }
-}
-
-/// Why a machine is not let in, shown after its claim code.
-fn why_held(reason: ClaimReason) -> &'static str {
-    match reason {
-        ClaimReason::Unregistered => "no node has its identifiers",
-        ClaimReason::IdentifiersDiffer => "it has some identifiers of a node, but not all",
-        ClaimReason::SeveralNodes => "it has identifiers of several nodes",
-        ClaimReason::NotReleased => "waits to be released",
-        ClaimReason::NothingToDo => "waits for work: there is no run for it",
-        ClaimReason::KeyInUse => "the node's current machine was heard from a moment ago",
-        ClaimReason::KeyChanged => "it has another key, and this site requires an operator's decision each time",
-        ClaimReason::ProofMissing => "it did not send the required proof",
-        ClaimReason::TpmMissing => "it has no TPM",
-        ClaimReason::TpmReplaced => "its TPM is not this node's",
-        ClaimReason::TpmCleared => "it claims to have this node's TPM, with its keys cleared",
-        ClaimReason::TpmRefused => "its TPM proof is not valid",
-        ClaimReason::EventLogMissing => "it sent no log of what it booted",
-        ClaimReason::EkCertificateBad => "its TPM's certificate is not valid",
-        ClaimReason::TpmOfAnotherNode => "it claims to have another node's TPM",
-        ClaimReason::BootFilesUnknown => "it did not boot this site's boot files",
     }
 }
 

@@ -32,6 +32,12 @@ pub fn told(error: anyhow::Error, data: &Path) -> anyhow::Error {
     }
 }
 
+/// Returns who runs this command, for the history: the user of this host, also behind sudo.
+pub fn caller() -> String {
+    let user = std::env::var("SUDO_USER").ok().filter(|user| !user.is_empty());
+    format!("{} on the server", user.unwrap_or_else(|| name(rustix::process::getuid().as_raw())))
+}
+
 /// Returns the name of a user, or the number if the user has no name.
 fn name(uid: u32) -> String {
     let number = uid.to_string();

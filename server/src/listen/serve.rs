@@ -21,6 +21,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::api::body::Bodies;
 use crate::api::health::Health;
+use crate::api::history::STREAMS;
 use crate::api::meters::PortLabels;
 use crate::api::metrics::Metrics;
 use crate::api::{self, App};
@@ -45,6 +46,7 @@ use crate::node::reports::secrets;
 use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
 use crate::site::presence::Presence;
+use crate::site::retention;
 use crate::store;
 use crate::store::{Connection, Store, settings};
 use tokio_rustls::TlsAcceptor;
@@ -262,6 +264,7 @@ impl Server {
             metrics: measured,
             health: Arc::default(),
             redirects: images_ca.is_some(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
             stopping,
         };
         Ok(Self { https, boot, metrics, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
@@ -349,6 +352,7 @@ impl Server {
             () = app.health.keep_known(&app.store) => {}
             () = app.health.keep_objects_known(app.store.objects()) => {}
             () = app.watcher.follow() => {}
+            () = retention::keep(&app.store) => {}
             () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}

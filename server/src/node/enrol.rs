@@ -8,7 +8,7 @@ pub mod tpm;
 
 use std::net::IpAddr;
 
-use slipway_protocol::{EnrolRequest, Enrolment, TpmChallenge, Wait};
+use slipway_protocol::{EnrolRequest, Enrolment, SiteEventKind, TpmChallenge, Wait};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -16,6 +16,7 @@ use crate::keys::in_use::InUse;
 use crate::keys::jwt::Subject;
 use crate::node::admission::{Outcome, Policy, decide};
 use crate::node::contacts::Contacts;
+use crate::store::history::{self, NewEvent};
 use crate::store::{self, Store};
 use applicant::Applicant;
 use gather::gather;
@@ -42,6 +43,14 @@ pub struct Gate<'a> {
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
     pub tpms: &'a tpm::Verifier,
+}
+
+/// Records that a node has new credentials.
+pub async fn renewed(store: &Store, node: &str, now: Millis) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    let event = NewEvent::new("the node has new credentials for its key").of_id(node);
+    history::record(&mut transaction, SiteEventKind::CredentialRenewed, event, now).await?;
+    store::commit(transaction).await
 }
 
 /// Handles `POST /v1/enrol`.

@@ -1,6 +1,6 @@
 //! Notices each change of a node once in this process, whichever process made it, and wakes the requests and
-//! connections that wait for the node. It notices changes of the site's keys too. A wake-up is only a hint: who is
-//! woken reads the store.
+//! connections that wait for the node. It notices changes of the site's keys and new events too. A wake-up is only a
+//! hint: who is woken reads the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,8 @@ pub struct Watcher {
     waiting: Mutex<HashMap<String, watch::Sender<()>>>,
     /// Revision of the site's keys.
     keys: watch::Sender<i64>,
+    /// Number of the newest event.
+    events: watch::Sender<u64>,
 }
 
 /// A wait for changes of one node, from its creation on.
@@ -34,7 +36,7 @@ pub struct Watched {
 impl Watcher {
     /// Creates a watcher; [`Self::follow`] wakes. `keys` is the revision of the keys that are in use.
     pub fn new(store: Store, keys: i64) -> Self {
-        Self { store, waiting: Mutex::default(), keys: watch::Sender::new(keys) }
+        Self { store, waiting: Mutex::default(), keys: watch::Sender::new(keys), events: watch::Sender::new(0) }
     }
 
     /// Waits for changes of a node from now on. Call it before the store is read, so that no change is missed.
@@ -52,7 +54,12 @@ impl Watcher {
         self.keys.subscribe()
     }
 
-    /// Wakes what waits for changed nodes or keys, as long as the server runs.
+    /// Returns the number of the newest event, as it was found last.
+    pub fn events(&self) -> watch::Receiver<u64> {
+        self.events.subscribe()
+    }
+
+    /// Wakes what waits for changed nodes, keys or events, as long as the server runs.
     pub async fn follow(&self) {
         let (mut known, mut is_failing) = (None, false);
         loop {
@@ -73,6 +80,7 @@ impl Watcher {
     async fn look(&self, known: Option<i64>) -> Result<i64, Error> {
         let changes = node_changes::since(&mut *self.store.read().await?, known.unwrap_or(0)).await?;
         self.keys.send_if_modified(|keys| std::mem::replace(keys, changes.keys) != changes.keys);
+        self.events.send_if_modified(|newest| std::mem::replace(newest, changes.event) != changes.event);
         let waiting = self.waiting();
         match changes.nodes.filter(|_| known.is_some()) {
             Some(nodes) => nodes.iter().filter_map(|node| waiting.get(node)).for_each(|sender| _ = sender.send(())),

@@ -1,7 +1,8 @@
 //! Finds images by name or digest, removes them, and removes files that belong to none.
 
-use slipway_protocol::{Digest, ErrorCode};
+use slipway_protocol::{Digest, ErrorCode, SiteEventKind};
 
+use super::did;
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::objects::{Objects, Seen, Stamp};
@@ -10,6 +11,7 @@ use crate::image::named;
 use crate::image::turn::Turn;
 use crate::rules::state;
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::images::{self, Image};
 use crate::store::{Connection, Store, findings, nodes, runs, settings, systems, to_json};
 
@@ -48,6 +50,8 @@ async fn remove_in_turn(store: &Store, digest: &Digest, turn: &Turn) -> Result<I
     let finding = findings::get(&mut transaction, digest).await?;
     images::remove(&mut transaction, digest).await?;
     findings::remove(&mut transaction, digest).await?;
+    let event = NewEvent::new(format!("the image {} ({digest}) was removed", image.file_name));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     // From here on, nobody can begin to use the image.
     let removed = store.objects().remove(digest).await;
@@ -59,6 +63,8 @@ async fn remove_in_turn(store: &Store, digest: &Digest, turn: &Turn) -> Result<I
         if let Some(finding) = finding {
             findings::save(&mut transaction, digest, &finding).await?;
         }
+        let event = NewEvent::new(format!("the image {} ({digest}) stays: its file was not removed", image.file_name));
+        did(&mut transaction, SiteEventKind::Operator, event).await?;
         store::commit(transaction).await?;
     }
     removed.map(|()| image)

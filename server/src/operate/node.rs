@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
-use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof};
+use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof, SiteEventKind};
 
 use super::network::valid_network;
 use super::tpm::registered_tpm;
-use super::{check_keys, check_name, known_node};
+use super::{check_keys, check_name, did, known_node};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::reports::secrets;
@@ -14,6 +14,7 @@ use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::run::new_run::check_disk;
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs};
 
@@ -82,6 +83,23 @@ pub struct NodeChange {
     pub disk: Option<DiskHints>,
 }
 
+impl NodeChange {
+    /// The settings that change, for people.
+    fn in_words(&self) -> String {
+        let settings = [
+            (self.name.is_some(), "name"),
+            (self.identity.is_some() || !self.forget.is_empty(), "identifiers"),
+            (self.require.is_some(), "required proof"),
+            (self.ek.is_some(), "TPM"),
+            (self.network.is_some(), "network"),
+            (self.ssh_keys.is_some(), "SSH keys"),
+            (self.disk.is_some(), "disk hints"),
+        ];
+        let changed = settings.iter().filter(|(is_changed, _)| *is_changed).map(|(_, name)| *name);
+        changed.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Registers a node with these identifiers and no others.
 pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
     let identity = valid_identity(&new.identity)?;
@@ -103,6 +121,9 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
         node.release();
     }
     nodes::save(&mut transaction, &node).await?;
+    let released = if node.released { " and released" } else { "" };
+    let event = NewEvent::new(format!("the node was added{released}")).of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
@@ -202,6 +223,7 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
 pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
+    let what = change.in_words();
     if let Some(name) = change.name {
         check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
         node.name = Some(name);
@@ -229,6 +251,8 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         node.disk = (disk != DiskHints::default()).then_some(disk);
     }
     nodes::save(&mut transaction, &node).await?;
+    let event = NewEvent::new(format!("settings of the node were changed: {what}")).of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
@@ -276,6 +300,8 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
         runs::update(&mut transaction, &run).await?;
     }
     secrets::forget_of_node(&mut transaction, &node.id).await?;
+    let event = NewEvent::new("the node was taken out of service").of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
@@ -289,6 +315,9 @@ pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
         && let Some(claimant) = claimants::find(&mut transaction, reference).await?
     {
         claimants::remove(&mut transaction, &claimant.key).await?;
+        let message =
+            format!("the waiting machine at {} with the claim code {} was forgotten", claimant.address, claimant.code);
+        did(&mut transaction, SiteEventKind::Operator, NewEvent::new(message)).await?;
         return store::commit(transaction).await;
     }
     let node = known_node(&mut transaction, reference).await?;
@@ -305,6 +334,7 @@ pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
              (`node recovery-key {label} --list`, then `--forget VOLUME`)"
         ));
     }
+    did(&mut transaction, SiteEventKind::Operator, NewEvent::new("the node was removed").of(&node)).await?;
     nodes::remove(&mut transaction, &node.id).await?;
     store::commit(transaction).await
 }

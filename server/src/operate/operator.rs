@@ -5,15 +5,16 @@
 //! becomes valid at the next start, or with the next command about operators.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, SiteEventKind};
 
-use super::check_name;
 use super::token::check_lifetime;
+use super::{check_name, did};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::random::{self, token_hash};
 use crate::base::time::{Millis, now, utc};
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::operators::{self, Old, Operator};
 use crate::store::{Store, settings};
 
@@ -190,6 +191,8 @@ pub async fn add_operator(
     let token = random::token();
     let operator = fresh(name, token_hash(&token), lifetime);
     let issued = issue(&mut transaction, data, operator, token).await?;
+    let event = NewEvent::new(format!("the operator {name} was added"));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     tracing::info!(name, "operator added");
     Ok(issued)
@@ -234,6 +237,8 @@ pub async fn remove_operator(store: &Store, data: &DataDir, name: &str) -> Resul
         data.remove_operator_token()?;
         settings::write(&mut transaction, settings::FIRST_REMOVED, "yes").await?;
     }
+    let event = NewEvent::new(format!("the operator {name} was removed"));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     tracing::info!(name, "operator removed");
     Ok(())
@@ -254,6 +259,8 @@ pub async fn rotate_operator(store: &Store, data: &DataDir, name: &str, keep: Mi
     }
     operator.old = Some(Old { hash: before.hash, until });
     let issued = issue(&mut transaction, data, operator, token).await?;
+    let event = NewEvent::new(format!("the operator {name} has a new token"));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     tracing::info!(name, "operator has a new token");
     Ok(issued)

@@ -2,9 +2,11 @@
 //! code.
 
 use slipway_protocol::{
-    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof, TpmOrigin,
+    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof, SiteEventKind,
+    TpmOrigin,
 };
 
+use super::did;
 use super::node::check_name_is_free;
 use crate::base::error::Error;
 use crate::base::time::now;
@@ -14,6 +16,7 @@ use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::store;
 use crate::store::claimants::{self, Claimant};
+use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Store, attestations, node_contacts};
 
@@ -54,10 +57,17 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
         node.name = Some(name);
     }
     node.release();
+    let how = match &claimant {
+        Ok(claimant) => {
+            format!("the machine at {} with the claim code {} was released", claimant.address, claimant.code)
+        }
+        Err(_) => "the node was released for the first machine that has its identifiers".to_owned(),
+    };
     match claimant {
         Ok(claimant) => bind(&mut transaction, &mut node, claimant).await?,
         Err(_) => nodes::save(&mut transaction, &node).await?,
     }
+    did(&mut transaction, SiteEventKind::Released, NewEvent::new(how).of(&node)).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)

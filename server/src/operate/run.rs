@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, StepState};
+use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, SiteEventKind, StepState};
 
-use super::known_node;
+use super::{did, known_node};
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now};
@@ -18,11 +18,12 @@ use crate::run::facts::Facts;
 use crate::run::foresee::{self, Machine, foresee};
 use crate::run::new_run::{NewRun, Task};
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{Connection, Store, external_steps, notes, to_json};
+use crate::store::{Connection, Store, Transaction, external_steps, notes, to_json};
 
 /// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
@@ -40,6 +41,10 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
     let facts = Facts::load(&mut transaction).await?;
+    let what = match &new.task {
+        Task::Os(name) => format!("installs {name}"),
+        Task::Workflow(_) => "has a workflow of its own".to_owned(),
+    };
     let loaded = Loaded { node: &node, system: system_of(&mut transaction, &new.task).await?, facts: &facts, ca };
     let composed = compose(new, loaded, &Secrets::draw())?;
     if let Some(foreseen) = foresee(&seen, &facts, machine_of(&node, now), &composed.steps) {
@@ -53,6 +58,9 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
+    let steps = run.workflow.len();
+    let event = NewEvent::new(format!("run {} {what}, in {steps} steps", run.id)).of_run(&run);
+    did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
@@ -125,13 +133,13 @@ async fn insert(
 
 /// Makes sure that no run is in progress: ends the run if `replace` is set, and refuses otherwise.
 async fn make_room(
-    connection: &mut Connection,
+    transaction: &mut Transaction,
     node: &Node,
     by: &str,
     replace: bool,
     now: Millis,
 ) -> Result<(), Error> {
-    let Some(mut run) = runs::newest_of(connection, &node.id).await? else { return Ok(()) };
+    let Some(mut run) = runs::newest_of(transaction, &node.id).await? else { return Ok(()) };
     if !state::is_open(run.progress.state) {
         return Ok(());
     }
@@ -144,7 +152,9 @@ async fn make_room(
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     state::end(&mut run.progress, &format!("replaced by run {by}"), now);
-    runs::update(connection, &run).await
+    let event = NewEvent::new(format!("the run was replaced by run {by}")).of_run(&run);
+    did(transaction, SiteEventKind::RunEnded, event).await?;
+    runs::update(transaction, &run).await
 }
 
 /// Returns the runs of a node, or of all nodes, oldest first, without reports from outside of their workflows.
@@ -176,6 +186,8 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun keeps its state.
     let event = if began { NodeEvent::RunFailed } else { NodeEvent::RunWithdrawn };
+    let ended = NewEvent::new("the run was cancelled").of_run(&run);
+    did(&mut transaction, SiteEventKind::RunEnded, ended).await?;
     node_state::advance(&mut transaction, &run, event).await?;
     secrets::forget_of_node(&mut transaction, &run.node).await?;
     notes::add_to(&mut transaction, &mut run).await?;
@@ -196,6 +208,8 @@ pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Er
     }
     runs::confirm(&mut transaction, &run.id).await?;
     run.restored = false;
+    let event = NewEvent::new("the run, which came from a backup, was confirmed").of_run(&run);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "restored run confirmed");

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{Action, Digest, ErrorCode, PhoneHome, SeedCloudInit, Step, StreamImage, workflow};
+use slipway_protocol::{
+    Action, Digest, ErrorCode, PhoneHome, SeedCloudInit, SiteEventKind, Step, StreamImage, workflow,
+};
 use slipway_user_data::seed;
 
-use super::{check_keys, check_name};
+use super::{check_keys, check_name, did};
 use crate::base::error::Error;
 use crate::base::objects::Seen;
 use crate::base::time::now;
@@ -14,6 +16,7 @@ use crate::image::stored;
 use crate::run::new_run::{check_disk, check_known};
 use crate::run::{compose, foresee};
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::images::{self, Image};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store, findings};
@@ -50,6 +53,9 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     check_seed(&system)?;
     check_known(&system.known_steps)?;
     systems::save(&mut transaction, &system, now()).await?;
+    let message =
+        format!("the operating system {} was added or changed; its image is {}", system.name, image.file_name);
+    did(&mut transaction, SiteEventKind::Operator, NewEvent::new(message)).await?;
     store::commit(transaction).await?;
     Ok(system)
 }
@@ -109,5 +115,7 @@ pub async fn remove_system(store: &Store, name: &str) -> Result<(), Error> {
         let message = format!("there is no operating system {name:?}; `os list` shows them all");
         return Err(Error::refused(ErrorCode::NotFound, message));
     }
+    let event = NewEvent::new(format!("the operating system {name} was removed"));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await
 }

@@ -1,9 +1,9 @@
 //! Tokens, and URLs that give access like a token.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, SiteEventKind};
 
-use super::{known_node, server_url};
+use super::{did, known_node, server_url};
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::{Millis, now};
@@ -11,6 +11,7 @@ use crate::keys::jwt::Signer;
 use crate::node::reports::run_token;
 use crate::run::metadata;
 use crate::store;
+use crate::store::history::NewEvent;
 use crate::store::run_tokens::Purpose;
 use crate::store::tokens::{self, Token};
 use crate::store::{Store, runs};
@@ -81,11 +82,15 @@ pub async fn add_token(store: &Store, node: Option<&str>, lifetime: Option<Milli
     };
     let mut transaction = store.write().await?;
     let node = match node {
-        Some(reference) => Some(known_node(&mut transaction, reference).await?.id),
+        Some(reference) => Some(known_node(&mut transaction, reference).await?),
         None => None,
     };
-    tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at, node.as_deref())
-        .await?;
+    let hash = random::token_hash(&issued.token);
+    let id = node.as_ref().map(|node| node.id.as_str());
+    tokens::insert(&mut transaction, &hash, now, issued.expires_at, id).await?;
+    let event = NewEvent::new(format!("bootstrap token {} was issued", token_id(&hash)));
+    let event = node.as_ref().map_or(event.clone(), |node| event.of(node));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok(issued)
 }
@@ -120,9 +125,13 @@ pub async fn list_tokens(store: &Store) -> Result<Vec<TokenStatus>, Error> {
     Ok(tokens.into_iter().map(token_status).collect())
 }
 
+fn token_id(hash: &str) -> &str {
+    hash.get(..TOKEN_ID).unwrap_or(hash)
+}
+
 fn token_status(token: Token) -> TokenStatus {
     TokenStatus {
-        id: token.hash.chars().take(TOKEN_ID).collect(),
+        id: token_id(&token.hash).to_owned(),
         created_at: token.created_at,
         expires_at: token.expires_at,
         used_at: token.used_at,
@@ -151,6 +160,8 @@ pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus,
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     tokens::remove(&mut transaction, &token.hash).await?;
+    let event = NewEvent::new(format!("bootstrap token {} was revoked", token_id(&token.hash)));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok(token_status(token))
 }

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use slipway_protocol::{BootFetch, BootWay};
+use slipway_protocol::{BootFetch, BootWay, SiteEventKind};
 
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::rate::Origin;
 use crate::base::time::Millis;
+use crate::store::history::{self, NewEvent};
 use crate::store::{Connection, Row, database, db, enum_from_text, get, number, to_word};
 
 /// Maximum number of fetches kept for a node.
@@ -58,6 +59,11 @@ pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<()
     };
     if !is_repeated(connection, fetched, node.as_deref()).await? {
         insert(connection, fetched, node.as_deref()).await?;
+        if let Some(node) = &node {
+            let message = format!("the machine fetched {} from {}", fetched.file, text(fetched.address));
+            let event = NewEvent::new(message).of_id(node);
+            history::record(connection, SiteEventKind::BootFilesFetched, event, fetched.at).await?;
+        }
     }
     match node {
         Some(node) => forget_of_node(connection, &node).await,

@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -42,6 +43,7 @@ pub enum Connection {
 pub struct Transaction {
     pub(super) connection: Connection,
     pub(super) meters: Meters,
+    pub(super) operator: Option<Arc<str>>,
 }
 
 impl std::ops::Deref for Transaction {
@@ -59,9 +61,14 @@ impl std::ops::DerefMut for Transaction {
 }
 
 impl Transaction {
+    /// Returns the name of the operator on whose behalf it was begun, if it was an operator's.
+    pub fn operator(&self) -> Option<&str> {
+        self.operator.as_deref()
+    }
+
     /// Makes the changes permanent.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
-        let Self { connection, meters } = self;
+        let Self { connection, meters, operator: _ } = self;
         let began = Instant::now();
         let done = connection.commit().await;
         meters.committed(began, done.is_ok());

@@ -20,6 +20,7 @@ mod disk_hints;
 mod enrolment;
 #[path = "../../../crates/tpm/tests/judge/log.rs"]
 mod event_logs;
+mod events;
 mod external_steps;
 mod files;
 mod foreseen;

@@ -189,6 +189,28 @@ pub enum ClaimReason {
 }
 
 impl ClaimReason {
+    /// Returns why the machine is not let in, in words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Unregistered => "no node has its identifiers",
+            Self::IdentifiersDiffer => "it has some identifiers of a node, but not all",
+            Self::SeveralNodes => "it has identifiers of several nodes",
+            Self::NotReleased => "waits to be released",
+            Self::NothingToDo => "waits for work: there is no run for it",
+            Self::KeyInUse => "the node's current machine was heard from a moment ago",
+            Self::KeyChanged => "it has another key, and this site requires an operator's decision each time",
+            Self::ProofMissing => "it did not send the required proof",
+            Self::TpmMissing => "it has no TPM",
+            Self::TpmReplaced => "its TPM is not this node's",
+            Self::TpmCleared => "it claims to have this node's TPM, with its keys cleared",
+            Self::TpmRefused => "its TPM proof is not valid",
+            Self::EventLogMissing => "it sent no log of what it booted",
+            Self::EkCertificateBad => "its TPM's certificate is not valid",
+            Self::TpmOfAnotherNode => "it claims to have another node's TPM",
+            Self::BootFilesUnknown => "it did not boot this site's boot files",
+        }
+    }
+
     /// Whether the machine has all identifiers of its node.
     pub fn identifiers_match(self) -> bool {
         !matches!(self, Self::Unregistered | Self::IdentifiersDiffer | Self::SeveralNodes)

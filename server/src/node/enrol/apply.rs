@@ -1,7 +1,7 @@
 //! Stores what was decided about a machine that asked to enrol.
 
 use slipway_protocol::shared::printable;
-use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, NodeKey, NodeTpm, Tpm, TpmOrigin};
+use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, NodeKey, NodeTpm, SiteEventKind, Tpm, TpmOrigin};
 
 use super::applicant::{Applicant, MAX_CHARS};
 use crate::base::error::Error;
@@ -13,6 +13,7 @@ use crate::node::admission::{Facts, LetIn, ShownTpm, TpmAnswer, WAITS};
 use crate::rules::state::{self, NodeEvent};
 use crate::store::attestations::{self, Attestation};
 use crate::store::claimants::{self, Claimant, Report};
+use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, boot_fetches, node_contacts, to_word, tokens};
 
@@ -53,6 +54,9 @@ pub(super) async fn let_in(
     tracing::info!(
         node = node.label(), boot = node.boot_id, key = origin_word, address = %applicant.address, "node enrolled"
     );
+    let version = node.agent_version.as_deref().unwrap_or("of unknown version");
+    let message = format!("the machine enrolled from {} with slipway {version}", applicant.address);
+    let enrolled = NewEvent::new(message);
     if let Some(fault) = applicant.tpm.fault() {
         let reason = printable::short_line(fault, MAX_CHARS);
         tracing::warn!(node = node.label(), reason, "node enrolled without the TPM that its machine has");
@@ -70,6 +74,7 @@ pub(super) async fn let_in(
         keep_proof(connection, &mut node, applicant, facts, now).await?;
         nodes::save(connection, &node).await?;
     }
+    history::record(connection, SiteEventKind::Enrolled, enrolled.of(&node), now).await?;
     node_contacts::seen(connection, &node.id, now).await?;
     claimants::remove(connection, &applicant.key).await?;
     boot_fetches::met(connection, &node.id, applicant.address, now).await?;
@@ -120,6 +125,8 @@ pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey
             address = key.address,
             "the node has a new key"
         );
+        let message = format!("the node has a new key, from {}: {}", key.address, to_word(&key.origin));
+        history::record(connection, SiteEventKind::KeyChanged, NewEvent::new(message).of(node), key.since).await?;
     }
     node.key_left = false;
     node.key = Some(key.clone());
@@ -179,8 +186,12 @@ pub(super) async fn hold(
     }
     let Claimant { code, address, .. } = claimant;
     if is_new {
-        let (reason, node) = (to_word(&reason), node.map(Node::label));
-        tracing::info!(claim_code = code, reason, node, address, "machine waits for an operator");
+        let (word, node) = (to_word(&reason), node.map(Node::label));
+        tracing::info!(claim_code = code, reason = word, node, address, "machine waits for an operator");
+        let message = format!("a machine at {address} waits with the claim code {code}: {}", reason.in_words());
+        let event = NewEvent::new(message);
+        let event = facts.node().map_or(event.clone(), |node| event.of(node));
+        history::record(connection, SiteEventKind::Held, event, now).await?;
     }
     Ok(code)
 }

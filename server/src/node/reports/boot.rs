@@ -2,15 +2,18 @@
 
 use slipway_protocol::node::boot_report::{MAX_BOOT_WORD_BYTES, MAX_FAILED_UNITS, is_unit_name};
 use slipway_protocol::{
-    Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, Step, StepStatus,
+    Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, SiteEventKind, Step,
+    StepStatus,
 };
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::node::reports::{node_state, run_token};
 use crate::rules::state::NodeEvent;
+use crate::rules::told;
 use crate::store;
 use crate::store::boot_reports::{self, HostLog};
+use crate::store::history::{self, NewEvent};
 use crate::store::run_tokens::Purpose;
 use crate::store::runs::Run;
 use crate::store::{Connection, Store, nodes};
@@ -41,7 +44,10 @@ pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) 
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
     let before = boot_reports::of_run(&mut transaction, &run.id).await?;
-    boot_reports::save(&mut transaction, &run.id, &status(before, report.clone(), now)).await?;
+    let status = status(before, report.clone(), now);
+    boot_reports::save(&mut transaction, &run.id, &status).await?;
+    let event = NewEvent::new(told::of_boot(&report, status.boots)).of_run(&run).report(store::to_json(&report));
+    history::record(&mut transaction, SiteEventKind::BootReport, event, now).await?;
     if report.stage == BootStage::Running && run.phone_home_hash.is_none() {
         node_state::advance(&mut transaction, &run, NodeEvent::SystemRuns).await?;
     }

@@ -2,12 +2,14 @@
 //! change them.
 
 use slipway_protocol::node::external_step::DEFAULT_PRIORITY;
-use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport};
+use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport, SiteEventKind};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::node::reports::run_token;
+use crate::rules::told;
 use crate::store;
+use crate::store::history::{self, NewEvent};
 use crate::store::run_tokens::Purpose;
 use crate::store::{Store, external_steps};
 
@@ -43,6 +45,10 @@ pub async fn store(
         unknown.then(|| format!("run {} does not expect a step {:?}; the report was stored", run.id, report.name));
     let step = updated(before, report, unknown, now);
     external_steps::save(&mut transaction, &run.id, &step).await?;
+    let without_logs = ExternalStep { logs: String::new(), ..step.clone() };
+    let event = NewEvent::new(told::of_external_step(&step)).of_run(&run).step(&step.name);
+    let event = event.report(store::to_json(&without_logs));
+    history::record(&mut transaction, SiteEventKind::ExternalStep, event, now).await?;
     store::commit(transaction).await?;
     Ok(ExternalStepAck { warning })
 }

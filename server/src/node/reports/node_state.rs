@@ -1,11 +1,13 @@
 //! How reports change the state of a node.
 
 use slipway_protocol::shared::printable;
-use slipway_protocol::{NodeState, StepState, StepStatus};
+use slipway_protocol::{NodeState, SiteEventKind, StepState, StepStatus};
 
 use crate::base::error::{Error, MOST_LOGGED};
+use crate::base::time::now;
 use crate::rules::ipxe::Known;
 use crate::rules::state::{self, NodeEvent};
+use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{Connection, nodes, to_word};
@@ -36,6 +38,9 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     if next != node.state {
         let (from, to, reason) = (to_word(&node.state), to_word(&next), reason(run));
         tracing::info!(node = node.label(), run = run.id, from, to, reason, "node changed its state");
+        let message = format!("the node is {to}, and was {from}");
+        let event = NewEvent::new(message).of(&node).of_run(run);
+        history::record(connection, SiteEventKind::State, event, now()).await?;
         node.state = next;
     }
     if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{ErrorCode, NodeState};
+use slipway_protocol::{ErrorCode, NodeState, SiteEventKind};
 
 use super::{node_state, secrets};
 use crate::base::error::Error;
@@ -11,6 +11,7 @@ use crate::base::rate::Rate;
 use crate::base::time::Millis;
 use crate::rules::state::NodeEvent;
 use crate::store;
+use crate::store::history::{self, NewEvent};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, node_contacts, nodes};
 
@@ -43,6 +44,9 @@ pub async fn phone_home(
         let message = format!("node {} was taken out of service by an operator", node.label());
         return Err(Error::refused(ErrorCode::Decommissioned, message));
     }
+    let first = if run.phoned_home_at.is_none() { "reported that it is up" } else { "reported again" };
+    let event = NewEvent::new(format!("the installed system {first}")).of(&node).of_run(&run);
+    history::record(&mut transaction, SiteEventKind::PhonedHome, event, now).await?;
     if run.phoned_home_at.is_none() {
         run.phoned_home_at = Some(now);
         run.phone_home = form;

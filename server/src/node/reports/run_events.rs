@@ -2,7 +2,7 @@
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
-    StepState, Workflow,
+    SiteEventKind, StepState, Workflow,
 };
 
 use crate::base::error::Error;
@@ -12,9 +12,11 @@ use crate::keys::jwt::Subject;
 use crate::node::reports::run_meters::{RunMeters, has_ended};
 use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
+use crate::rules::told;
 use crate::run::facts::Facts;
 use crate::run::foresee::{Machine, foresee, images_of};
 use crate::store;
+use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, events, nodes, notes};
@@ -69,6 +71,7 @@ pub async fn hand_out_workflow(
         let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };
         state::fail(&mut run.progress, &failure, now);
         runs::update(&mut transaction, &run).await?;
+        record_end(&mut transaction, &run, now).await?;
         node_state::advance(&mut transaction, &run, NodeEvent::RunFailed).await?;
         secrets::forget_of_node(&mut transaction, &node.id).await?;
         store::commit(transaction).await?;
@@ -81,7 +84,11 @@ pub async fn hand_out_workflow(
         nodes::save(&mut transaction, &node).await?;
     }
     run.progress.state = RunState::Running;
-    run.started_at.get_or_insert(now);
+    if run.started_at.is_none() {
+        run.started_at = Some(now);
+        let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
+        history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
+    }
     runs::update(&mut transaction, &run).await?;
     store::commit(transaction).await?;
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
@@ -127,12 +134,14 @@ pub async fn store_events(
         }
         let step = usize::try_from(event.step).unwrap_or(usize::MAX);
         let before = run.progress.steps.get(step).map(|step| step.state);
+        let has_begun = run.progress.steps.first().is_some_and(|first| first.state != StepState::Pending);
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
         ended.extend(
             run.progress.steps.get(step).filter(|step| before != Some(step.state) && has_ended(step.state)).cloned(),
         );
+        record(&mut transaction, &run, event, has_begun, now).await?;
         if turn == RunTransition::StepStarted && is_beginning(event) {
             // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
             // that is being installed now.
@@ -152,12 +161,38 @@ pub async fn store_events(
     if !state::is_open(run.progress.state) {
         secrets::forget_of_node(&mut transaction, node).await?;
     }
+    if was_open && !state::is_open(run.progress.state) {
+        record_end(&mut transaction, &run, now).await?;
+    }
     store::commit(transaction).await?;
     ended.iter().for_each(|step| meters.step_ended(step));
     if was_open && !state::is_open(run.progress.state) {
         meters.run_ended(run.progress.state);
     }
     Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
+}
+
+/// Records an event in the history of the site. `has_begun` says whether the run had begun before.
+async fn record(
+    connection: &mut Connection,
+    run: &Run,
+    event: &Event,
+    has_begun: bool,
+    now: Millis,
+) -> Result<(), Error> {
+    if is_beginning(event) && has_begun {
+        let restarted = NewEvent::new("the machine began the run again from its first step").of_run(run);
+        history::record(connection, SiteEventKind::Restarted, restarted, now).await?;
+    }
+    let Some((kind, message)) = told::of_step(event, &run.progress.steps) else { return Ok(()) };
+    let step = usize::try_from(event.step).ok().and_then(|step| run.progress.steps.get(step));
+    let told = NewEvent::new(message).of_run(run).step(step.map_or("", |step| &step.name));
+    history::record(connection, kind, told, now).await
+}
+
+async fn record_end(connection: &mut Connection, run: &Run, now: Millis) -> Result<(), Error> {
+    let message = told::of_end(run.progress.state, &run.progress.steps, run.created_at, now);
+    history::record(connection, SiteEventKind::RunEnded, NewEvent::new(message).of_run(run), now).await
 }
 
 /// Adds an event to the history of its run, within the run's limit.

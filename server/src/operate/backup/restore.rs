@@ -15,8 +15,9 @@ use slipway_protocol::ErrorCode;
 use super::{DATABASE, Hashed, IMAGES, SUMS, keys};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
+use crate::base::time::now;
 use crate::store;
-use crate::store::{Store, runs};
+use crate::store::{Store, history, runs};
 
 /// First bytes of a file that is encrypted with age (age-encryption.org/v1, "Header").
 const SEALED: &[u8] = b"age-encryption.org/";
@@ -61,6 +62,7 @@ pub async fn restore(from: &Path, root: &Path, identities: &[Identity]) -> Resul
             store.check().await?;
             let mut transaction = store.write().await?;
             let held = runs::hold_restored(&mut transaction).await?;
+            history::leap(&mut transaction, "this database was restored from a backup", now()).await?;
             store::commit(transaction).await?;
             Ok(held)
         };
