@@ -58,6 +58,8 @@ use run::RunCommand;
 use server::ServerCommand;
 use token::TokenCommand;
 
+pub use status::wait::Unreached;
+
 /// slipway's server, and the commands of its operators.
 #[derive(Parser)]
 #[command(name = "slipway-server", version)]

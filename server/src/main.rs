@@ -31,7 +31,8 @@ fn main() -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slipway-server: {}", Failure::of(&*error).in_one_line());
-            ExitCode::FAILURE
+            let unreached = error.downcast_ref::<cli::Unreached>();
+            unreached.map_or(ExitCode::FAILURE, |unreached| ExitCode::from(unreached.status))
         }
     }
 }

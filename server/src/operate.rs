@@ -30,7 +30,7 @@ use crate::store::{Connection, Transaction, settings};
 
 pub use self::events::{MOST_EVENTS, check_follows, event_filter, list_events};
 pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_image};
-pub use self::log::{LogType, node_log};
+pub use self::log::{LogType, list_boots, node_log};
 pub use self::network::parse_network;
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};
 pub use self::operator::{
@@ -38,7 +38,7 @@ pub use self::operator::{
     remove_operator, rotate_operator,
 };
 pub use self::release::release_node;
-pub use self::run::{cancel_run, confirm_run, list_runs, start_run};
+pub use self::run::{cancel_run, confirm_run, list_runs, runs_since, show_run, start_run};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,

@@ -1,5 +1,7 @@
-//! Pure functions: states of runs, boot scripts, shell snippets, and settings of the phone-home block.
+//! Pure functions: states of runs, which nodes are meant, boot scripts, shell snippets, settings of the phone-home
+//! block, and what the history says.
 
+pub mod filter;
 pub mod ipxe;
 pub mod phone_home_settings;
 pub mod snippet;

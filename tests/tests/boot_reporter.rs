@@ -113,7 +113,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
     assert_eq!((boot.report.stage, boot.report.boot_id.as_str(), boot.boots), (BootStage::Running, "boot-1", 1));
     assert_eq!(boot.report.system_state.as_deref(), Some("degraded"));
     assert_eq!(boot.report.failed_units, ["srv-a.mount"]);
-    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
+    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot, None).await.unwrap();
     for part in [
         "==== boot ====\nboot boot-1: the system runs; the service manager is degraded\n",
         "==== failed units ====\nunits: --failed --no-pager\n",
@@ -214,7 +214,7 @@ async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
     program(&root, "journalctl", &format!("case \"$*\" in {runtimes} *) {journal} ;; esac"));
     let again = Pace { log: Duration::from_millis(1), ..PACE };
     assert_eq!(boot_report::run(&config, &surroundings, again).await.unwrap(), End::Healthy);
-    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
+    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot, None).await.unwrap();
     assert!(log.contains("==== container runtimes ====\ncontainerd: no such image\n"), "{log}");
     assert!(log.contains("==== journal ====\njournal: asked 3 times\n"), "{log}");
 }

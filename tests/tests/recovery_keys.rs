@@ -62,8 +62,10 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     let keys = recovery_keys::show_keys(&store, &node.id, "m1", &[]).await.unwrap();
     assert_eq!((keys.len(), keys[0].key.key.reveal().len()), (1, 71));
     // The key appears nowhere else.
-    let told =
-        format!("{node:#?}{}", slipway_server::operate::node_log(&store, "m1", Default::default()).await.unwrap());
+    let told = format!(
+        "{node:#?}{}",
+        slipway_server::operate::node_log(&store, "m1", Default::default(), None).await.unwrap()
+    );
     assert!(!told.contains(keys[0].key.key.reveal()), "{told}");
     let crypttab = read_file(&lab.disk(), ROOT_AT, "/etc/crypttab").unwrap().0;
     assert!(crypttab.contains(&keys[0].key.volume), "{crypttab}");

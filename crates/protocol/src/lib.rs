@@ -27,7 +27,7 @@ pub use node::state::NodeState;
 pub use operator::admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, TpmOrigin};
 pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use operator::history::{SiteEvent, SiteEventKind};
-pub use operator::status::{NodeStatus, RunState, RunStatus, StepState, StepStatus};
+pub use operator::status::{Installed, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use shared::digest::{Algorithm, Digest};
 pub use shared::error::{ErrorBody, ErrorCode};
 pub use shared::identity::Identity;

@@ -1,9 +1,10 @@
 //! The operators' commands over HTTPS. `{node}` is an id, a name or a claim code.
 
+use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
+use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, Step};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
@@ -17,6 +18,7 @@ use crate::operate::{
     OperatorStatus, TokenStatus,
 };
 use crate::store::events as event_store;
+use crate::store::logs::LoggedBoot;
 use crate::store::runs;
 use crate::store::runs::Run;
 use crate::store::systems::System;
@@ -177,9 +179,33 @@ pub struct WhichLog {
     /// The log to read. Default: `installer`.
     #[serde(default)]
     r#type: LogType,
+    /// The boot: its id, or its number in the list of boots, where 1 is the newest. Default: the newest.
+    boot: Option<String>,
 }
 
-/// Read the log of a node's newest boot.
+/// Parameters that choose a kind of log.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct WhichBoots {
+    /// The kind of log. Default: `installer`.
+    #[serde(default)]
+    r#type: LogType,
+}
+
+/// List the boots of a node whose logs are kept, newest first.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/boots", params(("node" = String, Path), WhichBoots),
+    security(("operator" = [])), responses((status = 200, body = [LoggedBoot]), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn boots(
+    Operator(app): Operator,
+    UrlPath(node): UrlPath<String>,
+    OperatorQuery(which): OperatorQuery<WhichBoots>,
+) -> Result<Dated<Vec<LoggedBoot>>, ApiError> {
+    Ok(Dated(operate::list_boots(&app.store, &node, which.r#type).await?))
+}
+
+/// Read a log of a node.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}/log", params(("node" = String, Path), WhichLog),
     security(("operator" = [])), responses((status = 200, body = String, content_type = "text/plain"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -188,7 +214,7 @@ pub async fn log(
     UrlPath(node): UrlPath<String>,
     OperatorQuery(which): OperatorQuery<WhichLog>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
-    let log = operate::node_log(&app.store, &node, which.r#type).await?;
+    let log = operate::node_log(&app.store, &node, which.r#type, which.boot.as_deref()).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
 }
 
@@ -249,6 +275,14 @@ pub async fn confirm_run(Operator(app): Operator, UrlPath(run): UrlPath<String>)
 pub async fn run(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Dated<RunStatus>, ApiError> {
     let run = known_run(&app, &run).await?;
     Ok(Dated(status::with_reports(&mut *app.store.read().await?, run).await?))
+}
+
+/// Get the steps of a run with their options, as the machine gets them, but without tokens and passwords.
+#[utoipa::path(get, path = "/v1/operator/runs/{run}/workflow", params(("run" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = [Step]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn run_workflow(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Json<Vec<Step>>, ApiError> {
+    Ok(Json(operate::show_run(&app.store, &run).await?.1))
 }
 
 /// List the events of a run, except those that only report progress.

@@ -68,7 +68,10 @@ pub async fn run(store: &Store, options: EventsOptions) -> anyhow::Result<()> {
         (Some(last), Some(_)) => last.number,
         _ => newest,
     };
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         let found = history::read(&mut *store.read().await?, &filter, Place::After(known), limit).await?;
         found.iter().try_for_each(|event| show(event, json))?;
         match found.last() {
@@ -76,7 +79,6 @@ pub async fn run(store: &Store, options: EventsOptions) -> anyhow::Result<()> {
             None => tokio::time::sleep(LOOK_INTERVAL).await,
         }
     }
-    Ok(())
 }
 
 fn show(event: &SiteEvent, json: bool) -> anyhow::Result<()> {

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use slipway_protocol::shared::identity::IdentifierKind;
+use slipway_protocol::shared::printable::size;
 use slipway_protocol::{DiskHints, Identity, Network, NodeStatus, Proof};
 use slipway_server::base::data::DataDir;
+use slipway_server::base::time::utc;
 use slipway_server::keys::jwt::Signer;
 use slipway_server::node::status as node_status;
 use slipway_server::operate::{self, LogType, NewNode, NodeChange};
 use slipway_server::store::Store;
+use slipway_server::store::logs::LoggedBoot;
 
 use super::disk::{DISK_OPTIONS, DiskOptions};
 use super::words::{self, label};
@@ -66,13 +69,19 @@ Examples:
         /// Id, name or claim code.
         node: String,
     },
-    /// Print the log of a machine's newest boot.
+    /// Print a log of a machine: of its newest boot, or of an earlier one.
     Log {
         /// Id, name or claim code.
         node: String,
         /// Which log to print.
         #[arg(long, alias = "type", value_enum, default_value_t)]
         kind: LogType,
+        /// Boot to print the log of: its number in the list of boots, where 1 is the newest, or its id.
+        #[arg(long, value_name = "N")]
+        boot: Option<String>,
+        /// List the boots whose logs are kept, newest first.
+        #[arg(long, conflicts_with = "boot")]
+        list: bool,
     },
     /// Print the recovery keys that open a machine's encrypted disks when its TPM does not: volume and key, newest
     /// first. This is logged.
@@ -99,6 +108,12 @@ pub struct NodeAdd {
     /// MAC address; may be given several times.
     #[arg(long = "mac")]
     macs: Vec<String>,
+    /// Where the machine is.
+    #[arg(long, value_name = "NAME")]
+    site: Option<String>,
+    /// Note about the machine; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = words::label_pair)]
+    labels: Vec<(String, String)>,
     /// Let the machine in as soon as it enrols.
     #[arg(long)]
     release: bool,
@@ -119,6 +134,7 @@ pub struct NodeAdd {
 Examples:
   slipway-server node set web1 --network web1.yaml --ssh-key \"$(cat id_ed25519.pub)\"
   slipway-server node set web1 --disk-serial S4EVNF0M
+  slipway-server node set web1 --site fra --label role=web --label rack=12
   slipway-server node set web1 --name db1")]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(DISK_OPTIONS)))]
 pub struct NodeSet {
@@ -145,6 +161,18 @@ pub struct NodeSet {
     /// Remove its MAC addresses, for example because cards were moved.
     #[arg(long, conflicts_with = "macs", group = "what")]
     no_mac: bool,
+    /// Where the machine is.
+    #[arg(long, value_name = "NAME", group = "what")]
+    site: Option<String>,
+    /// Remove the name of the place where the machine is.
+    #[arg(long, conflicts_with = "site", group = "what")]
+    no_site: bool,
+    /// Note about the machine; may be given several times, and replaces the machine's current labels.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = words::label_pair, group = "what")]
+    labels: Vec<(String, String)>,
+    /// Remove the machine's labels.
+    #[arg(long, conflicts_with = "labels", group = "what")]
+    no_labels: bool,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", group = "what")]
     require: Option<Proof>,
@@ -179,8 +207,9 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
     match command {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
-            let NodeAdd { name, release, mac_only, require, ek, .. } = add;
-            let new = NewNode { name, identity, release, mac_only, require, ek };
+            let NodeAdd { name, release, mac_only, require, ek, site, .. } = add;
+            let labels = add.labels.into_iter().collect();
+            let new = NewNode { name, identity, release, mac_only, require, ek, site, labels };
             let added = operate::add_node(store, new).await?;
             print_line(&added.id)
         }
@@ -209,7 +238,12 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         }
         NodeCommand::Attestation { node } => print_json(&operate::node_attestation(store, &node).await?),
         NodeCommand::RecoveryKey(options) => recovery_key::run(store, options).await,
-        NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind).await?),
+        NodeCommand::Log { node, kind, list: true, .. } => {
+            print(&boot_table(&operate::list_boots(store, &node, kind).await?))
+        }
+        NodeCommand::Log { node, kind, boot, list: false } => {
+            print(&operate::node_log(store, &node, kind, boot.as_deref()).await?)
+        }
     }
 }
 
@@ -237,7 +271,17 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     ];
     let forget = forget.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, kind)| kind).collect();
     let ek = (set.no_ek || !set.ek.is_empty()).then_some(set.ek);
-    Ok(NodeChange { name: set.name, identity, forget, require: set.require, ek, network, ssh_keys, disk })
+    let labels = (set.no_labels || !set.labels.is_empty()).then(|| set.labels.into_iter().collect());
+    let NodeSet { name, require, site, no_site, .. } = set;
+    Ok(NodeChange { name, identity, forget, require, ek, network, ssh_keys, disk, site, no_site, labels })
+}
+
+fn boot_table(boots: &[LoggedBoot]) -> String {
+    let row = |(number, boot): (usize, &LoggedBoot)| {
+        let LoggedBoot { boot_id, first_at, last_at, bytes } = boot;
+        vec![number.to_string(), utc(*first_at), utc(*last_at), size(*bytes), boot_id.clone()]
+    };
+    words::table(&["Boot", "First line", "Last line", "Size", "Id"], (1..).zip(boots).map(row).collect())
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

@@ -161,6 +161,8 @@ mod tests {
                 finished_at: None,
                 phoned_home_at: None,
                 phone_home: Default::default(),
+                os: None,
+                image: None,
                 steps: Vec::new(),
                 external_steps,
                 boot: boot_at.map(|at| BootStatus { report, boots: 2, first_at: 1, at }),

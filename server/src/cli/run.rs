@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use slipway_protocol::{RunStatus, StepState, StepStatus};
+use serde::Serialize;
+use serde_json::Value;
+use slipway_protocol::shared::printable::line;
+use slipway_protocol::{RunStatus, Step, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::keys::ca;
@@ -15,7 +18,7 @@ use slipway_server::store::{Store, nodes};
 
 use super::disk::DiskOptions;
 use super::os::Reports;
-use super::words::{dash, table, word};
+use super::words::{dash, duration, table, word};
 use super::{print, print_json, print_line, read, read_user_data};
 
 #[derive(Subcommand)]
@@ -27,6 +30,15 @@ pub enum RunCommand {
         /// Id, name or claim code of the machine.
         node: Option<String>,
         /// Print a JSON array instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a run: its steps with their options, without tokens and passwords, and what each reported.
+    Show {
+        /// Id of the run; or id, name or claim code of a machine, to show its newest run.
+        #[arg(value_name = "NODE|RUN")]
+        run: String,
+        /// Print JSON instead of lines.
         #[arg(long)]
         json: bool,
     },
@@ -94,6 +106,14 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
             let nodes = nodes::all(&mut *store.read().await?).await?;
             print(&run_table(&runs, &nodes.iter().map(|node| (node.id.as_str(), node.label())).collect()))
         }
+        RunCommand::Show { run, json } => {
+            let (run, workflow) = operate::show_run(store, &run).await?;
+            if json {
+                print_json(&Shown { run: &run, workflow: &workflow })
+            } else {
+                print(&run_lines(&run, &workflow))
+            }
+        }
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
         }
@@ -103,7 +123,58 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
     }
 }
 
-fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
+/// A run as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    run: &'a RunStatus,
+    workflow: &'a [Step],
+}
+
+/// Formats a run and its steps.
+fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
+    let time = |at: Option<u64>| at.map_or_else(dash, utc);
+    let facts = [
+        ("Run", run.id.clone()),
+        ("Machine", run.node.clone()),
+        ("State", word(&run.state)),
+        ("System", run.os.clone().unwrap_or_else(dash)),
+        ("Image", run.image.as_ref().map_or_else(dash, ToString::to_string)),
+        ("Created", utc(run.created_at)),
+        ("Fetched", time(run.started_at)),
+        ("Ended", time(run.finished_at)),
+    ];
+    let mut text: String = facts.iter().map(|(name, value)| format!("{name:<10}  {}\n", line(value))).collect();
+    for (number, (step, status)) in (1..).zip(workflow.iter().zip(&run.steps)) {
+        text += &format!("\n{number} {} ({}): {}", line(&step.name), step.action.name(), word(&status.state));
+        if let (Some(began), Some(ended)) = (status.started_at, status.finished_at) {
+            text += &format!(" after {}", duration(ended.saturating_sub(began)));
+        }
+        text += &if status.attempt > 1 { format!(", attempt {}\n", status.attempt) } else { "\n".to_owned() };
+        text += &options(step);
+        let said = status.outcome.iter().map(|outcome| outcome.summary.clone());
+        let said = said.chain(status.failure.iter().map(|failure| failure.in_one_line()));
+        said.filter(|said| !said.is_empty()).for_each(|said| text += &format!("    -> {}\n", line(&said)));
+    }
+    text
+}
+
+/// The options of a step, one on each line. A text of several lines is indented below its name.
+fn options(step: &Step) -> String {
+    let action = serde_json::to_value(&step.action).unwrap_or_default();
+    let all = action.as_object().and_then(|action| action.values().next()).and_then(Value::as_object);
+    let of_option = |(name, value): (&String, &Value)| match value.as_str() {
+        Some(text) if text.contains('\n') => {
+            let lines = text.lines().map(|text| format!("        {}\n", line(text)));
+            format!("    {name}:\n{}", lines.collect::<String>())
+        }
+        Some(text) => format!("    {name}: {}\n", line(text)),
+        None => format!("    {name}: {}\n", line(&value.to_string())),
+    };
+    all.into_iter().flatten().map(of_option).collect()
+}
+
+pub fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
     let rows = runs.iter().map(|run| {
         let done = run.steps.iter().filter(|step| step.state == StepState::Succeeded).count();
         let failed = |step: &StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);

@@ -1,23 +1,29 @@
 //! `slipway-server status`: the state of each machine.
 
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
+pub mod wait;
 
-use anyhow::Context;
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
 use clap::Args;
 use slipway_protocol::shared::printable::{self, line, size as bytes};
 use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, dated, now};
 use slipway_server::keys::secure_boot::SecureBoot;
-use slipway_server::node::status;
+use slipway_server::node::status::{self, NODE_STATES};
 use slipway_server::operate;
+use slipway_server::rules::filter::{NodeFilter, is_pattern};
 use slipway_server::site::presence;
 use slipway_server::store::Store;
 use slipway_server::store::servers::Server;
 
-use super::words::{cut_to, dash, duration, secure_boot, table, word};
-use super::{boot_files::fetched, claims, host_keys, reports, server};
+use super::run::run_table;
+use super::words::{cut_to, dash, duration, label, secure_boot, table, word};
+use super::{boot_files::fetched, claims, host_keys, parse_duration, reports, server};
+use wait::{Awaited, Wait};
 
 /// Interval at which `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -36,19 +42,78 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 Examples:
   slipway-server status --watch
   slipway-server status web1
+  slipway-server status 'web*' --site fra --state installing,failed
+  slipway-server status web1 web2 --wait running --timeout 30m
   slipway-server status web1 --watch --json")]
 pub struct Options {
-    /// Show only this machine, by id, name or claim code.
-    node: Option<String>,
-    /// Include machines that are out of service.
+    /// Show only these machines, by id, name or claim code, or by patterns of them: `*` stands for any characters, `?`
+    /// for one.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Show only machines at this site; may be given several times.
+    #[arg(long = "site", visible_alias = "dc", value_name = "NAME")]
+    sites: Vec<String>,
+    /// Show only machines with this label; may be given several times.
+    #[arg(long = "label", value_name = "KEY[=VALUE]", value_parser = label_filter)]
+    labels: Vec<(String, Option<String>)>,
+    /// Show only machines in these states.
+    #[arg(long = "state", value_name = "STATE,...", value_delimiter = ',', value_parser = node_state)]
+    states: Vec<NodeState>,
+    /// Show only machines whose vendor and model contain this text.
+    #[arg(long, value_name = "TEXT")]
+    model: Option<String>,
+    /// Include machines that are out of service, and the runs of the last month.
     #[arg(long)]
     all: bool,
+    /// With --all, show the runs that were started in this time.
+    #[arg(long, value_name = "DURATION", default_value = "30d", requires = "all", value_parser = parse_duration)]
+    since: Millis,
     /// Print one JSON object per machine, each on its own line.
     #[arg(long)]
     json: bool,
     /// Keep running and show every change: with --json the machine that changed, otherwise the whole table.
     #[arg(long)]
     watch: bool,
+    /// Wait until all these machines are in this state. The exit status is 3 if a run failed instead, and 4 if the time
+    /// was over.
+    #[arg(long, value_enum, value_name = "STATE")]
+    wait: Option<Awaited>,
+    /// How long to wait at most. Default: for ever.
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = parse_duration)]
+    timeout: Option<Millis>,
+}
+
+impl Options {
+    /// The one machine that is shown in full.
+    fn one(&self) -> Option<&str> {
+        match self.nodes.as_slice() {
+            [node] if !is_pattern(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    fn filter(&self) -> NodeFilter {
+        NodeFilter {
+            names: self.nodes.clone(),
+            sites: self.sites.clone(),
+            labels: self.labels.clone(),
+            states: self.states.clone(),
+            model: self.model.clone(),
+        }
+    }
+}
+
+fn label_filter(text: &str) -> Result<(String, Option<String>), String> {
+    Ok(match text.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    })
+}
+
+fn node_state(text: &str) -> Result<NodeState, String> {
+    let state = NODE_STATES.into_iter().find(|state| word(state) == text);
+    let all = || NODE_STATES.iter().map(word).collect::<Vec<_>>().join(", ");
+    state.ok_or_else(|| format!("there is no such state; the states are {}", all()))
 }
 
 /// Context of errors on standard output.
@@ -60,31 +125,43 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     let mut written = String::new();
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
+    let (filter, began) = (options.filter(), Instant::now());
     loop {
         let (servers, at) = other_servers(store, data).await?;
         // Another server of the site may run while the one of this folder does not.
         let stopped = data.stopped_at().filter(|_| servers.is_empty());
-        let mut nodes = match &options.node {
+        let mut nodes = match options.one() {
             Some(node) => vec![operate::show_node(store, node).await?],
-            None => status::all_at(store, stopped.unwrap_or_else(now)).await?,
+            None => selected(status::all_at(store, stopped.unwrap_or_else(now)).await?, &filter)?,
         };
-        if stopped.is_some() && options.node.is_some() {
+        if stopped.is_some() && options.one().is_some() {
             // While no server runs, every machine would look silent.
             nodes.iter_mut().for_each(|node| node.silent_since = None);
         }
-        let strangers = match options.node {
-            Some(_) => Vec::new(),
-            None => status::strange_fetches(store).await?,
+        let strangers = match filter == NodeFilter::default() {
+            true => status::strange_fetches(store).await?,
+            false => Vec::new(),
         };
         let current = (nodes, strangers, servers.iter().map(|server| server.id.clone()).collect());
         let (nodes, strangers, _) = &current;
         let before = shown.as_ref().map(|(nodes, ..)| nodes.as_slice()).unwrap_or_default();
-        if options.json {
+        let waits = options.wait.map(|awaited| (awaited, wait::judge(awaited, nodes)));
+        let timeout = options.timeout.map(Duration::from_millis);
+        let is_late = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
+        let ended = waits.as_ref().and_then(|(awaited, wait)| wait::ended(*awaited, wait, is_late));
+        let goes_on = match &waits {
+            Some((_, Wait::Reached)) => false,
+            Some(_) => ended.is_none(),
+            None => options.watch,
+        };
+        if goes_on && !options.watch {
+            // Only the last state is shown.
+        } else if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
                 writeln!(output, "{}", printable::json(&serde_json::to_string(&dated(node)?)?)).context(WRITING)?;
             }
         } else if redraws || shown.as_ref() != Some(&current) {
-            let table = match (&options.node, nodes.as_slice()) {
+            let table = match (options.one(), nodes.as_slice()) {
                 (Some(_), [node]) => one(node, own_key.as_deref(), now()),
                 _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()) + &sites(&servers, at),
             };
@@ -96,12 +173,39 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
             written = text;
         }
         output.flush().context(WRITING)?;
-        if !options.watch {
+        if options.all && !goes_on && !options.json {
+            let earlier = operate::runs_since(store, now().saturating_sub(options.since)).await?;
+            write!(output, "{}", printable::lines(&earlier_runs(&earlier, nodes))).context(WRITING)?;
+        }
+        if let Some(ended) = ended {
+            return Err(ended.into());
+        }
+        if !goes_on {
             return Ok(());
         }
         shown = Some(current);
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// Returns the selected nodes. Refuses a name that no node has, so that a wait for it does not succeed.
+fn selected(mut nodes: Vec<NodeStatus>, filter: &NodeFilter) -> anyhow::Result<Vec<NodeStatus>> {
+    for name in &filter.names {
+        let named = NodeFilter { names: vec![name.clone()], ..NodeFilter::default() };
+        ensure!(nodes.iter().any(|node| named.matches(node)), "no node has the id, name or claim code {name:?}");
+    }
+    nodes.retain(|node| filter.matches(node));
+    Ok(nodes)
+}
+
+/// A table of the runs of these nodes, newest first.
+fn earlier_runs(runs: &[RunStatus], nodes: &[NodeStatus]) -> String {
+    let labels: HashMap<&str, &str> = nodes.iter().map(|node| (node.id.as_str(), label(node))).collect();
+    let runs: Vec<RunStatus> = runs.iter().rev().filter(|run| labels.contains_key(&*run.node)).cloned().collect();
+    if runs.is_empty() {
+        return String::new();
+    }
+    format!("\nRuns:\n{}", run_table(&runs, &labels))
 }
 
 /// Returns the servers that run, but not on this data folder, and the time by the clock of the database. With SQLite,
@@ -226,7 +330,7 @@ fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
 
 fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
     if node.run.as_ref().is_some_and(|run| run.restored) {
-        let label = node.name.as_ref().unwrap_or(&node.id);
+        let label = label(node);
         return Some(format!(
             "has a run restored from a backup: confirm it with `slipway-server run confirm {label}`, or end it with \
              `slipway-server run cancel {label}`"
@@ -403,6 +507,8 @@ mod tests {
                 phoned_home_at: None,
                 last_contact_at: None,
                 phone_home: Default::default(),
+                os: None,
+                image: None,
                 steps,
                 external_steps: Vec::new(),
                 boot: None,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Firmware, NodeStatus};
@@ -46,6 +47,17 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The word on the command line for one of several possible values.
+pub fn possible<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Parses a label: `KEY=VALUE`.
+pub fn label_pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "a label is given as KEY=VALUE".to_owned())
 }
 
 /// The name of a node, or its id if it has no name.

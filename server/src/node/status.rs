@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slipway_protocol::{
-    BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, NodeState, NodeStatus, POLL_SECONDS,
-    RunState, RunStatus, StepState,
+    BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, Installed, NodeState, NodeStatus,
+    POLL_SECONDS, RunState, RunStatus, StepState,
 };
 
 use crate::base::error::Error;
@@ -15,7 +15,7 @@ use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes};
+use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes, systems};
 
 /// Milliseconds without a request after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one
 /// poll may be lost.
@@ -24,7 +24,7 @@ pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
 /// All states, so that monitoring sees those too that nothing is in.
-const NODE_STATES: [NodeState; 9] = [
+pub const NODE_STATES: [NodeState; 9] = [
     NodeState::Registered,
     NodeState::Held,
     NodeState::Enrolled,
@@ -73,6 +73,9 @@ fn of_node(
         network: node.network,
         ssh_keys: node.ssh_keys,
         disk: node.disk,
+        site: node.site,
+        labels: node.labels,
+        installed: None,
         run,
     }
 }
@@ -197,6 +200,8 @@ pub fn of_run(run: Run) -> RunStatus {
         phoned_home_at: run.phoned_home_at,
         last_contact_at: run.last_contact_at,
         phone_home: run.phone_home,
+        os: run.os,
+        image: run.image,
         steps: run.progress.steps,
         external_steps: Vec::new(),
         boot: None,
@@ -252,11 +257,13 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
         }
     }
     let mut fetches = boot_fetches::since_heard(&mut connection, None).await?;
+    let mut installed = installed(&mut connection, None).await?;
     let of_node = |node: Node| {
         let run = runs.remove(&node.id);
         let claims = claims.remove(&node.id).unwrap_or_default();
         let fetches = fetches.remove(&node.id).unwrap_or_default();
-        of_node(node, run, claims, fetches, now)
+        let installed = installed.remove(&node.id);
+        NodeStatus { installed, ..of_node(node, run, claims, fetches, now) }
     };
     Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
 }
@@ -302,7 +309,23 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let claims = claimants.iter().map(|claimant| claim(claimant, Some(&node), &claimants, now)).collect();
     let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
     let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
-    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, fetches, now) })
+    let installed = installed(connection, Some(&node.id)).await?.remove(&node.id);
+    Ok(NodeStatus { earlier_keys, installed, ..of_node(node, run, claims, fetches, now) })
+}
+
+/// Returns what is installed on one node, or on all if `node` is `None`, by the id of the node.
+async fn installed(connection: &mut Connection, node: Option<&str>) -> Result<HashMap<String, Installed>, Error> {
+    let found = runs::installed(connection, node).await?;
+    if found.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let systems = systems::all(connection).await?;
+    let of_node = |runs::Installed { node, run, os, image, since }| {
+        let newest = systems.iter().find(|system| Some(&system.name) == os.as_ref());
+        let behind = newest.is_some_and(|system| system.image != image);
+        (node, Installed { run, os, image, since, behind })
+    };
+    Ok(found.into_iter().map(of_node).collect())
 }
 
 /// Returns the newest boot file fetched from each address in the last day, newest first. Left out are addresses of

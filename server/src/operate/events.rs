@@ -26,8 +26,8 @@ pub async fn event_filter(
     Ok(Filter { node, run, kinds })
 }
 
-/// Returns events, oldest first: those after or before a number, or else the newest. Refuses a number after which events
-/// are missing.
+/// Returns events, oldest first: those after or before a number, or else the newest. Refuses a number after which
+/// events are missing.
 pub async fn list_events(
     connection: &mut Connection,
     filter: &Filter,

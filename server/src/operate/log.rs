@@ -3,13 +3,14 @@
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::HOST_BOOT_LOG;
 use slipway_protocol::shared::printable;
+use slipway_protocol::{ErrorCode, HOST_BOOT_LOG};
 
 use super::known_node;
 use crate::base::error::Error;
+use crate::store::logs::{self, LoggedBoot};
 use crate::store::nodes::Node;
-use crate::store::{Store, boot_reports, logs};
+use crate::store::{Connection, Store, boot_reports};
 
 /// A log of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, utoipa::ToSchema)]
@@ -24,16 +25,50 @@ pub enum LogType {
     HostBoot,
 }
 
-/// Returns the newest log of a node. Empty if there is none.
-pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<String, Error> {
+/// Returns the boots of a node whose logs of a kind are kept, newest first.
+pub async fn list_boots(store: &Store, reference: &str, kind: LogType) -> Result<Vec<LoggedBoot>, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
+    boots(&mut connection, &node, kind).await
+}
+
+async fn boots(connection: &mut Connection, node: &Node, kind: LogType) -> Result<Vec<LoggedBoot>, Error> {
+    match kind {
+        LogType::Installer => logs::boots(connection, &node.id).await,
+        LogType::HostBoot => boot_reports::boots(connection, &node.id, HOST_BOOT_LOG).await,
+    }
+}
+
+/// Returns a log of a node. `boot` is the id of a boot, or its number in the list of boots, where 1 is the newest boot;
+/// it is the newest boot if left out. Empty if the node has no log.
+pub async fn node_log(store: &Store, reference: &str, kind: LogType, boot: Option<&str>) -> Result<String, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    let boots = boots(&mut connection, &node, kind).await?;
+    let number = |boot: &str| boot.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let found = match boot {
+        None => boots.first(),
+        Some(boot) => {
+            let of_id = boots.iter().find(|known| known.boot_id == boot);
+            let Some(found) = of_id.or_else(|| boots.get(number(boot)?)) else {
+                let message = format!(
+                    "no log of boot {boot:?} of node {} is kept; `node log {} --list` shows the boots",
+                    node.label(),
+                    node.label()
+                );
+                return Err(Error::refused(ErrorCode::NotFound, message));
+            };
+            Some(found)
+        }
+    };
+    let Some(LoggedBoot { boot_id, .. }) = found else { return Ok(String::new()) };
     match kind {
         LogType::Installer => {
-            Ok(printable::lines(&logs::text(&logs::newest_of(&mut connection, &node.id).await?)).into_owned())
+            let chunks = logs::of_boot(&mut connection, &node.id, boot_id).await?;
+            Ok(printable::lines(&logs::text(&chunks)).into_owned())
         }
         LogType::HostBoot => {
-            let log = boot_reports::newest_log(&mut connection, &node.id, HOST_BOOT_LOG).await?;
+            let log = boot_reports::log_of_boot(&mut connection, &node.id, HOST_BOOT_LOG, boot_id).await?;
             log.map_or(Ok(String::new()), |log| unpacked(&log, &node))
         }
     }

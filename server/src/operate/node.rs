@@ -1,5 +1,7 @@
 //! Nodes: registers, changes, releases, decommissions and removes them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof, SiteEventKind};
@@ -17,6 +19,10 @@ use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs};
+
+/// Maximum number of labels of a node, and maximum length of a key, of a value, and of the name of a site.
+const MAX_LABELS: usize = 32;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -45,6 +51,12 @@ pub struct NewNode {
     /// hexadecimal. No machine with another TPM is let in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek: Vec<String>,
+    /// Where the machine is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    /// Notes about the node, as keys and values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Changes to a node. Settings that are left out stay as they are.
@@ -81,6 +93,15 @@ pub struct NodeChange {
     /// Hints for the disk to install on, in place of the operating system's. Empty hints remove the node's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
+    /// Where the machine is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    /// Whether the machine is at no site any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_site: bool,
+    /// Notes about the node, as keys and values. They replace those it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 impl NodeChange {
@@ -94,6 +115,8 @@ impl NodeChange {
             (self.network.is_some(), "network"),
             (self.ssh_keys.is_some(), "SSH keys"),
             (self.disk.is_some(), "disk hints"),
+            (self.site.is_some() || self.no_site, "site"),
+            (self.labels.is_some(), "labels"),
         ];
         let changed = settings.iter().filter(|(is_changed, _)| *is_changed).map(|(_, name)| *name);
         changed.collect::<Vec<_>>().join(", ")
@@ -114,6 +137,9 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     }
     let mut node = Node::new(identity, now());
     node.name = new.name;
+    check_site(new.site.as_deref())?;
+    check_labels(&new.labels)?;
+    (node.site, node.labels) = (new.site, new.labels);
     node.mac_only = new.mac_only;
     node.require = new.require;
     node.tpm = registered_tpm(&mut transaction, &node, &new.ek).await?;
@@ -127,6 +153,33 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
+}
+
+/// Refuses a name of a site that commands could not take as one word.
+fn check_site(site: Option<&str>) -> Result<(), Error> {
+    site.map_or(Ok(()), |site| check_label_text("name of a site", site))
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
+    if labels.len() > MAX_LABELS {
+        let message = format!("the node has {} labels, but may have at most {MAX_LABELS}", labels.len());
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
+    labels.iter().try_for_each(|(key, value)| {
+        check_label_text("key of a label", key)?;
+        check_label_text("value of a label", value)
+    })
+}
+
+fn check_label_text(what: &str, text: &str) -> Result<(), Error> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+".contains(&byte);
+    if (1..=MAX_LABEL_BYTES).contains(&text.len()) && text.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let message = format!(
+        "{text:?} is not a valid {what}: use 1 to {MAX_LABEL_BYTES} letters, digits and the characters - _ . / : @ +"
+    );
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
 fn check_not_mac_only(identity: &Identity, accepted: bool) -> Result<(), Error> {
@@ -249,6 +302,14 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     if let Some(disk) = change.disk {
         check_disk(&disk)?;
         node.disk = (disk != DiskHints::default()).then_some(disk);
+    }
+    check_site(change.site.as_deref())?;
+    if change.site.is_some() || change.no_site {
+        node.site = change.site;
+    }
+    if let Some(labels) = change.labels {
+        check_labels(&labels)?;
+        node.labels = labels;
     }
     nodes::save(&mut transaction, &node).await?;
     let event = NewEvent::new(format!("settings of the node were changed: {what}")).of(&node);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{Digest, ErrorCode, NodeState, RunStatus, SiteEventKind, StepState};
+use slipway_protocol::{Action, Digest, ErrorCode, NodeState, RunStatus, SiteEventKind, Step, StepState};
 
 use super::{did, known_node};
 use crate::base::error::Error;
@@ -41,10 +41,11 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
     let facts = Facts::load(&mut transaction).await?;
-    let what = match &new.task {
-        Task::Os(name) => format!("installs {name}"),
-        Task::Workflow(_) => "has a workflow of its own".to_owned(),
+    let os = match &new.task {
+        Task::Os(name) => Some(name.clone()),
+        Task::Workflow(_) => None,
     };
+    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
     let loaded = Loaded { node: &node, system: system_of(&mut transaction, &new.task).await?, facts: &facts, ca };
     let composed = compose(new, loaded, &Secrets::draw())?;
     if let Some(foreseen) = foresee(&seen, &facts, machine_of(&node, now), &composed.steps) {
@@ -53,13 +54,12 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
-    let run = insert(&mut transaction, &node, &id, composed, now).await?;
+    let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
-    let steps = run.workflow.len();
-    let event = NewEvent::new(format!("run {} {what}, in {steps} steps", run.id)).of_run(&run);
+    let event = NewEvent::new(format!("run {} {what}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
@@ -100,9 +100,15 @@ async fn insert(
     connection: &mut Connection,
     node: &Node,
     id: &str,
+    os: Option<String>,
     composed: Composed,
     now: Millis,
 ) -> Result<Run, Error> {
+    let written = |step: &Step| match &step.action {
+        Action::StreamImage(stream) => stream.digest.clone(),
+        _ => None,
+    };
+    let image = composed.steps.iter().find_map(written);
     let run = Run {
         id: id.to_owned(),
         node: node.id.clone(),
@@ -121,6 +127,9 @@ async fn insert(
         has_metadata_url: false,
         forgotten: false,
         restored: false,
+        os,
+        image,
+        destroyed: false,
     };
     runs::insert(connection, &run, &composed.instances).await?;
     external_steps::expect(connection, id, &composed.known_steps).await?;
@@ -171,6 +180,22 @@ pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<Run
         notes::add_to(&mut connection, run).await?;
     }
     Ok(runs.into_iter().map(status::of_run).collect())
+}
+
+/// Returns the runs that were started since a time, in milliseconds since 1970, oldest first, without reports from
+/// outside of their workflows.
+pub async fn runs_since(store: &Store, since: Millis) -> Result<Vec<RunStatus>, Error> {
+    let runs = runs::since(&mut *store.read().await?, since).await?;
+    Ok(runs.into_iter().map(status::of_run).collect())
+}
+
+/// Returns a run with its reports, and its steps with their options, without secrets. `reference` is the id of the run,
+/// or a node, whose newest run is meant.
+pub async fn show_run(store: &Store, reference: &str) -> Result<(RunStatus, Vec<Step>), Error> {
+    let mut connection = store.read().await?;
+    let run = known_run(&mut connection, reference).await?;
+    let steps = secrets::masked(run.workflow.clone());
+    Ok((status::with_reports(&mut connection, run).await?, steps))
 }
 
 /// Ends the run with this id, or the newest run of a node, as failed. The machine stops the current step, and waits.

@@ -4,6 +4,7 @@ use slipway_protocol::BootStatus;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
+use crate::store::logs::{LoggedBoot, logged_boot};
 use crate::store::{Connection, database, db, get, json, to_json};
 
 /// Maximum number of logs of one kind kept for a node, and their maximum total size in bytes, compressed.
@@ -65,10 +66,24 @@ pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Mil
     query.execute(connection).await.map(drop).map_err(database("removing old logs"))
 }
 
-/// Returns the newest log of a kind, compressed with gzip.
-pub async fn newest_log(connection: &mut Connection, node: &str, kind: &str) -> Result<Option<Vec<u8>>, Error> {
-    let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
-    let row = db::query(sql).bind(node).bind(kind).fetch_optional(connection).await;
+/// Returns the boots of a node whose logs of a kind are kept, newest first. The sizes are of compressed logs.
+pub async fn boots(connection: &mut Connection, node: &str, kind: &str) -> Result<Vec<LoggedBoot>, Error> {
+    let sql = "SELECT boot_id, MIN(at) AS first_at, MAX(at) AS last_at, \
+               CAST(SUM(LENGTH(data)) AS BIGINT) AS bytes FROM host_logs WHERE node = $1 AND kind = $2 \
+               GROUP BY boot_id ORDER BY MAX(at) DESC";
+    let rows = db::query(sql).bind(node).bind(kind).fetch_all(connection).await;
+    rows.map_err(database("reading the boots of a node"))?.iter().map(logged_boot).collect()
+}
+
+/// Returns the newest log of a kind of a boot, compressed with gzip.
+pub async fn log_of_boot(
+    connection: &mut Connection,
+    node: &str,
+    kind: &str,
+    boot_id: &str,
+) -> Result<Option<Vec<u8>>, Error> {
+    let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 AND boot_id = $3 ORDER BY at DESC LIMIT 1";
+    let row = db::query(sql).bind(node).bind(kind).bind(boot_id).fetch_optional(connection).await;
     row.map_err(database("reading a log"))?.map(|row| get(&row, "data")).transpose()
 }
 

@@ -158,12 +158,14 @@ pub async fn read(
         ),
         (Some(_), Place::After(bound)) => (
             "SELECT * FROM history WHERE number > $1 AND (CAST($2 AS TEXT) IS NULL OR run = $2) \
-             AND (CAST($3 AS TEXT) IS NULL OR $3 LIKE '%,' || kind || ',%') AND node = $5 ORDER BY number LIMIT $4",
+             AND (CAST($3 AS TEXT) IS NULL OR $3 LIKE '%,' || kind || ',%') AND node = $5 \
+             ORDER BY number LIMIT $4",
             bound,
         ),
         (Some(_), Place::Before(bound)) => (
             "SELECT * FROM history WHERE number < $1 AND (CAST($2 AS TEXT) IS NULL OR run = $2) \
-             AND (CAST($3 AS TEXT) IS NULL OR $3 LIKE '%,' || kind || ',%') AND node = $5 ORDER BY number DESC LIMIT $4",
+             AND (CAST($3 AS TEXT) IS NULL OR $3 LIKE '%,' || kind || ',%') AND node = $5 \
+             ORDER BY number DESC LIMIT $4",
             bound,
         ),
     };
@@ -218,8 +220,8 @@ pub async fn forget_old(connection: &mut Connection, now: Millis) -> Result<(), 
     query.execute(connection).await.map(drop).map_err(database("removing old events"))
 }
 
-/// Returns the nodes with more events than are kept of one. `None` stands for machines that are no nodes. What operators
-/// did is not counted.
+/// Returns the nodes with more events than are kept of one. `None` stands for machines that are no nodes. What
+/// operators did is not counted.
 pub async fn overfull(connection: &mut Connection) -> Result<Vec<Option<String>>, Error> {
     let sql = "SELECT node FROM history WHERE operator IS NULL GROUP BY node \
                HAVING COUNT(*) > CASE WHEN node IS NULL THEN CAST($1 AS BIGINT) ELSE CAST($2 AS BIGINT) END";

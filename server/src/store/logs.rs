@@ -1,8 +1,10 @@
 //! The nodes' logs, in chunks as they were uploaded.
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, db, get, number};
+use crate::store::{Connection, Row, database, db, get, number};
 
 /// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;
@@ -10,6 +12,19 @@ const MAX_BOOTS: i64 = 8;
 const MAX_BOOT_BYTES: u64 = 64 << 20;
 /// Number of bytes counted for each chunk in addition to its data, so that tiny chunks cannot fill the disk either.
 const CHUNK_OVERHEAD: i64 = 256;
+
+/// A boot whose log is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LoggedBoot {
+    /// Id of the boot.
+    pub boot_id: String,
+    /// When the first part of the log that is kept came, in milliseconds since 1970.
+    pub first_at: Millis,
+    /// When the last part came.
+    pub last_at: Millis,
+    /// Size of what is stored, in bytes.
+    pub bytes: u64,
+}
 
 /// A piece of a node's log.
 #[derive(Clone, Debug)]
@@ -60,12 +75,30 @@ async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) ->
     number(&row.map_err(database("measuring a log"))?, "stored")
 }
 
-/// Returns the chunks of a node's newest boot, in order of their offsets.
-pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Chunk>, Error> {
-    let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
-               (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY \
-               first_byte";
-    let rows = db::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading a log"))?;
+/// Returns the boots of a node whose logs are kept, newest first.
+pub async fn boots(connection: &mut Connection, node: &str) -> Result<Vec<LoggedBoot>, Error> {
+    let sql = "SELECT boot_id, MIN(at) AS first_at, MAX(at) AS last_at, \
+               CAST(SUM(LENGTH(data)) AS BIGINT) AS bytes FROM logs WHERE node = $1 GROUP BY boot_id \
+               ORDER BY MAX(at) DESC, MAX(first_byte) DESC";
+    let rows = db::query(sql).bind(node).fetch_all(connection).await;
+    rows.map_err(database("reading the boots of a node"))?.iter().map(logged_boot).collect()
+}
+
+/// Reads a boot from a row with its id, times and bytes.
+pub fn logged_boot(row: &Row) -> Result<LoggedBoot, Error> {
+    Ok(LoggedBoot {
+        boot_id: get(row, "boot_id")?,
+        first_at: number(row, "first_at")?,
+        last_at: number(row, "last_at")?,
+        bytes: number(row, "bytes")?,
+    })
+}
+
+/// Returns the chunks of a boot of a node, in order of their offsets.
+pub async fn of_boot(connection: &mut Connection, node: &str, boot_id: &str) -> Result<Vec<Chunk>, Error> {
+    let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = $2 ORDER BY first_byte";
+    let query = db::query(sql).bind(node).bind(boot_id);
+    let rows = query.fetch_all(connection).await.map_err(database("reading a log"))?;
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }
 

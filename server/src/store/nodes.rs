@@ -1,5 +1,7 @@
 //! Nodes, the identifiers they are registered by, and the keys of their machines.
 
+use std::collections::BTreeMap;
+
 use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, Proof};
 
 use crate::base::error::Error;
@@ -68,6 +70,10 @@ pub struct Node {
     pub ssh_keys: Vec<String>,
     /// Hints for the installation disk, used instead of the operating system's hints.
     pub disk: Option<DiskHints>,
+    /// Where the machine is, by the operator's name for the place.
+    pub site: Option<String>,
+    /// What operators noted about it.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Node {
@@ -96,6 +102,8 @@ impl Node {
             network: None,
             ssh_keys: Vec::new(),
             disk: None,
+            site: None,
+            labels: BTreeMap::new(),
         }
     }
 
@@ -189,8 +197,9 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, enrolled_at, run, network_json, ssh_keys_json, disk_json, \
-               key_json, armed, key_left, mac_only, required, tpm_json) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
+               key_json, armed, key_left, mac_only, required, tpm_json, site, labels_json) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
+               $22, $23) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                released = excluded.released, identity_json = excluded.identity_json, \
                inventory_json = excluded.inventory_json, timing_json = excluded.timing_json, \
@@ -199,7 +208,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
                network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
                disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
                key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required, \
-               tpm_json = excluded.tpm_json";
+               tpm_json = excluded.tpm_json, site = excluded.site, labels_json = excluded.labels_json";
     let done = db::query(sql)
         .bind(&node.id)
         .bind(&node.name)
@@ -222,6 +231,8 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(node.mac_only)
         .bind(to_word(&node.require))
         .bind(node.tpm.as_ref().map(to_json))
+        .bind(&node.site)
+        .bind(to_json(&node.labels))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
@@ -298,5 +309,7 @@ fn from_row(row: &Row) -> Result<Node, Error> {
         network: optional_json(row, "network_json")?,
         disk: optional_json(row, "disk_json")?,
         ssh_keys: json(row, "ssh_keys_json")?,
+        site: get(row, "site")?,
+        labels: json(row, "labels_json")?,
     })
 }

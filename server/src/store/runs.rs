@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{Proof, Step};
+use slipway_protocol::{Digest, Proof, Step};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::state::{self, RunProgress};
 use crate::store::{
-    Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_number, to_json, to_word,
+    Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_number, optional_word,
+    to_json, to_word,
 };
 
 /// A run as stored.
@@ -48,6 +49,12 @@ pub struct Run {
     pub forgotten: bool,
     /// Whether the run was restored unfinished from a backup and not confirmed by an operator since.
     pub restored: bool,
+    /// Name of the operating system that it installs, if it was started with one.
+    pub os: Option<String>,
+    /// Digest of the image that it installs.
+    pub image: Option<Digest>,
+    /// Whether a step began that destroys what was on a disk.
+    pub destroyed: bool,
 }
 
 impl Run {
@@ -60,8 +67,8 @@ impl Run {
 /// Stores a new run, and the cloud-init instance ids that its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
-               phone_home_json, created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
-               $11)";
+               phone_home_json, created_at, required, keep_metadata, os, image) VALUES ($1, $2, $3, $4, $5, $6, $7, \
+               $8, $9, $10, $11, $12, $13)";
     let done = db::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -74,6 +81,8 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
         .bind(run.created_at.cast_signed())
         .bind(to_word(&run.require))
         .bind(run.keep_metadata)
+        .bind(&run.os)
+        .bind(run.image.as_ref().map(ToString::to_string))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a run"))?;
@@ -89,8 +98,8 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
 /// Stores the parts of a run that change while it is in progress.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
-               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10 WHERE id = \
-               $11";
+               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10, \
+               destroyed = $11 WHERE id = $12";
     let done = db::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -102,6 +111,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.last_contact_at.map(u64::cast_signed))
         .bind(run.progress.ended)
         .bind(run.event_bytes.cast_signed())
+        .bind(run.destroyed)
         .bind(&run.id)
         .execute(connection)
         .await;
@@ -124,9 +134,51 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
+/// The system that a node's disk has, as far as runs tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Id of the node.
+    pub node: String,
+    /// Id of the run that installed it.
+    pub run: String,
+    /// Name of the operating system that the run was started with.
+    pub os: Option<String>,
+    /// Digest of the image.
+    pub image: Digest,
+    /// When the run was done, in milliseconds since 1970.
+    pub since: Millis,
+}
+
+/// Returns what is installed on one node, or on all if `node` is `None`: by the last run that destroyed what was on a
+/// disk, if it succeeded.
+pub async fn installed(connection: &mut Connection, node: Option<&str>) -> Result<Vec<Installed>, Error> {
+    let sql = "SELECT node, id, os, image, finished_at FROM (SELECT node, id, os, image, finished_at, state, \
+               ROW_NUMBER() OVER (PARTITION BY node ORDER BY created_at DESC, id DESC) AS place FROM runs \
+               WHERE destroyed AND (CAST($1 AS TEXT) IS NULL OR node = $1)) AS newest \
+               WHERE place = 1 AND state = 'succeeded' AND image IS NOT NULL AND finished_at IS NOT NULL";
+    let rows = db::query(sql).bind(node).fetch_all(connection).await;
+    let installed = |row| {
+        Ok(Installed {
+            node: get(row, "node")?,
+            run: get(row, "id")?,
+            os: get(row, "os")?,
+            image: enum_from_text(row, "image")?,
+            since: number(row, "finished_at")?,
+        })
+    };
+    rows.map_err(database("reading what is installed"))?.iter().map(installed).collect()
+}
+
 /// Returns all runs, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let rows = db::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
+    rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
+}
+
+/// Returns the runs that were created since a time, oldest first.
+pub async fn since(connection: &mut Connection, since: Millis) -> Result<Vec<Run>, Error> {
+    let query = db::query("SELECT * FROM runs WHERE created_at >= $1 ORDER BY created_at, id");
+    let rows = query.bind(since.cast_signed()).fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
@@ -228,5 +280,8 @@ fn from_row(row: &Row) -> Result<Run, Error> {
         has_metadata_url: get(row, "has_metadata_url")?,
         forgotten: get(row, "forgotten")?,
         restored: get(row, "restored")?,
+        os: get(row, "os")?,
+        image: optional_word(row, "image")?,
+        destroyed: get(row, "destroyed")?,
     })
 }

@@ -175,7 +175,7 @@ async fn the_logs_of_a_boot_are_kept_by_their_type() {
     let node = server.enrolled("web1").await;
     let workflow = finished(&server, &node, REPORTER).await;
     let token = reporter(&workflow).token.reveal();
-    let log = async |kind| operate::node_log(&server.store().await, "web1", kind).await.unwrap();
+    let log = async |kind| operate::node_log(&server.store().await, "web1", kind, None).await.unwrap();
     assert_eq!(log(LogType::HostBoot).await, "");
     for number in 0..20 {
         let body = gzip(format!("log {number}\n").as_bytes());

@@ -62,7 +62,7 @@ impl Stream {
                     return Some(message);
                 }
             }
-            self.text += &String::from_utf8(self.response.chunk().await.unwrap()?.to_vec()).unwrap();
+            self.text += std::str::from_utf8(&self.response.chunk().await.unwrap()?).unwrap();
         }
     }
 

@@ -63,6 +63,7 @@ mod reporting;
 mod rolling_upgrade;
 mod secrets;
 mod secure_boot;
+mod selecting;
 mod siege;
 mod site;
 mod softhsm;

@@ -280,7 +280,7 @@ async fn logs_are_put_together_and_may_be_compressed() {
     let compressed = gzip(b"two\n");
     assert_eq!(post(4, compressed.clone(), Some("gzip")).await.status(), ok);
     assert_eq!(post(4, compressed, Some("gzip")).await.status(), ok, "sent again");
-    assert_eq!(operate::node_log(&server.store().await, "web1", LogType::Installer).await.unwrap(), "one\ntwo\n");
+    assert_eq!(operate::node_log(&server.store().await, "web1", LogType::Installer, None).await.unwrap(), "one\ntwo\n");
 
     let bomb = gzip(&vec![0; slipway_protocol::MAX_REQUEST_BYTES + 1]);
     assert_eq!(refusal(post(8, bomb, Some("gzip")).await).await.code, ErrorCode::TooLarge);

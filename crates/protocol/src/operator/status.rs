@@ -1,5 +1,7 @@
 //! The state that the server shows to operators: the types of `slipway-server status --json` and `/v1/operator`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::node::boot_report::BootStatus;
@@ -9,6 +11,7 @@ use crate::node::external_step::ExternalStep;
 use crate::node::state::NodeState;
 use crate::operator::admission::{Claim, NodeKey, NodeTpm};
 use crate::operator::boot_fetch::BootFilesFetched;
+use crate::shared::digest::Digest;
 use crate::shared::identity::Identity;
 use crate::shared::inventory::Inventory;
 use crate::shared::network::Network;
@@ -82,9 +85,37 @@ pub struct NodeStatus {
     /// Selects the disk for the node's operating systems, in place of the hints that an operating system has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
+    /// Where the machine is, by the operators' name for the place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    /// What operators noted about the node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The system on the node's disk. Absent if the server did not install one, or a later run failed after it had
+    /// begun to write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installed: Option<Installed>,
     /// The node's newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,
+}
+
+/// A system that a run installed on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Installed {
+    /// The id of the run.
+    pub run: String,
+    /// The name of the operating system that the run was started with. Absent for a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    /// The digest of the image.
+    pub image: Digest,
+    /// When the run was done.
+    pub since: u64,
+    /// Whether the operating system has another image by now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
 }
 
 impl NodeStatus {
@@ -113,6 +144,9 @@ impl NodeStatus {
             network: None,
             ssh_keys: Vec::new(),
             disk: None,
+            site: None,
+            labels: BTreeMap::new(),
+            installed: None,
             run: None,
         }
     }
@@ -161,8 +195,14 @@ pub struct RunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_contact_at: Option<u64>,
     /// The values that cloud-init posted the first time: host keys, instance id, host names.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub phone_home: std::collections::BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub phone_home: BTreeMap<String, String>,
+    /// The name of the operating system that the run installs. Absent for a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    /// The digest of the image that the run installs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Digest>,
     /// The steps, in order.
     pub steps: Vec<StepStatus>,
     /// The external steps that were reported, in the order to show them. They do not change the state of the run.

@@ -142,6 +142,8 @@ pub async fn store_events(
             run.progress.steps.get(step).filter(|step| before != Some(step.state) && has_ended(step.state)).cloned(),
         );
         record(&mut transaction, &run, event, has_begun, now).await?;
+        let destroys = || run.workflow.get(step).is_some_and(|step| step.action.destroys());
+        run.destroyed |= turn == RunTransition::StepStarted && destroys();
         if turn == RunTransition::StepStarted && is_beginning(event) {
             // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
             // that is being installed now.

@@ -44,29 +44,44 @@ fn needs_secrets(run: &Run, is_served: bool) -> bool {
             && (run.keep_metadata || run.has_metadata_url && run.phoned_home_at.is_none())
 }
 
+/// Returns the steps for an operator to read: with `(secret)` in place of tokens and passwords. User-data stays,
+/// because operators gave it.
+pub fn masked(steps: Vec<Step>) -> Vec<Step> {
+    let hide = |secret: &mut Secret| *secret = Secret::from("(secret)".to_owned());
+    let mask = |mut step: Step| {
+        match &mut step.action {
+            Action::StreamImage(image) => image.registry_auth.iter_mut().for_each(|login| hide(&mut login.password)),
+            Action::WriteFile(file) => file.registry_auth.iter_mut().for_each(|login| hide(&mut login.password)),
+            Action::UnpackArchive(archive) => {
+                archive.registry_auth.iter_mut().for_each(|login| hide(&mut login.password));
+            }
+            Action::SeedCloudInit(seed) => {
+                seed.phone_home.iter_mut().for_each(|phone_home| phone_home.url = without_token(&phone_home.url));
+            }
+            Action::BootReporter(reporter) => hide(&mut reporter.token),
+            _ => {}
+        }
+        sources_of(&mut step.action).into_iter().for_each(|url| *url = shown_url(url));
+        step
+    };
+    steps.into_iter().map(mask).collect()
+}
+
+/// Returns the URL that a system reports to, without the token that is the end of its path.
+fn without_token(url: &str) -> String {
+    url.rsplit_once('/').map_or_else(String::new, |(server, _)| format!("{server}/(secret)"))
+}
+
 /// Returns the steps with [`REMOVED`] in place of each secret.
 fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
     for step in &mut steps {
         match &mut step.action {
-            Action::StreamImage(image) => {
-                remove_login(&mut image.registry_auth);
-                remove_from_urls([Some(&mut image.url), image.sums.as_mut(), image.bmap.as_mut()]);
-                remove_from_urls(image.mirrors.iter_mut().map(Some));
-                remove_from_urls([image.signature.as_mut().map(|signature| &mut signature.url)]);
-            }
+            Action::StreamImage(image) => remove_login(&mut image.registry_auth),
             Action::WriteFile(file) => {
                 remove(&mut file.content);
                 remove_login(&mut file.registry_auth);
-                remove_from_urls([file.url.as_mut(), file.sums.as_mut()]);
-                remove_from_urls(file.mirrors.iter_mut().map(Some));
-                remove_from_urls([file.signature.as_mut().map(|signature| &mut signature.url)]);
             }
-            Action::UnpackArchive(archive) => {
-                remove_login(&mut archive.registry_auth);
-                remove_from_urls([Some(&mut archive.url), archive.sums.as_mut()]);
-                remove_from_urls(archive.mirrors.iter_mut().map(Some));
-                remove_from_urls([archive.signature.as_mut().map(|signature| &mut signature.url)]);
-            }
+            Action::UnpackArchive(archive) => remove_login(&mut archive.registry_auth),
             Action::RunInTarget(run) => {
                 remove(&mut run.script);
                 run.command.iter_mut().skip(1).chain(run.environment.values_mut()).for_each(mark);
@@ -80,18 +95,35 @@ fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
             Action::BootReporter(reporter) => reporter.token = Secret::from(REMOVED.to_owned()),
             _ => {}
         }
+        sources_of(&mut step.action).into_iter().for_each(|url| *url = shown_url(url));
     }
     steps
 }
 
-fn remove_login(login: &mut Option<RegistryAuth>) {
-    login.iter_mut().for_each(|login| login.password = Secret::from(REMOVED.to_owned()));
+/// Returns the URLs that an action fetches from, which may have a login in them.
+fn sources_of(action: &mut Action) -> Vec<&mut String> {
+    match action {
+        Action::StreamImage(image) => {
+            let signature = image.signature.as_mut().map(|signature| &mut signature.url);
+            let others = [image.sums.as_mut(), image.bmap.as_mut(), signature].into_iter().flatten();
+            std::iter::once(&mut image.url).chain(others).chain(&mut image.mirrors).collect()
+        }
+        Action::WriteFile(file) => {
+            let signature = file.signature.as_mut().map(|signature| &mut signature.url);
+            let others = [file.url.as_mut(), file.sums.as_mut(), signature].into_iter().flatten();
+            others.chain(&mut file.mirrors).collect()
+        }
+        Action::UnpackArchive(archive) => {
+            let signature = archive.signature.as_mut().map(|signature| &mut signature.url);
+            let others = [archive.sums.as_mut(), signature].into_iter().flatten();
+            std::iter::once(&mut archive.url).chain(others).chain(&mut archive.mirrors).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
-fn remove_from_urls<'a>(urls: impl IntoIterator<Item = Option<&'a mut String>>) {
-    for url in urls.into_iter().flatten() {
-        *url = shown_url(url);
-    }
+fn remove_login(login: &mut Option<RegistryAuth>) {
+    login.iter_mut().for_each(|login| login.password = Secret::from(REMOVED.to_owned()));
 }
 
 fn remove(text: &mut Option<String>) {
