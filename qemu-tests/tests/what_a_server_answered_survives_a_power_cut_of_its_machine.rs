@@ -1,5 +1,5 @@
-//! A machine runs the server, with its data folder on a disk with a volatile cache, and nodes report to it. Its power is
-//! cut, and what was not flushed is lost. It starts again with what is left.
+//! A machine runs the server, with its data folder on a disk with a volatile cache, and nodes report to it. Its power
+//! is cut, and what was not flushed is lost. It starts again with what is left.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,7 +164,8 @@ async fn report(client: &Client, batch: &EventBatch) -> Result<()> {
     Ok(())
 }
 
-/// Returns the disk after the cut: all that was flushed, and of the rest what `SEED` says. `disk` is what it was before.
+/// Returns the disk after the cut: all that was flushed, and of the rest what `SEED` says. `disk` is what it was
+/// before.
 fn cut(mut disk: Vec<u8>, log: &Path) -> Result<Vec<u8>> {
     let requests = write_log::read(&mut std::io::BufReader::new(std::fs::File::open(log)?))?;
     let flushed = requests.iter().rposition(|request| *request == Request::Flush).context("nothing was flushed")? + 1;

@@ -49,8 +49,8 @@ pub struct HostLog<'a> {
     pub data: &'a [u8],
 }
 
-/// Stores a log, and removes the oldest logs of the same kind beyond the limits. The newest log always stays. It is later
-/// than those before, also if the clock was set back.
+/// Stores a log, and removes the oldest logs of the same kind beyond the limits. The newest log always stays. It is
+/// later than those before, also if the clock was set back.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, \
                (SELECT CASE WHEN MAX(at) >= $3 THEN MAX(at) + 1 ELSE $3 END FROM host_logs \

@@ -40,8 +40,8 @@ enum Version {
     Bad(String),
 }
 
-/// Checks the files or settings of the database, its schema, all rows and all references. Of a schema of a newer version
-/// it checks the tables that this program knows, if that version lets it use them.
+/// Checks the files or settings of the database, its schema, all rows and all references. Of a schema of a newer
+/// version it checks the tables that this program knows, if that version lets it use them.
 pub async fn check(store: &Store, name: &str, told: &mut dyn FnMut(Progress<'_>)) -> Result<Report, Error> {
     let mut report = Report::default();
     match store.check().await {

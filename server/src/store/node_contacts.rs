@@ -35,8 +35,8 @@ pub async fn seen(connection: &mut Connection, node: &str, at: Millis) -> Result
     save(connection, &HashMap::from([(node.to_owned(), at)])).await
 }
 
-/// Moves contacts that are after this time to it, because the clock was set back. Otherwise nodes that nobody heard from
-/// since would not be silent before the clock shows that time again.
+/// Moves contacts that are after this time to it, because the clock was set back. Otherwise nodes that nobody heard
+/// from since would not be silent before the clock shows that time again.
 pub async fn not_after(connection: &mut Connection, now: Millis) -> Result<(), Error> {
     let query = db::query("UPDATE node_contacts SET at = $1 WHERE at > $1").bind(now.cast_signed());
     let done = query.execute(connection).await;

@@ -115,8 +115,8 @@ pub fn uuid(number: usize) -> String {
     format!("4c4c4544-0042-3010-8058-b7c04f5{number:05x}")
 }
 
-/// A machine with the installer's own code: it enrols, asks for work, and reports it note by note until `stop`. It keeps
-/// its key in a new folder. Returns the run and the texts that it reported.
+/// A machine with the installer's own code: it enrols, asks for work, and reports it note by note until `stop`. It
+/// keeps its key in a new folder. Returns the run and the texts that it reported.
 pub async fn machine(
     state: &Path,
     ca: String,

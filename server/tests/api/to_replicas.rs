@@ -1,5 +1,5 @@
-//! The way of the manual from one SQLite server to two on PostgreSQL and a bucket, behind nginx, while a machine is being
-//! installed. The commands and files are those of the manual; names, ports and paths in them are replaced.
+//! The way of the manual from one SQLite server to two on PostgreSQL and a bucket, behind nginx, while a machine is
+//! being installed. The commands and files are those of the manual; names, ports and paths in them are replaced.
 
 use std::fs;
 use std::io::Write;
