@@ -64,7 +64,7 @@ impl Readiness {
         match what {
             Need::Running => {}
             Need::Objects => tracing::error!(error = log, "{message}"),
-            Need::Database | Need::Keys => tracing::error!(error = log, "not ready: {message}"),
+            Need::Database | Need::Keys | Need::Clock => tracing::error!(error = log, "not ready: {message}"),
         }
     }
 
