@@ -85,7 +85,7 @@ pub fn run(folder: &Path, machines: usize, profile: Profile) -> Result<Results> 
     files::empty_dir(folder)?;
     let slipway = binary::build(Arch::X86_64, None)?;
     let streams: Vec<Stream> = streams::build(Image::Small, &[FORMAT.to_owned()])?;
-    let raw = streams.iter().find(|stream| stream.format.compressor.is_empty());
+    let raw = streams.iter().find(|stream| stream.format.extension == "raw");
     let raw = raw.context("making the image: there is no raw one")?;
     let raw_size = std::fs::metadata(&raw.path).with_context(|| format!("measuring {:?}", raw.path))?.len();
     check_room(folder, machines, raw_size)?;
