@@ -37,17 +37,18 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Router};
 use slipway_protocol::shared::printable;
 use slipway_protocol::{BootWay, ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
 use crate::base::data::DataDir;
-use crate::base::error::{Error, MOST_LOGGED};
+use crate::base::error::{Error, MOST_LOGGED, chain};
 use crate::base::limits::Limits;
 use crate::base::meters::Counted;
 use crate::base::rate::{Buckets, Rate};
+use crate::base::time::now;
 use crate::boot_files::fetches::BootFetches;
 use crate::boot_files::served::BootFiles;
 use crate::keys::in_use::InUse;
@@ -55,6 +56,7 @@ use crate::node::admission::Policy;
 use crate::node::capture::Captures;
 use crate::node::contacts::Contacts;
 use crate::node::enrol::tpm;
+use crate::node::reports::refused::{self, Sender};
 use crate::node::watcher::Watcher;
 use crate::store::Store;
 use answer::ApiError;
@@ -93,6 +95,8 @@ pub struct App {
     pub reports: Rate,
     /// Rate limit of reports with one token of a run.
     pub token_reports: Rate,
+    /// Rate at which refused reports of a node are looked at.
+    pub refused: Rate,
     /// Rate limit of installed systems' metadata requests.
     pub metadata: Rate,
     /// Rate limit of strangers' requests.
@@ -139,6 +143,22 @@ impl App {
         self.strangers.acquire().await.map_err(|_| Error::refused(ErrorCode::Unavailable, "the server stops"))
     }
 
+    /// Records a report that was not accepted, if it is a node's.
+    async fn note_refused(&self, (what, sender): (&str, Sender<'_>), peer: &Peer, error: &Error) {
+        let Ok(_turn) = self.turn().await else { return };
+        let from = peer.address.ip();
+        if let Err(error) = refused::report(&self.store, &self.refused, (what, sender), from, error, now()).await {
+            tracing::warn!(error = chain(&error), "could not record a report that was refused");
+        }
+    }
+
+    /// Records credentials of a node that were not accepted.
+    async fn note_refused_credentials(&self, node: &str, from: Option<IpAddr>, error: &Error) {
+        if let Err(error) = refused::credentials(&self.store, &self.refused, node, from, error, now()).await {
+            tracing::warn!(error = chain(&error), "could not record credentials that were refused");
+        }
+    }
+
     /// Counts a stranger's request, or refuses it. The refusal is delayed, because a client that ignores it would
     /// repeat its request immediately.
     async fn pace(&self, peer: &Peer) -> Result<(), Error> {
@@ -169,6 +189,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/confirm", post(operator::confirm_run))
         .route("/runs/{run}/events", get(operator::events))
         .route("/events", get(history::site_events))
+        .route("/site", get(operator::site))
+        .route("/limits", get(operator::limits))
+        .route("/limits/{limit}", put(operator::set_limit).delete(operator::reset_limit))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))
         .route("/media", get(boot_files::newest).post(boot_files::make))

@@ -6,6 +6,7 @@ pub mod fetches;
 pub mod folder;
 pub mod machine_settings;
 pub mod make;
+pub mod outdated;
 pub mod pxe;
 pub mod served;
 

@@ -10,6 +10,7 @@ mod events;
 mod host_keys;
 mod image_add;
 mod keys;
+mod limits;
 mod lists;
 pub mod log;
 mod manual;
@@ -49,6 +50,7 @@ use slipway_user_data::MAX_BYTES;
 use boot_files::MediaCommand;
 use database::DatabaseCommand;
 use keys::KeysCommand;
+use limits::LimitsCommand;
 use lists::{image_lines, image_table};
 use node::NodeCommand;
 use operator::OperatorCommand;
@@ -121,6 +123,9 @@ pub enum Command {
     Status(status::Options),
     /// Show what happened to machines, and what operators did.
     Events(events::EventsOptions),
+    /// List and change the limits beyond which the server flags a node.
+    #[command(subcommand)]
+    Limits(LimitsCommand),
     /// Show which servers run on the database.
     #[command(subcommand)]
     Server(ServerCommand),
@@ -311,6 +316,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, data, options).await,
         Command::Events(options) => events::run(store, options).await,
+        Command::Limits(command) => limits::run(store, command).await,
         Command::Server(command) => server::run(store, command).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => recipients::run(store, command).await,
@@ -453,7 +459,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 24, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 25, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -4,6 +4,7 @@ pub mod backup;
 pub mod check;
 mod events;
 mod image;
+mod limits;
 mod log;
 mod network;
 mod node;
@@ -30,6 +31,7 @@ use crate::store::{Connection, Transaction, settings};
 
 pub use self::events::{MOST_EVENTS, check_follows, event_filter, list_events};
 pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_image};
+pub use self::limits::{list_limits, reset_limit, set_limit, site_status};
 pub use self::log::{LogType, list_boots, node_log};
 pub use self::network::parse_network;
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};

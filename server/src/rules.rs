@@ -1,9 +1,11 @@
-//! Pure functions: states of runs, which nodes are meant, boot scripts, shell snippets, settings of the phone-home
-//! block, and what the history says.
+//! Pure functions: states of runs, trouble with nodes and its limits, which nodes are meant, boot scripts, shell
+//! snippets, settings of the phone-home block, and what the history says.
 
 pub mod filter;
 pub mod ipxe;
+pub mod limits;
 pub mod phone_home_settings;
 pub mod snippet;
 pub mod state;
 pub mod told;
+pub mod trouble;

@@ -2,5 +2,6 @@
 
 pub mod admission;
 pub mod boot_fetch;
+pub mod flag;
 pub mod history;
 pub mod status;

@@ -71,7 +71,11 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let Credentials { subject, from } = Credentials::from_request_parts(parts, app).await?;
-        run_events::admit(&mut *app.store.read().await?, &subject).await?;
+        let admitted = run_events::admit(&mut *app.store.read().await?, &subject).await;
+        if let Err(error) = admitted {
+            app.note_refused_credentials(&subject.node, from, &error).await;
+            return Err(error.into());
+        }
         app.contacts.heard(&subject.node, from, now());
         Ok(Self(subject))
     }

@@ -12,12 +12,13 @@ use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode, MAX_REQUEST_
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlQuery};
-use crate::api::auth::RunToken;
+use crate::api::auth::{Peer, RunToken};
 use crate::api::body::Unread;
 use crate::api::known_body::{SMALL, from_json};
 use crate::api::node::decode;
 use crate::base::error::Error;
 use crate::base::time::now;
+use crate::node::reports::refused::Sender;
 use crate::node::reports::{boot, run_token};
 use crate::store::run_tokens::Purpose;
 use utoipa::IntoParams;
@@ -39,14 +40,23 @@ pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Re
     (status = 404, body = ErrorBody), (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn report(
     State(app): State<Arc<App>>,
+    peer: Peer,
     RunToken(token): RunToken,
     unread: Unread,
 ) -> Result<Json<BootKnown>, ApiError> {
-    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
+    let done = accept(&app, &token, unread).await;
+    if let Err(error) = &done {
+        app.note_refused(("boot report", Sender::Run(&token, Purpose::Boot)), &peer, error).await;
+    }
+    Ok(Json(done?))
+}
+
+async fn accept(app: &App, token: &str, unread: Unread) -> Result<BootKnown, Error> {
+    run_token::admit(&app.store, &app.token_reports, token, Purpose::Boot).await?;
     let body = app.stranger_bodies.read(unread, SMALL).await?;
     let report: BootReport = from_json(&body, Rule::Report)?;
     let _turn = app.turn().await?;
-    Ok(Json(boot::store(&app.store, &token, report, now()).await?))
+    boot::store(&app.store, token, report, now()).await
 }
 
 /// The boot that a log is about.

@@ -12,11 +12,12 @@ use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport
 
 use crate::api::App;
 use crate::api::answer::ApiError;
-use crate::api::auth::RunToken;
+use crate::api::auth::{Peer, RunToken};
 use crate::api::body::Unread;
 use crate::api::known_body::from_json;
 use crate::base::error::Error;
 use crate::base::time::now;
+use crate::node::reports::refused::Sender;
 use crate::node::reports::{external_steps, run_token};
 use crate::store::run_tokens::Purpose;
 
@@ -31,17 +32,26 @@ use crate::store::run_tokens::Purpose;
         (status = 410, body = ErrorBody), (status = 413, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn report(
     State(app): State<Arc<App>>,
+    peer: Peer,
     RunToken(token): RunToken,
     headers: HeaderMap,
     unread: Unread,
 ) -> Result<Json<ExternalStepAck>, ApiError> {
-    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Steps).await?;
+    let done = accept(&app, &token, &headers, unread).await;
+    if let Err(error) = &done {
+        app.note_refused(("external step", Sender::Run(&token, Purpose::Steps)), &peer, error).await;
+    }
+    Ok(Json(done?))
+}
+
+async fn accept(app: &App, token: &str, headers: &HeaderMap, unread: Unread) -> Result<ExternalStepAck, Error> {
+    run_token::admit(&app.store, &app.token_reports, token, Purpose::Steps).await?;
     let body = app.stranger_bodies.read(unread, MAX_REPORT_BYTES).await?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     let report = if is_json { from_json(&body, Rule::Settings)? } else { from_form(&body)? };
     let _turn = app.turn().await?;
-    Ok(Json(external_steps::store(&app.store, &token, report, now()).await?))
+    external_steps::store(&app.store, token, report, now()).await
 }
 
 fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {

@@ -66,7 +66,11 @@ pub async fn workflow(
         // It checks the credentials too, because a query of their own would double the cost of a poll. Boxed, so that a
         // poll has no memory for this while it waits.
         let work = run_events::hand_out_workflow(&app.store, &app.metrics.runs, &subject, now());
-        let work = Box::pin(work).await?;
+        let work = Box::pin(work).await;
+        if let Err(error @ Error::Refused { .. }) = &work {
+            app.note_refused_credentials(&subject.node, from, error).await;
+        }
+        let work = work?;
         presence.get_or_insert_with(|| {
             app.contacts.heard(&subject.node, from, now());
             app.contacts.polls(&subject.node)

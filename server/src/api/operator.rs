@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, Step};
+use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, SiteStatus, Step};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
@@ -17,6 +17,7 @@ use crate::operate::{
     self, IssuedOperator, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange,
     OperatorStatus, TokenStatus,
 };
+use crate::rules::limits::{Change, InForce};
 use crate::store::events as event_store;
 use crate::store::logs::LoggedBoot;
 use crate::store::runs;
@@ -427,4 +428,39 @@ pub async fn rotate_operator(
 ) -> Result<Dated<IssuedOperator>, ApiError> {
     let keep = rotation.keep.saturating_mul(1000);
     Ok(Dated(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))
+}
+
+/// Get the trouble of the site that is no single node's.
+#[utoipa::path(get, path = "/v1/operator/site", security(("operator" = [])),
+    responses((status = 200, body = SiteStatus), (status = 401, body = ErrorBody)))]
+pub async fn site(Operator(app): Operator) -> Result<Dated<SiteStatus>, ApiError> {
+    Ok(Dated(operate::site_status(&app.store).await?))
+}
+
+/// List the limits beyond which a node is flagged.
+#[utoipa::path(get, path = "/v1/operator/limits", security(("operator" = [])),
+    responses((status = 200, body = [InForce]), (status = 401, body = ErrorBody)))]
+pub async fn limits(Operator(app): Operator) -> Result<Json<Vec<InForce>>, ApiError> {
+    Ok(Json(operate::list_limits(&app.store).await?))
+}
+
+/// Change a limit. What is left out gets its default.
+#[utoipa::path(put, path = "/v1/operator/limits/{limit}", params(("limit" = String, Path)), request_body = Change,
+    security(("operator" = [])),
+    responses((status = 200, body = InForce), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody)))]
+pub async fn set_limit(
+    Operator(app): Operator,
+    UrlPath(limit): UrlPath<String>,
+    JsonBody(change): JsonBody<Change>,
+) -> Result<Json<InForce>, ApiError> {
+    Ok(Json(operate::set_limit(&app.store, &limit, change).await?))
+}
+
+/// Give a limit its default again.
+#[utoipa::path(delete, path = "/v1/operator/limits/{limit}", params(("limit" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = InForce), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn reset_limit(Operator(app): Operator, UrlPath(limit): UrlPath<String>) -> Result<Json<InForce>, ApiError> {
+    Ok(Json(operate::reset_limit(&app.store, &limit).await?))
 }

@@ -9,11 +9,13 @@ use slipway_protocol::{ErrorBody, ErrorCode};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath};
+use crate::api::auth::Peer;
 use crate::api::body::Unread;
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::reports::phone_home;
 use crate::node::reports::phone_home::Caller;
+use crate::node::reports::refused::Sender;
 
 /// Maximum number of fields in a form, and size of the form. cloud-init's has seven fields; the longest is an RSA key.
 const MAX_FIELDS: usize = 32;
@@ -30,13 +32,12 @@ const MAX_FORM_BYTES: usize = 64 << 10;
         (status = 429, body = ErrorBody, description = "More than 10 reports of one run in a minute.")))]
 pub async fn by_token(
     State(app): State<Arc<App>>,
+    peer: Peer,
     UrlPath(token): UrlPath<String>,
     unread: Unread,
 ) -> Result<StatusCode, ApiError> {
     let form = read_form(&app, unread).await?;
-    let _turn = app.turn().await?;
-    phone_home::phone_home(&app.store, &app.reports, Caller::Token(&token), form, now()).await?;
-    Ok(StatusCode::OK)
+    accept(&app, &peer, Caller::Token(&token), form).await
 }
 
 /// Report that the installed system is up, at a URL that is the same for every machine, as for metadata services.
@@ -49,12 +50,25 @@ pub async fn by_token(
         (status = 410, body = ErrorBody, description = "The node is out of service."),
         (status = 413, body = ErrorBody),
         (status = 429, body = ErrorBody, description = "More than 10 reports of one run in a minute.")))]
-pub async fn by_instance(State(app): State<Arc<App>>, unread: Unread) -> Result<StatusCode, ApiError> {
+pub async fn by_instance(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> Result<StatusCode, ApiError> {
     let form = read_form(&app, unread).await?;
-    let _turn = app.turn().await?;
     let instance = form.get("instance_id").cloned().unwrap_or_default();
-    phone_home::phone_home(&app.store, &app.reports, Caller::Instance(&instance), form, now()).await?;
-    Ok(StatusCode::OK)
+    accept(&app, &peer, Caller::Instance(&instance), form).await
+}
+
+async fn accept(
+    app: &App,
+    peer: &Peer,
+    caller: Caller<'_>,
+    form: BTreeMap<String, String>,
+) -> Result<StatusCode, ApiError> {
+    let turn = app.turn().await?;
+    let done = phone_home::phone_home(&app.store, &app.reports, caller, form, now()).await;
+    drop(turn);
+    if let Err(error) = &done {
+        app.note_refused(("phone home", Sender::System(caller)), peer, error).await;
+    }
+    Ok(done.map(|()| StatusCode::OK)?)
 }
 
 async fn read_form(app: &App, unread: Unread) -> Result<BTreeMap<String, String>, Error> {

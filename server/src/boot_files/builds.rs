@@ -2,14 +2,15 @@
 
 use serde::Serialize;
 use slipway_media::Manifest;
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, Secret};
 use slipway_secure_boot::authenticode;
 
 use crate::base::error::Error;
+use crate::base::random::token_hash;
 use crate::base::time::now;
 use crate::store;
 use crate::store::boot_builds::{self, Build, Program};
-use crate::store::{Store, settings};
+use crate::store::{Store, settings, tokens};
 
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,9 +23,10 @@ pub struct KnownBootFiles {
     pub programs: Vec<Program>,
 }
 
-/// Records a build, so that machines that started its files are known.
-pub async fn record(store: &Store, manifest: &Manifest) -> Result<(), Error> {
-    let build = Build { id: manifest.id.clone(), at: now(), measurements: manifest.measurements.clone() };
+/// Records a build, so that machines that started its files are known. `token` is the bootstrap token in it.
+pub async fn record(store: &Store, manifest: &Manifest, token: Option<&Secret>) -> Result<(), Error> {
+    let token = token.map(|token| tokens::id(&token_hash(token.reveal())).to_owned());
+    let build = Build { id: manifest.id.clone(), at: now(), token, measurements: manifest.measurements.clone() };
     let mut transaction = store.write().await?;
     boot_builds::save(&mut transaction, &build).await?;
     store::commit(transaction).await

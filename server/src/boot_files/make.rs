@@ -91,6 +91,7 @@ impl NewMedia {
 pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Result<Manifest, MediaError> {
     let is_vouched_for = policy.vouches_for_all || new.is_of_site();
     let is_signed = is_vouched_for && !new.unsigned;
+    let token = new.token.clone();
     let (plan, site) = fill_in(new, policy.site).await?;
     let keys = match &site {
         Some(site) if is_signed => SecureBoot::open(&site.data)?,
@@ -108,7 +109,7 @@ pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Re
     };
     let recorded_by = site.filter(|_| is_vouched_for);
     if let Some(site) = &recorded_by {
-        builds::record(&site.store, &manifest).await?;
+        builds::record(&site.store, &manifest, token.as_ref()).await?;
     }
     let Manifest { id, server, ca_sha256, .. } = &manifest;
     tracing::info!(build = id, server, ca_sha256, is_recorded = recorded_by.is_some(), "made boot files");

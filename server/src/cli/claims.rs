@@ -5,7 +5,7 @@ use slipway_protocol::{
     TpmOrigin,
 };
 use slipway_server::base::time::Millis;
-use slipway_server::node::admission::WAITS;
+use slipway_server::rules::trouble::{WAITS, is_contested};
 
 use slipway_protocol::shared::printable::line;
 
@@ -21,11 +21,9 @@ fn waiting(node: &NodeStatus, now: Millis) -> impl Iterator<Item = &Claim> {
 
 /// Says what is wrong or needs action, if machines claim to be this node.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
-    let contested = |claim: &&Claim| {
-        claim.reason.identifiers_match() && !matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo)
-    };
-    let others = waiting(node, now).filter(contested).count();
-    if let Some(claim) = waiting(node, now).find(contested) {
+    let contested = || node.claims.iter().filter(|claim| is_contested(claim, now));
+    let others = contested().count();
+    if let Some(claim) = contested().next() {
         let more = if others > 1 { format!(", and {} more", others - 1) } else { String::new() };
         let shared = claim.shared.join(" and ");
         let shared = if shared.is_empty() { shared } else { format!("; probably shared by both: {shared}") };

@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Subcommand};
 use slipway_protocol::{Digest, Proof};
 use slipway_server::image::stored;
 use slipway_server::operate;
+use slipway_server::rules::limits::{self, Change};
 use slipway_server::rules::phone_home_settings::PostKeys;
 use slipway_server::run::compose::phone_home;
 use slipway_server::store::systems::System;
@@ -84,6 +85,10 @@ pub struct OsAdd {
     /// What a machine must prove before it gets a run of this operating system.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
+    /// Limit for its runs and its installed system, in place of the site's, such as booting=30m; may be given several
+    /// times. `limits list` shows all limits.
+    #[arg(long = "limit", value_name = "NAME=DURATION", value_parser = limits::parse)]
+    limits: Vec<(String, Change)>,
     #[command(flatten)]
     disk: DiskOptions,
 }
@@ -144,6 +149,7 @@ fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
         keep_metadata: add.keep_metadata,
         known_steps: add.known_steps,
         require: add.require,
+        limits: add.limits.into_iter().collect(),
         disk: add.disk.hints().unwrap_or_default(),
     })
 }

@@ -135,6 +135,7 @@ mod tests {
             percent: Some(40),
             unknown,
             reports: 1,
+            begins: 1,
             first_at: 1,
             updated_at,
             logs: "one\ntwo\t2\n".to_owned(),
@@ -152,6 +153,7 @@ mod tests {
             released: true,
             run: Some(RunStatus {
                 last_contact_at: None,
+                begins: 1,
                 id: "r".to_owned(),
                 node: "0123".to_owned(),
                 state,

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Args;
 use slipway_protocol::shared::printable::{self, line, size as bytes};
-use slipway_protocol::{BootFetch, NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
+use slipway_protocol::{
+    BootFetch, Flag, FlagKind, NodeState, NodeStatus, Progress, RunState, RunStatus, Severity, StepState, StepStatus,
+};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, dated, now};
 use slipway_server::keys::secure_boot::SecureBoot;
@@ -31,9 +33,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const MESSAGE_WIDTH: usize = 30;
 /// Columns to omit on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
-/// Advice for a machine that does not boot the installed system.
-const CAME_BACK: &str =
-    "booted slipway again instead of the installed system: check the boot order, or remove the boot medium";
 /// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -62,6 +61,9 @@ pub struct Options {
     /// Show only machines whose vendor and model contain this text.
     #[arg(long, value_name = "TEXT")]
     model: Option<String>,
+    /// Show only machines with trouble.
+    #[arg(long)]
+    flagged: bool,
     /// Include machines that are out of service, and the runs of the last month.
     #[arg(long)]
     all: bool,
@@ -99,6 +101,7 @@ impl Options {
             labels: self.labels.clone(),
             states: self.states.clone(),
             model: self.model.clone(),
+            flagged: self.flagged,
         }
     }
 }
@@ -116,12 +119,15 @@ fn node_state(text: &str) -> Result<NodeState, String> {
     state.ok_or_else(|| format!("there is no such state; the states are {}", all()))
 }
 
+/// What was shown last: nodes, boot files of strangers, trouble of the site, and the ids of other servers.
+type Shown = (Vec<NodeStatus>, Vec<BootFetch>, Vec<Flag>, Vec<String>);
+
 /// Context of errors on standard output.
 const WRITING: &str = "writing to standard output";
 
 pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Result<()> {
     let own_key = SecureBoot::open(data)?.map(|keys| keys.platform_key());
-    let mut shown: Option<(Vec<NodeStatus>, Vec<BootFetch>, Vec<String>)> = None;
+    let mut shown: Option<Shown> = None;
     let mut written = String::new();
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
@@ -136,14 +142,17 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         };
         if stopped.is_some() && options.one().is_some() {
             // While no server runs, every machine would look silent.
-            nodes.iter_mut().for_each(|node| node.silent_since = None);
+            for node in &mut nodes {
+                node.silent_since = None;
+                node.flags.retain(|flag| !matches!(flag.kind, FlagKind::Silent | FlagKind::Stuck));
+            }
         }
-        let strangers = match filter == NodeFilter::default() {
-            true => status::strange_fetches(store).await?,
-            false => Vec::new(),
+        let (strangers, site) = match filter == NodeFilter::default() {
+            true => (status::strange_fetches(store).await?, operate::site_status(store).await?.flags),
+            false => (Vec::new(), Vec::new()),
         };
-        let current = (nodes, strangers, servers.iter().map(|server| server.id.clone()).collect());
-        let (nodes, strangers, _) = &current;
+        let current = (nodes, strangers, site, servers.iter().map(|server| server.id.clone()).collect());
+        let (nodes, strangers, site, _) = &current;
         let before = shown.as_ref().map(|(nodes, ..)| nodes.as_slice()).unwrap_or_default();
         let waits = options.wait.map(|awaited| (awaited, wait::judge(awaited, nodes)));
         let timeout = options.timeout.map(Duration::from_millis);
@@ -163,7 +172,10 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
         } else if redraws || shown.as_ref() != Some(&current) {
             let table = match (options.one(), nodes.as_slice()) {
                 (Some(_), [node]) => one(node, own_key.as_deref(), now()),
-                _ => many(nodes, options.all, now()) + &fetched::strangers(strangers, now()) + &sites(&servers, at),
+                _ => {
+                    let strangers = fetched::strangers(strangers, now());
+                    many(nodes, options.all, now()) + &strangers + &site_flags(site) + &sites(&servers, at)
+                }
             };
             let text = stopped.map(|since| not_running(since, now())).unwrap_or_default() + &table;
             // A terminal is redrawn as time passes. Other output gets the table only when something changes.
@@ -220,6 +232,11 @@ async fn other_servers(store: &Store, data: &DataDir) -> anyhow::Result<(Vec<Ser
     Ok((servers, at))
 }
 
+/// Names trouble of the site, each with the command to run next.
+fn site_flags(flags: &[Flag]) -> String {
+    flags.iter().map(|flag| format!("{} → {}\n", line(&flag.reason), line(&flag.command))).collect()
+}
+
 /// Lists the other servers of the site, if there are any.
 fn sites(others: &[Server], now: Millis) -> String {
     match others {
@@ -256,6 +273,7 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let is_its_own = claims::notice(node, now) != problem(node, now);
     let subject = if is_its_own { "The machine " } else { "" };
     let notice = problem(node, now).map(|problem| format!("\n{subject}{problem}\n")).unwrap_or_default();
+    let flags = flags(node, now);
     let failure = failure(node).unwrap_or_default();
     let contacts = contacts(node, now).unwrap_or_default();
     let firmware = node.inventory.as_ref().map(|inventory| &inventory.firmware);
@@ -264,7 +282,7 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
     let (fetched, reports) = (fetched::details(node, now), reports::of_node(node, now));
-    format!("{table}{notice}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
+    format!("{table}{notice}{flags}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
 /// Returns the width in columns of the terminal, or else from the variable COLUMNS. Other output is not cut.
@@ -314,12 +332,49 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
 }
 
 fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
+    // Why a run failed is more important than what happens to its machine afterwards.
+    let is_worst = |flag: &&Flag| flag.severity == Severity::Bad || node.state != NodeState::Failed;
+    if let Some(flag) = node.flags.first().filter(is_worst)
+        && !node.run.as_ref().is_some_and(|run| run.restored)
+    {
+        return flagged(node, flag, now);
+    }
     let said = notice(node, now).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step, now));
     match claims::takeover(node, now) {
         Some(takeover) if said == dash() => takeover,
         Some(takeover) => format!("{said}; {takeover}"),
         None => said,
     }
+}
+
+/// Says what trouble there is, and the command to run next.
+fn flagged(node: &NodeStatus, flag: &Flag, now: Millis) -> String {
+    let said = match flag.kind {
+        FlagKind::CameBack => Some(format!("{}: {}", flag.reason, flag.cause)),
+        FlagKind::Contested => claims::notice(node, now),
+        FlagKind::Silent | FlagKind::Stuck => fetched::notice(node, now).or_else(|| Some(lasting(flag, now))),
+        _ => None,
+    };
+    format!("{} → {}", said.as_ref().unwrap_or(&flag.reason), flag.command)
+}
+
+/// Says for how long something has not happened.
+fn lasting(flag: &Flag, now: Millis) -> String {
+    format!("{} for {}", flag.reason, duration(now.saturating_sub(flag.since)))
+}
+
+/// Describes all trouble with a machine.
+fn flags(node: &NodeStatus, now: Millis) -> String {
+    let of_flag = |flag: &Flag| {
+        let (kind, since) = (word(&flag.kind), duration(now.saturating_sub(flag.since)));
+        format!(
+            "\n{kind}, for {since}: the machine {}\n  likely cause: {}\n  next: {}\n",
+            line(&flag.reason),
+            line(&flag.cause),
+            line(&flag.command)
+        )
+    };
+    node.flags.iter().map(of_flag).collect()
 }
 
 /// Says what happened to a machine and does not appear in the machine's own reports.
@@ -336,20 +391,10 @@ fn problem(node: &NodeStatus, now: Millis) -> Option<String> {
              `slipway-server run cancel {label}`"
         ));
     }
-    let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
-    let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned() + in_emulation(node));
-    silent.or_else(came_back).or_else(|| claims::notice(node, now))
-}
-
-/// Says how QEMU affects the boot order, for a virtual machine of QEMU. Empty for other machines.
-fn in_emulation(node: &NodeStatus) -> &'static str {
-    let vendor = node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
-    match vendor {
-        Some("QEMU") => {
-            " (QEMU: give the disk the first `bootindex`, or none to any device: with one, OVMF drops BootNext)"
-        }
-        _ => "",
-    }
+    let is_flagged = node.flags.iter().any(|flag| flag.kind == FlagKind::Silent);
+    let silent = node.silent_since.filter(|_| !is_flagged);
+    let silent = silent.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
+    silent.or_else(|| claims::notice(node, now))
 }
 
 /// Describes the failure of a node's run, with all causes.
@@ -484,6 +529,7 @@ mod tests {
             attempt: 1,
             started_at: None,
             finished_at: None,
+            progressed_at: None,
             progress: None,
             notes: Vec::new(),
             outcome: None,
@@ -506,6 +552,7 @@ mod tests {
                 finished_at: None,
                 phoned_home_at: None,
                 last_contact_at: None,
+                begins: 1,
                 phone_home: Default::default(),
                 os: None,
                 image: None,
@@ -646,8 +693,36 @@ mod tests {
         assert!(said(&machine));
         machine.silent_since = None;
         assert!(!said(&machine));
-        machine.came_back_at = Some(100_000);
-        assert!(status_table(&[&machine], in_short, 300, 103_000).contains(CAME_BACK));
+        let flag = |kind, severity, reason: &str| Flag {
+            kind,
+            severity,
+            since: 43_000,
+            step: None,
+            reason: reason.to_owned(),
+            cause: "look".to_owned(),
+            command: "slipway-server x web1".to_owned(),
+        };
+        let last = |node: &NodeStatus| status_table(&[node], in_short, 300, 103_000);
+        let stuck = flag(FlagKind::Stuck, Severity::Bad, "has not begun");
+        let came_back = flag(FlagKind::CameBack, Severity::Bad, "is back");
+        let degraded = flag(FlagKind::Degraded, Severity::Warn, "has failed units");
+        for (flag, expect) in [
+            (&stuck, "  has not begun for 1 min 0 s → slipway-server x web1\n"),
+            (&came_back, "  is back: look → slipway-server x web1\n"),
+            (&degraded, "  has failed units → slipway-server x web1\n"),
+        ] {
+            machine.flags = vec![flag.clone()];
+            assert!(last(&machine).ends_with(expect), "{}", last(&machine));
+        }
+        machine.flags = vec![stuck, degraded];
+        let text = one(&machine, None, 103_000);
+        let expect = "\nstuck, for 1 min 0 s: the machine has not begun\n  likely cause: look\n  \
+                      next: slipway-server x web1\n\ndegraded, for ";
+        assert!(text.contains(expect), "{text}");
+        // The failure of a run is not hidden by what is less bad.
+        machine.state = NodeState::Failed;
+        machine.flags.remove(0);
+        assert!(!last(&machine).contains("failed units"), "{}", last(&machine));
     }
 
     #[test]

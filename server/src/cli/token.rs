@@ -79,6 +79,7 @@ fn token_table(tokens: &[TokenStatus], labels: &HashMap<&str, &str>, now: Millis
         });
         let made_for =
             token.made_for.as_deref().map_or_else(dash, |id| labels.get(id).copied().unwrap_or(id).to_owned());
+        let made_for = if token.useless.is_some() { format!("{made_for} (out of service)") } else { made_for };
         vec![token.id.clone(), made_for, utc(token.created_at), expires, used]
     });
     table(&["Id", "Node", "Issued", "Expires", "Used"], rows.collect())
@@ -98,6 +99,7 @@ mod tests {
             used_by_address: node.map(|_| "192.0.2.7".to_owned()),
             node: node.map(str::to_owned),
             made_for: None,
+            useless: None,
         };
         let tokens =
             [token(None, None), token(Some(60_000), None), token(Some(120_000), None), token(None, Some("n1"))];

@@ -33,6 +33,7 @@ use crate::base::rate::{Buckets, Rate};
 use crate::base::readiness::Need;
 use crate::base::set_clock::Clocks;
 use crate::boot_files::fetches::BootFetches;
+use crate::boot_files::outdated;
 use crate::boot_files::pxe::{self, NetworkBoot};
 use crate::boot_files::served::BootFiles;
 use crate::keys::in_use::InUse;
@@ -42,7 +43,8 @@ use crate::node::admission::Policy;
 use crate::node::capture::Captures;
 use crate::node::contacts::Contacts;
 use crate::node::enrol::tpm;
-use crate::node::reports::secrets;
+use crate::node::noticing;
+use crate::node::reports::{refused, secrets};
 use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
 use crate::site::presence::Presence;
@@ -251,6 +253,7 @@ impl Server {
             boot_fetches,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
+            refused: Rate::new("refused reports of one node", refused::A_MINUTE, clock),
             metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
             requests: Buckets::new("requests of unknown clients", limits.requests, clock),
             bodies,
@@ -353,6 +356,8 @@ impl Server {
             () = app.health.keep_objects_known(app.store.objects()) => {}
             () = app.watcher.follow() => {}
             () = retention::keep(&app.store) => {}
+            () = noticing::keep(&app.store, self.presence.id()) => {}
+            () = outdated::keep(&app.store, &app.data, app.boot.as_deref(), self.presence.id()) => {}
             () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}

@@ -31,6 +31,7 @@ use slipway_protocol::{ClaimReason, EkCertificate, ErrorCode, HEARTBEAT_SECONDS,
 
 use crate::base::time::Millis;
 use crate::node::contacts::STORE_EVERY;
+use crate::rules::limits::SILENT_IN_A_STEP;
 use crate::store::claimants::Claimant;
 use crate::store::nodes::Node;
 use crate::store::tokens::Token;
@@ -38,10 +39,7 @@ use crate::store::tokens::Token;
 /// Milliseconds after which a machine counts as silent: it sends a heartbeat every `HEARTBEAT_SECONDS` while it works,
 /// two of these may be lost, and the third is stored up to two seconds later. An open poll is noted about as often.
 pub const SILENT: Millis = (3 * HEARTBEAT_SECONDS + STORE_EVERY.as_secs()) * 1000;
-
-/// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two
-/// seconds.
-pub const WAITS: Millis = 60_000;
+const _: () = assert!(SILENT == 1000 * SILENT_IN_A_STEP);
 
 /// Milliseconds in which a repeated request of a waiting machine, if nothing else changed, is not stored.
 const STILL_WAITS: Millis = 5_000;

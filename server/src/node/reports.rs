@@ -4,6 +4,7 @@ pub mod boot;
 pub mod external_steps;
 pub mod node_state;
 pub mod phone_home;
+pub mod refused;
 pub mod run_events;
 pub mod run_meters;
 pub mod run_token;

@@ -9,8 +9,10 @@ use slipway_protocol::{
 
 use crate::base::error::Error;
 use crate::base::time::{Millis, now};
-use crate::node::admission::{SILENT, WAITS};
+use crate::node::admission::SILENT;
+use crate::node::flags::Facts;
 use crate::rules::state;
+use crate::rules::trouble::{WAITS, system_heard_at};
 use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
@@ -49,6 +51,7 @@ fn of_node(
     let waiting: Vec<&Claim> = claims.iter().filter(|claim| claim.reason.identifiers_match()).collect();
     NodeStatus {
         silent_since,
+        flags: Vec::new(),
         came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, &claims, now)),
         boot_files_fetched: boot_files_fetched(&node, run.as_ref(), &claims, fetches, now),
         claim_code: match waiting.as_slice() {
@@ -163,13 +166,6 @@ fn is_here(seen: Option<Millis>, now: Millis) -> bool {
     seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
-/// Returns when the installed system of a run was last heard from.
-fn system_heard_at(run: &RunStatus) -> Option<Millis> {
-    let booted = run.boot.as_ref().map(|boot| boot.at);
-    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
-    run.last_contact_at.max(booted).max(stepped)
-}
-
 /// Returns the boot files fetched since slipway on the machine, its installed system, or a machine that waits to be
 /// admitted as this node was last heard from.
 fn boot_files_fetched(
@@ -191,6 +187,7 @@ fn boot_files_fetched(
 pub fn of_run(run: Run) -> RunStatus {
     RunStatus {
         restored: run.is_held(),
+        begins: run.begins,
         id: run.id,
         node: run.node,
         state: run.progress.state,
@@ -224,20 +221,31 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
 /// Like [`all`], but as of this time: if the server has not run since, machines are not silent because of that.
 pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
-    let nodes = nodes::all(&mut connection).await?;
-    let mut runs = runs::newest(&mut connection).await?;
-    notes::add_to_newest(&mut connection, &mut runs).await?;
+    let (mut nodes, strangers) = nodes_and_strangers(&mut connection, now).await?;
+    let facts = Facts::load(&mut connection, &nodes, None, now).await?;
+    nodes.iter_mut().for_each(|node| node.flags = facts.flags(node, now));
+    Ok(nodes.into_iter().chain(strangers).collect())
+}
+
+/// Returns the status of all nodes, and of waiting machines that are not nodes, without flags.
+pub async fn nodes_and_strangers(
+    connection: &mut Connection,
+    now: Millis,
+) -> Result<(Vec<NodeStatus>, Vec<NodeStatus>), Error> {
+    let nodes = nodes::all(connection).await?;
+    let mut runs = runs::newest(connection).await?;
+    notes::add_to_newest(connection, &mut runs).await?;
     let mut external_steps: HashMap<String, Vec<ExternalStep>> = HashMap::new();
-    for (run, step) in external_steps::newest(&mut connection).await? {
+    for (run, step) in external_steps::newest(connection).await? {
         external_steps.entry(run).or_default().push(step);
     }
-    let mut boots: HashMap<_, _> = boot_reports::newest(&mut connection).await?.into_iter().collect();
+    let mut boots: HashMap<_, _> = boot_reports::newest(connection).await?.into_iter().collect();
     let with_reports = |run: Run| {
         let (external_steps, boot) = (external_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
         (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
-    let claimants = claimants::all(&mut connection).await?;
+    let claimants = claimants::all(connection).await?;
     let by_id: HashMap<&str, &Node> = nodes.iter().map(|node| (node.id.as_str(), node)).collect();
     let told: Vec<Claim> = claimants
         .iter()
@@ -256,8 +264,8 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
             strangers.push(of_stranger(claimant, claim));
         }
     }
-    let mut fetches = boot_fetches::since_heard(&mut connection, None).await?;
-    let mut installed = installed(&mut connection, None).await?;
+    let mut fetches = boot_fetches::since_heard(connection, None).await?;
+    let mut installed = installed(connection, None).await?;
     let of_node = |node: Node| {
         let run = runs.remove(&node.id);
         let claims = claims.remove(&node.id).unwrap_or_default();
@@ -265,7 +273,7 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
         let installed = installed.remove(&node.id);
         NodeStatus { installed, ..of_node(node, run, claims, fetches, now) }
     };
-    Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
+    Ok((nodes.into_iter().map(of_node).collect(), strangers))
 }
 
 /// How many nodes and runs there are, and the room that the store takes.
@@ -310,7 +318,10 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
     let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
     let installed = installed(connection, Some(&node.id)).await?.remove(&node.id);
-    Ok(NodeStatus { earlier_keys, installed, ..of_node(node, run, claims, fetches, now) })
+    let mut node = NodeStatus { earlier_keys, installed, ..of_node(node, run, claims, fetches, now) };
+    let facts = Facts::load(connection, std::slice::from_ref(&node), Some(&node.id), now).await?;
+    node.flags = facts.flags(&node, now);
+    Ok(node)
 }
 
 /// Returns what is installed on one node, or on all if `node` is `None`, by the id of the node.

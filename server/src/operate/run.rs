@@ -129,6 +129,7 @@ async fn insert(
         restored: false,
         os,
         image,
+        begins: 0,
         destroyed: false,
     };
     runs::insert(connection, &run, &composed.instances).await?;

@@ -13,6 +13,7 @@ use crate::base::objects::Seen;
 use crate::base::time::now;
 use crate::image::examine::examine;
 use crate::image::stored;
+use crate::rules::limits;
 use crate::run::new_run::{check_disk, check_known};
 use crate::run::{compose, foresee};
 use crate::store;
@@ -52,6 +53,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     check_keys(&system.ssh_keys)?;
     check_seed(&system)?;
     check_known(&system.known_steps)?;
+    system.limits.iter().try_for_each(|(name, change)| limits::check(name, change))?;
     systems::save(&mut transaction, &system, now()).await?;
     let message =
         format!("the operating system {} was added or changed; its image is {}", system.name, image.file_name);

@@ -1,7 +1,7 @@
 //! Tokens, and URLs that give access like a token.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, SiteEventKind};
+use slipway_protocol::{ErrorCode, NodeState, SiteEventKind};
 
 use super::{did, known_node, server_url};
 use crate::base::error::Error;
@@ -14,10 +14,7 @@ use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::run_tokens::Purpose;
 use crate::store::tokens::{self, Token};
-use crate::store::{Store, runs};
-
-/// Length of a token's id, the first hexadecimal digits of its hash.
-const TOKEN_ID: usize = 12;
+use crate::store::{Store, nodes, runs};
 
 /// An issued bootstrap token. It is shown only once, because the server stores only its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -85,10 +82,14 @@ pub async fn add_token(store: &Store, node: Option<&str>, lifetime: Option<Milli
         Some(reference) => Some(known_node(&mut transaction, reference).await?),
         None => None,
     };
+    if let Some(node) = node.as_ref().filter(|node| node.state == NodeState::Decommissioned) {
+        let message = format!("node {} is out of service: a token for it would let no machine in", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
     let hash = random::token_hash(&issued.token);
     let id = node.as_ref().map(|node| node.id.as_str());
     tokens::insert(&mut transaction, &hash, now, issued.expires_at, id).await?;
-    let event = NewEvent::new(format!("bootstrap token {} was issued", token_id(&hash)));
+    let event = NewEvent::new(format!("bootstrap token {} was issued", tokens::id(&hash)));
     let event = node.as_ref().map_or(event.clone(), |node| event.of(node));
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
@@ -117,27 +118,36 @@ pub struct TokenStatus {
     /// Id of the node that it proves. Its machine uses the token at each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_for: Option<String>,
+    /// Why it is of no use, if its node is out of service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub useless: Option<String>,
 }
 
 /// Returns every bootstrap token, oldest first.
 pub async fn list_tokens(store: &Store) -> Result<Vec<TokenStatus>, Error> {
-    let tokens = tokens::all(&mut *store.read().await?).await?;
-    Ok(tokens.into_iter().map(token_status).collect())
-}
-
-fn token_id(hash: &str) -> &str {
-    hash.get(..TOKEN_ID).unwrap_or(hash)
+    let mut connection = store.read().await?;
+    let mut all: Vec<_> = tokens::all(&mut connection).await?.into_iter().map(token_status).collect();
+    for token in &mut all {
+        if let Some(made_for) = &token.made_for
+            && let Some(node) = nodes::get_by_id(&mut connection, made_for).await?
+            && node.state == NodeState::Decommissioned
+        {
+            token.useless = Some(format!("node {} is out of service", node.label()));
+        }
+    }
+    Ok(all)
 }
 
 fn token_status(token: Token) -> TokenStatus {
     TokenStatus {
-        id: token_id(&token.hash).to_owned(),
+        id: tokens::id(&token.hash).to_owned(),
         created_at: token.created_at,
         expires_at: token.expires_at,
         used_at: token.used_at,
         used_by_address: token.used_by_address,
         node: token.node,
         made_for: token.made_for,
+        useless: None,
     }
 }
 
@@ -145,7 +155,7 @@ fn token_status(token: Token) -> TokenStatus {
 pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus, Error> {
     let mut transaction = store.write().await?;
     let hash = random::token_hash(reference);
-    let is_meant = |token: &Token| token.hash == hash || token.hash.get(..TOKEN_ID) == Some(reference);
+    let is_meant = |token: &Token| token.hash == hash || tokens::id(&token.hash) == reference;
     let Some(token) = tokens::all(&mut transaction).await?.into_iter().find(is_meant) else {
         // The message does not repeat the reference, which may be a token of another kind.
         let message = "there is no such bootstrap token; `token list` shows the ids of all tokens";
@@ -160,7 +170,7 @@ pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus,
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     tokens::remove(&mut transaction, &token.hash).await?;
-    let event = NewEvent::new(format!("bootstrap token {} was revoked", token_id(&token.hash)));
+    let event = NewEvent::new(format!("bootstrap token {} was revoked", tokens::id(&token.hash)));
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok(token_status(token))

@@ -15,6 +15,8 @@ pub struct NodeFilter {
     pub states: Vec<NodeState>,
     /// Part of the vendor and model of the machine, in any case.
     pub model: Option<String>,
+    /// Only nodes with trouble.
+    pub flagged: bool,
 }
 
 impl NodeFilter {
@@ -27,7 +29,13 @@ impl NodeFilter {
         };
         let is_in = self.states.is_empty() || self.states.contains(&node.state);
         let is_model = |part: &String| model(node).to_lowercase().contains(&part.to_lowercase());
-        is_named && is_at && is_in && self.labels.iter().all(has) && self.model.as_ref().is_none_or(is_model)
+        let is_flagged = !self.flagged || !node.flags.is_empty();
+        is_named
+            && is_at
+            && is_in
+            && is_flagged
+            && self.labels.iter().all(has)
+            && self.model.as_ref().is_none_or(is_model)
     }
 }
 
@@ -121,7 +129,8 @@ mod tests {
             (NodeFilter { states: vec![NodeState::Running], ..all.clone() }, true),
             (NodeFilter { states: vec![NodeState::Failed], ..all.clone() }, false),
             (NodeFilter { model: Some("dell inc. r6".to_owned()), ..all.clone() }, true),
-            (NodeFilter { model: Some("HPE".to_owned()), ..all }, false),
+            (NodeFilter { model: Some("HPE".to_owned()), ..all.clone() }, false),
+            (NodeFilter { flagged: true, ..all }, false),
         ] {
             assert_eq!(filter.matches(&node), expect, "{filter:?}");
         }

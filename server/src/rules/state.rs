@@ -1,7 +1,7 @@
 //! States of nodes, runs and steps, and the events that change them. The functions are pure; the store keeps the
 //! results.
 
-use slipway_protocol::{Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
+use slipway_protocol::{Event, EventKind, Failure, NodeState, Progress, RunState, Step, StepState, StepStatus};
 
 use crate::base::time::Millis;
 
@@ -118,6 +118,7 @@ fn blank(name: String, action: String) -> StepStatus {
         attempt: 0,
         started_at: None,
         finished_at: None,
+        progressed_at: None,
         progress: None,
         notes: Vec::new(),
         outcome: None,
@@ -165,13 +166,22 @@ fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransi
         EventKind::Started => {
             step.state = StepState::Running;
             step.started_at.get_or_insert(now);
-            step.progress = None;
+            (step.progressed_at, step.progress) = (Some(now), None);
             return RunTransition::StepStarted;
         }
-        EventKind::Progress(progress) => step.progress = Some(progress.clone()),
+        EventKind::Progress(progress) => {
+            let moved = |progress: &Progress| (progress.bytes, progress.fetched);
+            if step.progress.as_ref().map(moved) != Some(moved(progress)) {
+                step.progressed_at = Some(now);
+            }
+            step.progress = Some(progress.clone());
+        }
         // Notes are stored separately, by `store::notes`.
-        EventKind::Note(_) => {}
-        EventKind::Retrying(failure) => step.failure = Some(failure.clone()),
+        EventKind::Note(_) => step.progressed_at = Some(now),
+        EventKind::Retrying(failure) => {
+            step.progressed_at = Some(now);
+            step.failure = Some(failure.clone());
+        }
         EventKind::Skipped => step.state = StepState::Skipped,
         EventKind::Succeeded(outcome) => {
             step.state = StepState::Succeeded;
@@ -234,7 +244,7 @@ fn end_as_failed(run: &mut RunProgress, now: Millis) {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Action, EraseDisk, Outcome, Progress, Reboot};
+    use slipway_protocol::{Action, EraseDisk, Outcome, Reboot};
 
     use super::*;
 

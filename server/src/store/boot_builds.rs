@@ -14,6 +14,9 @@ pub struct Build {
     pub id: String,
     /// When the boot files were last built, in milliseconds since 1970.
     pub at: Millis,
+    /// First digits of the hash of the bootstrap token in it, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// Register values that the unified kernel images of the build cause.
     pub measurements: Vec<Measurements>,
 }
@@ -31,9 +34,11 @@ pub struct Program {
 
 /// Stores a build, replacing an earlier record with the same id.
 pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Error> {
-    let sql = "INSERT INTO boot_builds (id, at, measurements_json) VALUES ($1, $2, $3) \
-               ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json";
+    let sql = "INSERT INTO boot_builds (id, at, measurements_json, token) VALUES ($1, $2, $3, $4) \
+               ON CONFLICT (id) DO UPDATE SET at = excluded.at, measurements_json = excluded.measurements_json, \
+               token = excluded.token";
     let query = db::query(sql).bind(&build.id).bind(build.at.cast_signed()).bind(to_json(&build.measurements));
+    let query = query.bind(&build.token);
     query.execute(connection).await.map(drop).map_err(database("storing the TPM measurements of boot files"))
 }
 
@@ -41,7 +46,12 @@ pub async fn save(connection: &mut Connection, build: &Build) -> Result<(), Erro
 pub async fn all(connection: &mut Connection) -> Result<Vec<Build>, Error> {
     let rows = db::query("SELECT * FROM boot_builds ORDER BY at DESC, id").fetch_all(connection).await;
     let build = |row: &Row| {
-        Ok(Build { id: get(row, "id")?, at: number(row, "at")?, measurements: json(row, "measurements_json")? })
+        Ok(Build {
+            id: get(row, "id")?,
+            at: number(row, "at")?,
+            token: get(row, "token")?,
+            measurements: json(row, "measurements_json")?,
+        })
     };
     rows.map_err(database("reading the TPM measurements of boot files"))?.iter().map(build).collect()
 }

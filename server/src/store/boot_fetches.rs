@@ -55,7 +55,7 @@ pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<()
             met(connection, node, fetched.address, fetched.at).await?;
             Some(node.clone())
         }
-        _ => only_node_at(connection, &text(fetched.address), fetched.at).await?,
+        _ => only_node_at(connection, fetched.address, fetched.at).await?,
     };
     if !is_repeated(connection, fetched, node.as_deref()).await? {
         insert(connection, fetched, node.as_deref()).await?;
@@ -74,13 +74,12 @@ pub async fn record(connection: &mut Connection, fetched: &Fetched) -> Result<()
 /// Records that a node's machine has this address, and assigns it the fetches from there in the last minutes, unless
 /// another node was recently seen there.
 pub async fn met(connection: &mut Connection, node: &str, address: IpAddr, now: Millis) -> Result<(), Error> {
-    let address = text(address);
-    store_address(connection, node, &address, now).await?;
-    if only_node_at(connection, &address, now).await?.as_deref() != Some(node) {
+    store_address(connection, node, &text(address), now).await?;
+    if only_node_at(connection, address, now).await?.as_deref() != Some(node) {
         return Ok(());
     }
     let sql = "UPDATE boot_fetches SET node = $1 WHERE node IS NULL AND address = $2 AND at >= $3";
-    let query = db::query(sql).bind(node).bind(&address).bind(now.saturating_sub(AWAITED).cast_signed());
+    let query = db::query(sql).bind(node).bind(text(address)).bind(now.saturating_sub(AWAITED).cast_signed());
     query.execute(&mut *connection).await.map_err(database("assigning fetched boot files to a node"))?;
     forget_of_node(connection, node).await
 }
@@ -137,10 +136,10 @@ pub async fn forget_of_strangers(connection: &mut Connection, now: Millis) -> Re
 }
 
 /// Returns the id of the node recently seen at an address, if it is the only one.
-async fn only_node_at(connection: &mut Connection, address: &str, now: Millis) -> Result<Option<String>, Error> {
+pub async fn only_node_at(connection: &mut Connection, address: IpAddr, now: Millis) -> Result<Option<String>, Error> {
     let sql = "SELECT node FROM node_addresses JOIN nodes ON nodes.id = node \
                WHERE address = $1 AND at >= $2 AND state <> 'decommissioned' LIMIT 2";
-    let query = db::query(sql).bind(address).bind(now.saturating_sub(REMEMBERED).cast_signed());
+    let query = db::query(sql).bind(text(address)).bind(now.saturating_sub(REMEMBERED).cast_signed());
     let rows = query.fetch_all(connection).await.map_err(database("looking for the node at an address"))?;
     match rows.as_slice() {
         [row] => get(row, "node").map(Some),

@@ -1,10 +1,13 @@
 //! What happened at the site, in order.
 
+use std::collections::HashMap;
+
 use slipway_protocol::shared::printable;
 use slipway_protocol::{SiteEvent, SiteEventKind};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
+use crate::rules::trouble::{Known, Often, Refused};
 use crate::store::nodes::Node;
 use crate::store::runs::Run;
 use crate::store::{
@@ -115,6 +118,43 @@ pub async fn record_once(
         Some(_) => Ok(()),
         None => record(connection, kind, event, now).await,
     }
+}
+
+/// Returns what is counted of one node, or of all if `node` is `None`, after a time: starts of slipway, new keys, and
+/// reports that were not accepted.
+pub async fn of_the_hour(
+    connection: &mut Connection,
+    node: Option<&str>,
+    after: Millis,
+) -> Result<HashMap<String, Known>, Error> {
+    // The words are those of the index.
+    let sql = "SELECT node, kind, COUNT(*) AS times, MIN(at) AS since, MAX(at) AS newest FROM history WHERE at > $1 \
+               AND kind IN ('enrolled', 'key-changed', 'report-refused') AND node IS NOT NULL \
+               AND (CAST($2 AS TEXT) IS NULL OR node = $2) GROUP BY node, kind";
+    let rows = db::query(sql).bind(after.cast_signed()).bind(node).fetch_all(&mut *connection).await;
+    let mut found: HashMap<String, Known> = HashMap::new();
+    for row in rows.map_err(database("counting events"))? {
+        let known = found.entry(get(&row, "node")?).or_default();
+        let often = Often { times: number(&row, "times")?, since: number(&row, "since")? };
+        match enum_from_text(&row, "kind")? {
+            SiteEventKind::KeyChanged => known.keys = often,
+            SiteEventKind::ReportRefused => {
+                known.refused =
+                    Some(Refused { since: often.since, at: number(&row, "newest")?, message: String::new() });
+            }
+            _ => known.boots = often,
+        }
+    }
+    for (node, known) in &mut found {
+        if let Some(refused) = &mut known.refused {
+            let sql = "SELECT message FROM history WHERE node = $1 AND kind = 'report-refused' \
+                       ORDER BY number DESC LIMIT 1";
+            let row = db::query(sql).bind(node.as_str()).fetch_optional(&mut *connection).await;
+            let row = row.map_err(database("reading the history"))?;
+            refused.message = row.map(|row| get(&row, "message")).transpose()?.unwrap_or_default();
+        }
+    }
+    Ok(found)
 }
 
 /// Which events are read. `None` does not restrict.

@@ -8,8 +8,8 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::Millis;
 use crate::store::{
-    Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_json, optional_number,
-    to_json, to_word,
+    Connection, Row, database, db, enum_from_text, flags, get, json, node_changes, number, optional_json,
+    optional_number, to_json, to_word,
 };
 
 /// Makes a statement that reads nodes, each with the time at which it was last heard from.
@@ -191,6 +191,14 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
+/// Returns the ids of the nodes whose machines left for the system that they installed. Of one node, or of all if `node`
+/// is `None`.
+pub async fn left(connection: &mut Connection, node: Option<&str>) -> Result<Vec<String>, Error> {
+    let sql = "SELECT id FROM nodes WHERE key_left AND (CAST($1 AS TEXT) IS NULL OR id = $1)";
+    let rows = db::query(sql).bind(node).fetch_all(connection).await;
+    rows.map_err(database("reading the nodes"))?.iter().map(|row| get(row, "id")).collect()
+}
+
 /// Stores a node, its identifiers and its TPM's endorsement keys, but not when it was last heard from. For a
 /// decommissioned node, identifiers and endorsement keys are removed, so that no machine is recognised as that node. In
 /// the same transaction, the caller has checked that no other node has them.
@@ -260,6 +268,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
 pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> {
     let done = db::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(&mut *connection).await;
     done.map_err(database("removing a node"))?;
+    flags::remove_all(connection, id).await?;
     node_changes::record(connection, id).await
 }
 

@@ -218,6 +218,7 @@ pub fn migrations() -> Migrator {
         migration(23, "parts of captures", include_str!("../../migrations/postgres/0023_capture_parts.sql")),
         migration(25, "clocks of servers", include_str!("../../migrations/postgres/0025_clocks.sql")),
         migration(26, "history", include_str!("../../migrations/postgres/0026_history.sql")),
+        migration(27, "trouble", include_str!("../../migrations/postgres/0027_trouble.sql")),
         migration(28, "labels", include_str!("../../migrations/postgres/0028_labels.sql")),
     ])
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
-    BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Identity, Inventory, Network,
-    NodeKey, NodeState, NodeTpm, Proof, RunState, Step, StepStatus, TpmKeys, TpmProof,
+    BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind, Identity,
+    Inventory, Network, NodeKey, NodeState, NodeTpm, Proof, RunState, SiteEventKind, Step, StepStatus, TpmKeys,
+    TpmProof,
 };
 
 use crate::base::error::Error;
@@ -50,6 +51,10 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("findings", "digest", word::<Digest>),
     ("findings", "finding_json", json::<Finding>),
     ("systems", "system_json", json::<System>),
+    ("history", "kind", word::<SiteEventKind>),
+    ("history", "report_json", json::<serde_json::Value>),
+    ("flags", "kind", word::<FlagKind>),
+    ("flags", "flag_json", json::<Flag>),
 ];
 
 fn json<T: DeserializeOwned>(row: &Row, column: &'static str) -> Result<(), Error> {

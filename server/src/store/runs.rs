@@ -53,6 +53,8 @@ pub struct Run {
     pub os: Option<String>,
     /// Digest of the image that it installs.
     pub image: Option<Digest>,
+    /// How often a machine began it from its first step.
+    pub begins: u32,
     /// Whether a step began that destroys what was on a disk.
     pub destroyed: bool,
 }
@@ -99,7 +101,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
                finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10, \
-               destroyed = $11 WHERE id = $12";
+               destroyed = $11, begins = $12 WHERE id = $13";
     let done = db::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -112,6 +114,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.progress.ended)
         .bind(run.event_bytes.cast_signed())
         .bind(run.destroyed)
+        .bind(i64::from(run.begins))
         .bind(&run.id)
         .execute(connection)
         .await;
@@ -282,6 +285,7 @@ fn from_row(row: &Row) -> Result<Run, Error> {
         restored: get(row, "restored")?,
         os: get(row, "os")?,
         image: optional_word(row, "image")?,
+        begins: u32::try_from(number(row, "begins")?).unwrap_or(u32::MAX),
         destroyed: get(row, "destroyed")?,
     })
 }

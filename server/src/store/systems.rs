@@ -5,6 +5,7 @@ use slipway_protocol::{Digest, DiskHints, Proof};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
+use crate::rules::limits::Changes;
 use crate::rules::phone_home_settings::{PhoneHomeSettings, PostKeys};
 use crate::store::{Connection, database, db, json, to_json};
 
@@ -66,6 +67,9 @@ pub struct System {
     /// What a machine must prove before it gets a run of this operating system.
     #[serde(default)]
     pub require: Proof,
+    /// Limits for its runs and its installed system, in place of the site's, by their names.
+    #[serde(default, skip_serializing_if = "Changes::is_empty")]
+    pub limits: Changes,
     /// Hints for the disk to install on.
     #[serde(default, skip_serializing_if = "DiskHints::is_empty")]
     pub disk: DiskHints,

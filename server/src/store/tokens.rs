@@ -24,6 +24,14 @@ pub struct Token {
     pub made_for: Option<String>,
 }
 
+/// Length of a token's id, the first hexadecimal digits of its hash.
+const ID: usize = 12;
+
+/// Returns the id of the token with this hash.
+pub fn id(hash: &str) -> &str {
+    hash.get(..ID).unwrap_or(hash)
+}
+
 /// Stores the hash of a new token.
 pub async fn insert(
     connection: &mut Connection,

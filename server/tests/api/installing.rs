@@ -32,6 +32,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         phone_home_tries: None,
         allow_override: true,
         require: Proof::default(),
+        limits: Default::default(),
         disk: DiskHints::default(),
     };
     change(&mut system);

@@ -23,6 +23,7 @@ mod event_logs;
 mod events;
 mod external_steps;
 mod files;
+mod flags;
 mod foreseen;
 mod health;
 #[path = "../../../crates/media/tests/common/image.rs"]

@@ -52,7 +52,7 @@ async fn site() -> (TestServer, Swtpm) {
     add_web1(&server, Proof::Attested, &[ek]).await;
     let store = server.store().await;
     builds::require(&store, true).await.unwrap();
-    builds::record(&store, &manifest("0123456789abcdef", &Image::new())).await.unwrap();
+    builds::record(&store, &manifest("0123456789abcdef", &Image::new()), None).await.unwrap();
     (server, tpm)
 }
 
@@ -139,7 +139,7 @@ async fn builds_count_until_an_operator_forgets_them_and_a_program_once_it_is_al
     let new = Image { cmdline: "quiet console=ttyS1", ..Image::new() };
     let loader = program(77);
     assert!(outcome(&server, &mut tpm, &new.events()).await.is_err());
-    builds::record(&store, &manifest("fedcba9876543210", &new)).await.unwrap();
+    builds::record(&store, &manifest("fedcba9876543210", &new), None).await.unwrap();
     for image in [&Image::new(), &new] {
         assert_eq!(outcome(&server, &mut tpm, &image.events()).await, Ok(()));
     }

@@ -110,6 +110,9 @@ pub struct ExternalStep {
     pub unknown: bool,
     /// The number of reports.
     pub reports: u64,
+    /// How often the step began: more than once if something repeats it.
+    #[serde(default)]
+    pub begins: u32,
     /// The time of the first report.
     pub first_at: u64,
     /// The time of the last report.

@@ -11,6 +11,7 @@ use crate::node::external_step::ExternalStep;
 use crate::node::state::NodeState;
 use crate::operator::admission::{Claim, NodeKey, NodeTpm};
 use crate::operator::boot_fetch::BootFilesFetched;
+use crate::operator::flag::Flag;
 use crate::shared::digest::Digest;
 use crate::shared::identity::Identity;
 use crate::shared::inventory::Inventory;
@@ -73,6 +74,9 @@ pub struct NodeStatus {
     /// The boot files that the node fetched since it was last heard from. Present if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_files_fetched: Option<BootFilesFetched>,
+    /// Trouble with the node, the worst first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<Flag>,
     /// How long the node took to boot, as it reported when it enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,
@@ -140,6 +144,7 @@ impl NodeStatus {
             silent_since: None,
             came_back_at: None,
             boot_files_fetched: None,
+            flags: Vec::new(),
             timing: None,
             network: None,
             ssh_keys: Vec::new(),
@@ -194,6 +199,9 @@ pub struct RunStatus {
     /// The time of the installed system's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_contact_at: Option<u64>,
+    /// How often a machine began the run from its first step: more than once if it was power-cycled in between.
+    #[serde(default)]
+    pub begins: u32,
     /// The values that cloud-init posted the first time: host keys, instance id, host names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub phone_home: BTreeMap<String, String>,
@@ -250,6 +258,9 @@ pub struct StepStatus {
     /// The time when the server heard that the step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<u64>,
+    /// The time when the server last heard that the step got on: bytes moved, or an attempt began or wrote a note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progressed_at: Option<u64>,
     /// The newest progress of the current attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,

@@ -2,7 +2,9 @@
 //! change them.
 
 use slipway_protocol::node::external_step::DEFAULT_PRIORITY;
-use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport, SiteEventKind};
+use slipway_protocol::{
+    ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus, SiteEventKind,
+};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -65,6 +67,7 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
 
 /// Returns a step as changed by a report. Fields that the report leaves out stay, and its log is appended.
 fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bool, now: Millis) -> ExternalStep {
+    let begins = begins(before.as_ref().and_then(|step| step.status), &report);
     let mut step = before.unwrap_or_else(|| ExternalStep {
         name: report.name,
         label: None,
@@ -73,11 +76,13 @@ fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bo
         percent: None,
         unknown,
         reports: 0,
+        begins: 0,
         first_at: now,
         updated_at: now,
         logs: String::new(),
     });
     step.reports += 1;
+    step.begins += u32::from(begins);
     step.updated_at = now;
     step.label = report.label.map(|label| line(&label)).or(step.label);
     step.priority = report.priority.unwrap_or(step.priority);
@@ -87,6 +92,13 @@ fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bo
         append(&mut step.logs, &logs);
     }
     step
+}
+
+/// Whether a step begins with a report: it says so of a step that is not at it, or says nothing else. A report with a
+/// log or a percentage is about a step that goes on.
+fn begins(before: Option<ExternalStepStatus>, report: &ExternalStepReport) -> bool {
+    let goes_on = report.percent.is_some_and(|percent| percent > 0) || report.logs.is_some();
+    report.status == Some(ExternalStepStatus::Init) && !(before == Some(ExternalStepStatus::Init) && goes_on)
 }
 
 /// Returns the text as one line that is safe for a terminal.
@@ -109,8 +121,6 @@ fn append(log: &mut String, lines: &str) {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::ExternalStepStatus;
-
     use super::*;
 
     fn report(name: &str) -> ExternalStepReport {

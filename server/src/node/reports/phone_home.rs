@@ -16,6 +16,7 @@ use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, node_contacts, nodes};
 
 /// How the installed system identifies its run.
+#[derive(Clone, Copy, Debug)]
 pub enum Caller<'a> {
     /// By the token in the URL that the run gave the system.
     Token(&'a str),

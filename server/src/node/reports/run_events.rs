@@ -2,7 +2,7 @@
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
-    SiteEventKind, StepState, Workflow,
+    SiteEventKind, StepState, StepStatus, Workflow,
 };
 
 use crate::base::error::Error;
@@ -19,6 +19,7 @@ use crate::store;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
+use crate::store::step_times::{self, StepTime};
 use crate::store::{Connection, Store, events, nodes, notes};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
@@ -147,6 +148,7 @@ pub async fn store_events(
         if turn == RunTransition::StepStarted && is_beginning(event) {
             // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
             // that is being installed now.
+            run.begins = run.begins.saturating_add(1);
             run.phoned_home_at = None;
             run.last_contact_at = None;
             run.phone_home.clear();
@@ -160,6 +162,9 @@ pub async fn store_events(
         }
     }
     runs::update(&mut transaction, &run).await?;
+    for step in &ended {
+        keep_time(&mut transaction, &run, step, now).await?;
+    }
     if !state::is_open(run.progress.state) {
         secrets::forget_of_node(&mut transaction, node).await?;
     }
@@ -195,6 +200,17 @@ async fn record(
 async fn record_end(connection: &mut Connection, run: &Run, now: Millis) -> Result<(), Error> {
     let message = told::of_end(run.progress.state, &run.progress.steps, run.created_at, now);
     history::record(connection, SiteEventKind::RunEnded, NewEvent::new(message).of_run(run), now).await
+}
+
+/// Stores how long a step took, if it succeeded and was not left out.
+async fn keep_time(connection: &mut Connection, run: &Run, step: &StepStatus, now: Millis) -> Result<(), Error> {
+    let is_done = step.outcome.as_ref().is_some_and(|outcome| !outcome.left_out);
+    let (Some(began), Some(ended), true) = (step.started_at, step.finished_at, is_done) else { return Ok(()) };
+    let image = run.image.as_ref().map(ToString::to_string).unwrap_or_default();
+    let bytes = step.progress.as_ref().map(|progress| progress.bytes).unwrap_or_default();
+    let millis = ended.saturating_sub(began);
+    let time = StepTime { image: &image, action: &step.action, at: now, run: &run.id, millis, bytes };
+    step_times::insert(connection, &time).await
 }
 
 /// Adds an event to the history of its run, within the run's limit.

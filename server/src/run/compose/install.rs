@@ -95,6 +95,7 @@ mod tests {
             keep_metadata: false,
             known_steps: Vec::new(),
             require: slipway_protocol::Proof::default(),
+            limits: Default::default(),
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
     }

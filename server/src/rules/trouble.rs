@@ -1,0 +1,467 @@
+//! What is wrong with a node, derived from what is known of it. Each kind of trouble says what was noticed, since when,
+//! the likely cause, and the command to run next. docs/reference/states.md lists them.
+
+use std::time::Duration;
+
+use slipway_protocol::node::boot_report::MAINTENANCE;
+use slipway_protocol::shared::{duration, printable};
+use slipway_protocol::{
+    Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, RunState, RunStatus,
+    Severity, StepState, StepStatus,
+};
+
+use crate::base::time::Millis;
+use crate::rules::limits::Limits;
+
+/// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two
+/// seconds.
+pub const WAITS: Millis = 60_000;
+/// Milliseconds over which boots, keys and refused reports of a node are counted.
+pub const WINDOW: Millis = 60 * 60 * 1000;
+/// Milliseconds that a step may take longer than usual, however short it usually is.
+const LEEWAY: Millis = 30_000;
+/// Most failed units that are named.
+const NAMED: usize = 3;
+/// The command that prints the log of an installed system.
+const HOST_LOG: &str = "node log NODE --kind host_boot";
+
+/// What is known of a node beside its status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Since when servers have been able to hear nodes. Silence before that says nothing.
+    pub heard_since: Millis,
+    /// Whether the machine said that it leaves for its installed system.
+    pub has_left: bool,
+    /// Starts of slipway in the last hour.
+    pub boots: Often,
+    /// New keys in the last hour.
+    pub keys: Often,
+    /// Reports that were not accepted in the last hour.
+    pub refused: Option<Refused>,
+    /// How the running step goes on other machines.
+    pub usual: Option<Usual>,
+}
+
+/// How often something happened, and since when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Often {
+    /// The number of times.
+    pub times: u64,
+    /// The first time.
+    pub since: Millis,
+}
+
+/// Reports that were not accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// When the first of them came.
+    pub since: Millis,
+    /// When the last one came.
+    pub at: Millis,
+    /// Which report the last one was, and why it was refused.
+    pub message: String,
+}
+
+/// How a step usually goes: medians over the runs that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usual {
+    /// Number of runs.
+    pub runs: u64,
+    /// How long it takes, in milliseconds.
+    pub millis: Millis,
+    /// Bytes per second, if it moves bytes.
+    pub rate: Option<u64>,
+}
+
+/// Returns the medians of times that a step took, each in milliseconds and with the bytes that it moved. `None` without
+/// any.
+pub fn usual(times: &[(Millis, u64)]) -> Option<Usual> {
+    let median = |mut values: Vec<u64>| {
+        values.sort_unstable();
+        values.get(values.len().saturating_sub(1) / 2).copied()
+    };
+    let rates = times.iter().filter(|(_, bytes)| *bytes > 0).map(|(millis, bytes)| rate(*bytes, *millis));
+    Some(Usual {
+        runs: times.len() as u64,
+        millis: median(times.iter().map(|(millis, _)| *millis).collect())?,
+        rate: median(rates.collect()),
+    })
+}
+
+/// Returns bytes per second.
+fn rate(bytes: u64, millis: Millis) -> u64 {
+    u64::try_from(u128::from(bytes) * 1000 / u128::from(millis.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Returns all trouble with a node, the worst first.
+pub fn flags(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> Vec<Flag> {
+    if node.state == NodeState::Decommissioned {
+        return Vec::new();
+    }
+    let look = Look { node, run: node.run.as_ref(), known, limits, now };
+    let mut flags: Vec<Flag> = look.silent().into_iter().collect();
+    let is_silent = !flags.is_empty();
+    flags.extend(look.stuck(is_silent));
+    flags.extend(look.looping());
+    flags.extend(look.came_back());
+    flags.extend(look.contested());
+    flags.extend(look.refused());
+    flags.extend(look.degraded());
+    flags.extend(look.slow().filter(|_| !is_silent));
+    flags.sort_by_key(|flag| (flag.severity, flag.kind, flag.since));
+    flags
+}
+
+/// Says why a run that gets nowhere is to end, if a limit has it end.
+pub fn end(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> Option<String> {
+    let run = node.run.as_ref().filter(|run| !run.restored)?;
+    let look = Look { node, run: Some(run), known, limits, now };
+    let beyond = |since: Option<Millis>, most: Option<Millis>| {
+        let most = most?;
+        look.beyond(since?, most).map(|_| duration::words(Duration::from_millis(most)))
+    };
+    match (run.state, running(run)) {
+        (RunState::Pending, _) => beyond(Some(run.created_at), limits.end("stuck.pending"))
+            .map(|after| format!("the machine did not fetch the run within {after}")),
+        (RunState::Running, None) if !has_begun(run) => beyond(run.started_at, limits.end("stuck.enrolled"))
+            .map(|after| format!("the run did not begin within {after} after it was fetched")),
+        (RunState::Running, Some((_, step))) => {
+            let silent = beyond(node.last_seen, limits.end("silent.step"))
+                .map(|after| format!("nothing was heard from the machine for {after}"));
+            let progressed = step.progressed_at.or(step.started_at);
+            silent.or_else(|| {
+                beyond(progressed, limits.end_of_step(&step.action))
+                    .map(|after| format!("the step made no progress for {after}"))
+            })
+        }
+        (RunState::Running | RunState::Succeeded | RunState::Failed, _) => None,
+    }
+}
+
+/// Returns when the installed system of a run was last heard from.
+pub fn system_heard_at(run: &RunStatus) -> Option<Millis> {
+    let booted = run.boot.as_ref().map(|boot| boot.at);
+    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
+    run.last_contact_at.max(booted).max(stepped)
+}
+
+/// Whether a claim is one that an operator must decide on: its machine waits now, and is not simply to be released.
+pub fn is_contested(claim: &Claim, now: Millis) -> bool {
+    claim.reason.identifiers_match()
+        && !matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo)
+        && now.saturating_sub(claim.last_asked) <= WAITS
+}
+
+fn running(run: &RunStatus) -> Option<(usize, &StepStatus)> {
+    run.steps.iter().enumerate().find(|(_, step)| step.state == StepState::Running)
+}
+
+fn has_begun(run: &RunStatus) -> bool {
+    run.steps.iter().any(|step| step.state != StepState::Pending)
+}
+
+/// Names a step: `step 2/5 stream-image`.
+fn named(run: &RunStatus, index: usize, step: &StepStatus) -> String {
+    format!("step {}/{} {}", index + 1, run.steps.len(), step.name)
+}
+
+/// A look at a node.
+struct Look<'a> {
+    node: &'a NodeStatus,
+    run: Option<&'a RunStatus>,
+    known: &'a Known,
+    limits: &'a Limits,
+    now: Millis,
+}
+
+impl Look<'_> {
+    fn age(&self, since: Millis) -> Millis {
+        self.now.saturating_sub(since)
+    }
+
+    /// Returns since when nothing happened, if that is as long as a limit. Time before any server listened does not
+    /// count.
+    fn beyond(&self, since: Millis, most: Millis) -> Option<Millis> {
+        let since = since.max(self.known.heard_since);
+        (self.age(since) >= most).then_some(since)
+    }
+
+    /// Makes a flag. In the command, `NODE` stands for the node.
+    fn flag(
+        &self,
+        (kind, severity): (FlagKind, Severity),
+        since: Millis,
+        reason: impl Into<String>,
+        cause: impl Into<String>,
+        command: &str,
+    ) -> Flag {
+        let label = self.node.name.as_deref().or(self.node.claim_code.as_deref()).unwrap_or(&self.node.id);
+        let command = format!("slipway-server {}", command.replace("NODE", label));
+        Flag { kind, severity, since, step: None, reason: reason.into(), cause: cause.into(), command }
+    }
+
+    /// Says which limit there is on the silence of the machine, what it does, and when it was last heard from. Nothing
+    /// if nobody expects it to say something.
+    fn awaited(&self) -> Option<(&'static str, String, Millis)> {
+        let seen = self.node.last_seen;
+        if self.node.boot_files_fetched.is_some() {
+            // It was restarted since.
+            return None;
+        }
+        match (self.node.state, self.run) {
+            (NodeState::Decommissioned | NodeState::Registered, _) => None,
+            (NodeState::Held, _) => {
+                let asked = self.node.claims.iter().map(|claim| claim.last_asked).max()?;
+                Some(("silent.waiting", "while it waited to be let in".to_owned(), asked))
+            }
+            (_, Some(run)) if run.state == RunState::Running => Some(match running(run) {
+                Some((index, step)) => ("silent.step", format!("in {}", named(run, index, step)), seen?),
+                None => ("silent.waiting", "between two steps".to_owned(), seen?),
+            }),
+            // Whether its machine fetches the run is another question.
+            (_, Some(run)) if run.state == RunState::Pending => None,
+            // An installed system sends no signs of life yet. Those of one that does would be awaited here.
+            _ if self.known.has_left => None,
+            (NodeState::Booting | NodeState::Running, _) => None,
+            (NodeState::Enrolled | NodeState::Installing | NodeState::Installed | NodeState::Failed, _) => {
+                Some(("silent.waiting", "while it waited for work".to_owned(), seen?))
+            }
+        }
+    }
+
+    fn silent(&self) -> Option<Flag> {
+        let (limit, doing, heard) = self.awaited()?;
+        let since = self.beyond(heard, self.limits.millis(limit))?;
+        let reason = format!("has been silent {doing}");
+        let (severity, cause, command) = match limit {
+            "silent.step" => (
+                Severity::Bad,
+                "it was switched off, crashed, or lost its network; if it does not come back, power-cycle it: it \
+                 begins the run again",
+                "node log NODE",
+            ),
+            _ => (
+                Severity::Warn,
+                "it was switched off, started something else, or lost its network",
+                "events --node NODE",
+            ),
+        };
+        Some(self.flag((FlagKind::Silent, severity), since, reason, cause, command))
+    }
+
+    fn stuck(&self, is_silent: bool) -> Vec<Flag> {
+        // A machine that fetched boot files was restarted, which says more.
+        let flags = self.boot_files().or_else(|| self.pending()).into_iter().chain(self.booting());
+        flags.chain(self.begun().filter(|_| !is_silent)).chain(self.external()).collect()
+    }
+
+    fn pending(&self) -> Option<Flag> {
+        let run = self.run.filter(|run| run.state == RunState::Pending && !run.restored)?;
+        let since = self.beyond(run.created_at, self.limits.millis("stuck.pending"))?;
+        let cause = match self.node.last_seen.is_some_and(|seen| self.age(seen) <= WAITS) {
+            true => {
+                "it is in slipway and asks for work, but proved less than its run requires: restart it, and look \
+                     at what it must prove"
+            }
+            false => {
+                "it was not restarted, or did not start slipway: restart it from the network or a boot medium, \
+                      and look at its console"
+            }
+        };
+        Some(self.flag(STUCK, since, "has not fetched its run", cause, "node show NODE"))
+    }
+
+    fn boot_files(&self) -> Option<Flag> {
+        let newest = self.node.boot_files_fetched.as_ref()?.files.last()?.at;
+        let since = self.beyond(newest, self.limits.millis("stuck.boot-files"))?;
+        let cause = "the kernel or its network did not come up; look at its console";
+        Some(self.flag(STUCK, since, "has been silent after fetching its boot files", cause, "status NODE"))
+    }
+
+    /// A run that was fetched: whether it begins, and its running step.
+    fn begun(&self) -> Option<Flag> {
+        let run = self.run.filter(|run| run.state == RunState::Running)?;
+        let Some((index, step)) = running(run) else {
+            let fetched = run.started_at.filter(|_| !has_begun(run))?;
+            let since = self.beyond(fetched, self.limits.millis("stuck.enrolled"))?;
+            let cause = "slipway looks for disks, or at the images of the run, and does not come to an end";
+            return Some(self.flag(STUCK, since, "has not begun its run", cause, "node log NODE"));
+        };
+        let since = self.beyond(step.progressed_at.or(step.started_at)?, self.limits.of_step(&step.action))?;
+        let cause = match step.progress.as_ref().and_then(|progress| progress.waiting_for) {
+            Some(stage) => format!("the step waits for {}; look at the log", stage.in_words()),
+            None => "the step waits for a disk, a network or a program; look at the log".to_owned(),
+        };
+        let reason = format!("has made no progress in {}", named(run, index, step));
+        Some(self.flag(STUCK, since, reason, cause, "node log NODE").of_step(&step.name))
+    }
+
+    fn booting(&self) -> Option<Flag> {
+        let run = self.run.filter(|_| self.node.state == NodeState::Booting && self.node.came_back_at.is_none())?;
+        let heard = run.finished_at.max(system_heard_at(run))?;
+        let since = self.beyond(heard, self.limits.millis("stuck.booting"))?;
+        Some(match &run.boot {
+            Some(_) => {
+                let cause = "a unit takes long or waits for ever; the log of the boot tells which";
+                self.flag(STUCK, since, "has not finished starting its installed system", cause, HOST_LOG)
+            }
+            None => {
+                let cause = "it did not start from the disk, its network did not come up, or it cannot reach or verify \
+                             the server; look at its console";
+                self.flag(STUCK, since, "has not reported from its installed system", cause, "events --node NODE")
+            }
+        })
+    }
+
+    fn external(&self) -> Vec<Flag> {
+        let most = self.limits.millis("stuck.external");
+        let cause = "what reports it hangs, ended without a word, or cannot reach the server";
+        let command = "events --node NODE --kind external-step,report-refused";
+        let of_step = |step: &ExternalStep| {
+            let since = self.beyond(step.updated_at, most)?;
+            let reason = format!("has not reported the external step {} again", step.name);
+            Some(self.flag((FlagKind::Stuck, Severity::Warn), since, reason, cause, command).of_step(&step.name))
+        };
+        let begun = |step: &&ExternalStep| step.status == Some(ExternalStepStatus::Init);
+        self.external_steps().iter().filter(begun).filter_map(of_step).collect()
+    }
+
+    fn external_steps(&self) -> &[ExternalStep] {
+        self.run.map(|run| run.external_steps.as_slice()).unwrap_or_default()
+    }
+
+    fn looping(&self) -> Vec<Flag> {
+        let is_repeated = |step: &&ExternalStep| u64::from(step.begins) >= self.limits.times("looping.external");
+        let external = self.external_steps().iter().filter(is_repeated).map(|step| {
+            let reason = format!("began the external step {} {} times", step.name, step.begins);
+            let cause = "what reports it fails and is started again, or its machine restarts in the middle";
+            let command = "events --node NODE --kind external-step";
+            self.flag((FlagKind::Looping, Severity::Warn), step.first_at, reason, cause, command).of_step(&step.name)
+        });
+        // One of them, because each of the later ones follows from the one before.
+        let machine = self.begins().or_else(|| self.keys()).or_else(|| self.boots()).or_else(|| self.system_boots());
+        machine.into_iter().chain(external).collect()
+    }
+
+    fn begins(&self) -> Option<Flag> {
+        let run = self.run.filter(|run| run.state == RunState::Running)?;
+        if u64::from(run.begins) < self.limits.times("looping.begins") {
+            return None;
+        }
+        let reason = format!("began its run {} times", run.begins);
+        let cause = "it restarts in the middle: power, memory, a watchdog, or a step that makes its kernel crash";
+        let command = "events --node NODE --kind restarted,step-started";
+        Some(self.flag(LOOPING, run.started_at.unwrap_or(run.created_at), reason, cause, command))
+    }
+
+    fn keys(&self) -> Option<Flag> {
+        let keys = Some(self.known.keys).filter(|keys| keys.times >= self.limits.times("looping.keys"))?;
+        let reason = format!("had {} new keys within an hour", keys.times);
+        let cause = "it restarts again and again, or two machines have the same identifiers";
+        Some(self.flag(LOOPING, keys.since, reason, cause, "events --node NODE --kind key-changed,enrolled"))
+    }
+
+    fn boots(&self) -> Option<Flag> {
+        let boots = Some(self.known.boots).filter(|boots| boots.times >= self.limits.times("looping.boots"))?;
+        let reason = format!("started slipway {} times within an hour", boots.times);
+        let cause = "it restarts again and again, or does not start from its disk: look at the boot order";
+        Some(self.flag(LOOPING, boots.since, reason, cause, "events --node NODE --kind enrolled,run-ended"))
+    }
+
+    /// An installed system that is not up and boots too often.
+    fn system_boots(&self) -> Option<Flag> {
+        let boot = self.run?.boot.as_ref().filter(|_| self.node.state == NodeState::Booting)?;
+        let (boots, most) = (u64::from(boot.boots), self.limits.times("looping.boots"));
+        let hours = boot.at.saturating_sub(boot.first_at).div_ceil(WINDOW).max(1);
+        if boots < most.saturating_mul(hours) || self.age(boot.at) > WINDOW {
+            return None;
+        }
+        let reason = format!("started its installed system {boots} times");
+        let cause = "the installed system restarts before it is up; the log of its boot may tell why";
+        Some(self.flag(LOOPING, boot.first_at, reason, cause, HOST_LOG))
+    }
+
+    fn came_back(&self) -> Option<Flag> {
+        let since = self.node.came_back_at?;
+        let reason = "booted slipway again instead of the installed system";
+        let vendor = self.node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
+        let in_emulation = match vendor {
+            Some("QEMU") => {
+                " (QEMU: give the disk the first `bootindex`, or none to any device: with one, OVMF drops BootNext)"
+            }
+            _ => "",
+        };
+        let cause = format!("check the boot order, or remove the boot medium{in_emulation}");
+        Some(self.flag((FlagKind::CameBack, Severity::Bad), since, reason, cause, "status NODE"))
+    }
+
+    fn contested(&self) -> Option<Flag> {
+        let is_contested = |claim: &&Claim| is_contested(claim, self.now);
+        let claim = self.node.claims.iter().find(is_contested)?;
+        let others = self.node.claims.iter().filter(is_contested).count() - 1;
+        let more = if others > 0 { format!(", and by {others} more") } else { String::new() };
+        let (address, code, why) = (&claim.address, &claim.code, claim.reason.in_words());
+        let reason =
+            format!("is claimed by a machine at {address} with claim code {code}, which is not let in: {why}{more}");
+        let cause = "two machines have the same identifiers, or the machine, its TPM or its boot files changed; \
+                     compare both before you release one";
+        Some(self.flag((FlagKind::Contested, Severity::Bad), claim.first_asked, reason, cause, "status NODE"))
+    }
+
+    fn refused(&self) -> Option<Flag> {
+        // A report that was accepted later makes up for it.
+        let accepted = self.run.and_then(system_heard_at);
+        let refused = self.known.refused.as_ref().filter(|refused| accepted < Some(refused.at))?;
+        let reason = format!("sent a report that was not accepted: {}", refused.message);
+        let cause = "it came from the system of an earlier run, with a wrong token, or too often";
+        let command = "events --node NODE --kind report-refused";
+        Some(self.flag((FlagKind::ReportRefused, Severity::Warn), refused.since, reason, cause, command))
+    }
+
+    fn degraded(&self) -> Option<Flag> {
+        let is_system = matches!(self.node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
+        let boot = self.run?.boot.as_ref().filter(|_| is_system)?;
+        let units = &boot.report.failed_units;
+        let named = units.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = units.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (severity, reason) = match boot.report.system_state.as_deref() {
+            Some(MAINTENANCE) => (Severity::Bad, "stopped in the emergency or rescue shell".to_owned()),
+            _ if units.is_empty() => return None,
+            _ => (Severity::Warn, format!("has failed units in its installed system: {named}{more}")),
+        };
+        let cause = "the log of the boot says why";
+        Some(self.flag((FlagKind::Degraded, severity), boot.at, reason, cause, HOST_LOG))
+    }
+
+    fn slow(&self) -> Option<Flag> {
+        let run = self.run.filter(|run| run.state == RunState::Running)?;
+        let (index, step) = running(run)?;
+        let usual = self.known.usual.filter(|usual| usual.runs >= self.limits.times("slow.runs"))?;
+        let (began, times) = (step.started_at?, self.limits.times("slow.times"));
+        let elapsed = self.age(began);
+        let own = step.progress.as_ref().map(|progress| rate(progress.bytes, elapsed)).filter(|rate| *rate > 0);
+        let what = named(run, index, step);
+        let reason = match (own, usual.rate) {
+            (Some(own), Some(usual)) => {
+                let (own_size, usual_size) = (printable::size(own), printable::size(usual));
+                let is_slow = own.saturating_mul(times) < usual && elapsed > LEEWAY;
+                is_slow.then(|| format!("is slow in {what}: {own_size}/s, where {usual_size}/s is usual"))
+            }
+            _ => {
+                let is_slow = elapsed > usual.millis.saturating_mul(times).max(usual.millis + LEEWAY);
+                let words = duration::words(Duration::from_millis(usual.millis));
+                is_slow.then(|| format!("is slow in {what}, which usually takes {words}"))
+            }
+        };
+        let cause = "its disk or its network is slower than those of other machines, or many machines install now";
+        let flag = self.flag((FlagKind::Slow, Severity::Warn), began, reason?, cause, "status NODE");
+        Some(flag.of_step(&step.name))
+    }
+}
+
+const STUCK: (FlagKind, Severity) = (FlagKind::Stuck, Severity::Bad);
+const LOOPING: (FlagKind, Severity) = (FlagKind::Looping, Severity::Bad);
+
+#[cfg(test)]
+mod tests;
