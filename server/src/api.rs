@@ -161,7 +161,7 @@ impl App {
 
     /// Counts a stranger's request, or refuses it. The refusal is delayed, because a client that ignores it would
     /// repeat its request immediately.
-    async fn pace(&self, peer: &Peer) -> Result<(), Error> {
+    pub(crate) async fn pace(&self, peer: &Peer) -> Result<(), Error> {
         let taken = self.requests.take(peer.address.ip());
         if taken.is_err() {
             tokio::time::sleep(self.limits.refusal_pause).await;
@@ -170,8 +170,8 @@ impl App {
     }
 }
 
-/// Returns all routes, for the TLS listener.
-pub fn router(app: Arc<App>) -> Router {
+/// Returns all routes, for the TLS listener. `page` are those of the page for operators, if there is one.
+pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
     let operator = Router::new()
         .route("/nodes", get(operator::nodes).post(operator::add_node))
         .route("/nodes/{node}", get(operator::node).patch(operator::change_node).delete(operator::remove_node))
@@ -228,7 +228,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/time", get(node::time))
         .route("/v1/openapi.json", get(openapi::get))
         .route("/metrics", get(metrics::for_operators))
-        .nest("/v1/operator", operator);
+        .nest("/v1/operator", operator)
+        .merge(page);
     finish(routes, app)
 }
 

@@ -14,6 +14,7 @@ pub mod keys;
 pub mod listen;
 pub mod node;
 pub mod operate;
+pub mod page;
 pub mod rules;
 pub mod run;
 pub mod site;

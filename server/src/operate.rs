@@ -11,6 +11,7 @@ mod node;
 mod operator;
 mod release;
 mod run;
+mod session;
 pub mod site_keys;
 mod system;
 mod token;
@@ -41,6 +42,7 @@ pub use self::operator::{
 };
 pub use self::release::release_node;
 pub use self::run::{cancel_run, confirm_run, list_runs, runs_since, show_run, start_run};
+pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,

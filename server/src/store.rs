@@ -40,6 +40,7 @@ pub mod run_tokens;
 pub mod runs;
 pub mod schema;
 pub mod servers;
+pub mod sessions;
 pub mod settings;
 pub mod site_keys;
 mod sqlite;

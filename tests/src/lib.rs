@@ -74,6 +74,7 @@ impl Lab {
             metrics_listen: None,
             boot: Some(self.boot_folder()),
             parts: "/nowhere".into(),
+            page: false,
             trusted_proxies: Vec::new(),
             pxe: Default::default(),
             names: Vec::new(),

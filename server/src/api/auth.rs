@@ -97,6 +97,11 @@ impl NodeName {
 pub struct OperatorName(Arc<OnceLock<String>>);
 
 impl OperatorName {
+    /// Sets the name. It is already set if a handler authenticates twice.
+    pub fn set(&self, name: &str) {
+        let _ = self.0.set(name.to_owned());
+    }
+
     /// The name, if the caller is an operator.
     pub fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
@@ -142,9 +147,8 @@ impl FromRequestParts<Arc<App>> for Operator {
             return Err(unauthenticated(message).into());
         };
         let (store, token) = (app.store.on_behalf_of(&operator.name), token.to_owned());
-        if let Some(OperatorName(name)) = parts.extensions.get() {
-            // Already set if a handler authenticates twice.
-            let _ = name.set(operator.name);
+        if let Some(name) = parts.extensions.get::<OperatorName>() {
+            name.set(&operator.name);
         }
         match operator.ended {
             None => Ok(Self(Caller { app: app.clone(), store, token })),

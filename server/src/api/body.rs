@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
+use axum::http::request::Parts;
 use hyper::body::Body as _;
 use prometheus_client::metrics::gauge::Gauge;
 use slipway_protocol::ErrorCode;
@@ -150,9 +151,17 @@ impl<S: Send + Sync> FromRequest<S> for Unread {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let from = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+        let (parts, body) = request.into_parts();
+        Ok(Self::of(&parts, body)?)
+    }
+}
+
+impl Unread {
+    /// Takes the body of a request whose other parts were taken before.
+    pub fn of(parts: &Parts, body: Body) -> Result<Self, Error> {
+        let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
         let unknown = || Error::refused(ErrorCode::Unauthenticated, "the address of the caller is not known");
-        Ok(Self { from: from.ok_or_else(unknown)?, body: request.into_body() })
+        Ok(Self { from: from.ok_or_else(unknown)?, body })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::log;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use slipway_protocol::Proof;
 use slipway_server::base::data::Place;
@@ -45,6 +45,9 @@ pub struct Options {
     /// Folder of the prebuilt parts, from which operators make boot files over HTTPS.
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
+    /// Whether operators get a page, at the server's URL.
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::On)]
+    page: Switch,
     /// Address of a proxy, such as nginx, that is trusted to name the machine in the header X-Forwarded-For; may be
     /// given several times. From other addresses the header is ignored.
     #[arg(long = "trusted-proxy", value_name = "ADDRESS", requires = "boot")]
@@ -89,6 +92,13 @@ pub struct Options {
     pub log_format: Option<log::Format>,
 }
 
+/// Whether a part of the server is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 /// The only line on standard output, printed once all addresses are bound.
 #[derive(Serialize)]
 struct Ready {
@@ -100,7 +110,7 @@ struct Ready {
 pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, metrics_listen, boot, parts, trusted_proxies, names, max_capture, .. } =
         options;
-    let Options { require, strict, ek_ca, drain, images_ca: redirect, .. } = options;
+    let Options { require, strict, ek_ca, drain, images_ca: redirect, page, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
     let mut terminate = signal(SignalKind::terminate())?;
@@ -114,6 +124,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         metrics_listen,
         boot,
         parts,
+        page: page == Switch::On,
         trusted_proxies,
         pxe,
         names,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use axum::Router;
 use axum::http::Uri;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -47,6 +48,7 @@ use crate::node::noticing;
 use crate::node::reports::{refused, secrets};
 use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
+use crate::page;
 use crate::site::presence::Presence;
 use crate::site::retention;
 use crate::store;
@@ -95,6 +97,8 @@ pub struct Config {
     pub boot: Option<PathBuf>,
     /// Folder of prebuilt parts, from which boot files are made.
     pub parts: PathBuf,
+    /// Whether operators get a page.
+    pub page: bool,
     /// Addresses of proxies that are trusted to name the machine that fetches a boot file.
     pub trusted_proxies: Vec<IpAddr>,
     /// Interfaces where network boot is offered beside somebody else's DHCP server.
@@ -152,6 +156,7 @@ pub struct Server {
     metrics: Option<TcpListener>,
     pxe: Option<NetworkBoot>,
     url: ServerUrl,
+    page: bool,
     tls: watch::Sender<TlsAcceptor>,
     names: BTreeSet<String>,
     app: Arc<App>,
@@ -270,7 +275,8 @@ impl Server {
             streams: Arc::new(Semaphore::new(STREAMS)),
             stopping,
         };
-        Ok(Self { https, boot, metrics, pxe, url: config.url, tls, names, app: Arc::new(app), stop, lock, presence })
+        let (url, page, app) = (config.url, config.page, Arc::new(app));
+        Ok(Self { https, boot, metrics, pxe, url, page, tls, names, app, stop, lock, presence })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -318,9 +324,10 @@ impl Server {
             listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
         };
         let open = |port| app.metrics.http.connections.get_or_create_owned(&PortLabels { port });
+        let page = if self.page { page::routes() } else { Router::new() };
         let (tls, connections) = (Some(self.tls.subscribe()), limits.https);
         let https = Listener { socket: self.https, name: "https", tls, connections, open: open("https") };
-        let https = run(https, api::router(Arc::clone(app)));
+        let https = run(https, api::router(Arc::clone(app), page));
         let pxe = async {
             match self.pxe {
                 Some(pxe) => pxe.run(&app.store, &self.url.text, boot_address).await,

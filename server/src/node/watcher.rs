@@ -23,6 +23,8 @@ pub struct Watcher {
     keys: watch::Sender<i64>,
     /// Number of the newest event.
     events: watch::Sender<u64>,
+    /// Number of the newest change of any node.
+    nodes: watch::Sender<i64>,
 }
 
 /// A wait for changes of one node, from its creation on.
@@ -36,7 +38,8 @@ pub struct Watched {
 impl Watcher {
     /// Creates a watcher; [`Self::follow`] wakes. `keys` is the revision of the keys that are in use.
     pub fn new(store: Store, keys: i64) -> Self {
-        Self { store, waiting: Mutex::default(), keys: watch::Sender::new(keys), events: watch::Sender::new(0) }
+        let (keys, events, nodes) = (watch::Sender::new(keys), watch::Sender::new(0), watch::Sender::new(0));
+        Self { store, waiting: Mutex::default(), keys, events, nodes }
     }
 
     /// Waits for changes of a node from now on. Call it before the store is read, so that no change is missed.
@@ -57,6 +60,11 @@ impl Watcher {
     /// Returns the number of the newest event, as it was found last.
     pub fn events(&self) -> watch::Receiver<u64> {
         self.events.subscribe()
+    }
+
+    /// Returns the number of the newest change of any node, as it was found last.
+    pub fn nodes(&self) -> watch::Receiver<i64> {
+        self.nodes.subscribe()
     }
 
     /// Wakes what waits for changed nodes, keys or events, as long as the server runs.
@@ -81,6 +89,7 @@ impl Watcher {
         let changes = node_changes::since(&mut *self.store.read().await?, known.unwrap_or(0)).await?;
         self.keys.send_if_modified(|keys| std::mem::replace(keys, changes.keys) != changes.keys);
         self.events.send_if_modified(|newest| std::mem::replace(newest, changes.event) != changes.event);
+        self.nodes.send_if_modified(|newest| std::mem::replace(newest, changes.newest) != changes.newest);
         let waiting = self.waiting();
         match changes.nodes.filter(|_| known.is_some()) {
             Some(nodes) => nodes.iter().filter_map(|node| waiting.get(node)).for_each(|sender| _ = sender.send(())),

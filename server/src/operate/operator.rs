@@ -65,13 +65,18 @@ pub struct Bearer {
 
 /// Returns the operator whose token this is or was, and records the use. `None` if it was never an operator's token.
 pub async fn bearer(store: &Store, token: &str) -> Result<Option<Bearer>, Error> {
-    let (hash, now) = (token_hash(token), now());
-    let Some(operator) = operators::get_by_hash(&mut *store.read().await?, &hash).await? else { return Ok(None) };
-    let ended = why_ended(&operator, &hash, now);
+    bearer_of(store, &token_hash(token)).await
+}
+
+/// Like [`bearer`], for the token with this hash.
+pub(super) async fn bearer_of(store: &Store, hash: &str) -> Result<Option<Bearer>, Error> {
+    let now = now();
+    let Some(operator) = operators::get_by_hash(&mut *store.read().await?, hash).await? else { return Ok(None) };
+    let ended = why_ended(&operator, hash, now);
     let today = now - now % DAY;
     if ended.is_none() && operator.hash == hash && operator.used_at.is_none_or(|day| day < today) {
         let mut transaction = store.write().await?;
-        operators::used(&mut transaction, &hash, today).await?;
+        operators::used(&mut transaction, hash, today).await?;
         store::commit(transaction).await?;
     }
     Ok(Some(Bearer { name: operator.name, ended }))

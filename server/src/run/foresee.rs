@@ -113,7 +113,7 @@ fn missing(seen: &HashMap<Digest, Seen>, facts: &Facts, steps: &[Step]) -> Optio
 }
 
 /// Returns the reported disks that a machine may choose by these hints.
-fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
+pub fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     let is_named = |disk: &Disk| match &hints.device {
         Some(device) => disk.path == *device || disk.by_path.as_ref() == Some(device),
         None => true,

@@ -220,5 +220,6 @@ pub fn migrations() -> Migrator {
         migration(26, "history", include_str!("../../migrations/postgres/0026_history.sql")),
         migration(27, "trouble", include_str!("../../migrations/postgres/0027_trouble.sql")),
         migration(28, "labels", include_str!("../../migrations/postgres/0028_labels.sql")),
+        migration(29, "sessions", include_str!("../../migrations/postgres/0029_sessions.sql")),
     ])
 }

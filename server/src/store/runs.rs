@@ -185,6 +185,14 @@ pub async fn since(connection: &mut Connection, since: Millis) -> Result<Vec<Run
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
+/// Returns at most `most` runs, newest first, after leaving out the newest `skipped`.
+pub async fn latest(connection: &mut Connection, most: usize, skipped: usize) -> Result<Vec<Run>, Error> {
+    let bound = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let sql = "SELECT * FROM runs ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2";
+    let rows = db::query(sql).bind(bound(most)).bind(bound(skipped)).fetch_all(connection).await;
+    rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
+}
+
 /// Returns all runs of a node, oldest first.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
     let query = db::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);

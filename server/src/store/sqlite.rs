@@ -226,6 +226,7 @@ pub fn migrations() -> Migrator {
         migration(26, "history", include_str!("../../migrations/sqlite/0026_history.sql")),
         migration(27, "trouble", include_str!("../../migrations/sqlite/0027_trouble.sql")),
         migration(28, "labels", include_str!("../../migrations/sqlite/0028_labels.sql")),
+        migration(29, "sessions", include_str!("../../migrations/sqlite/0029_sessions.sql")),
     ])
 }
 

@@ -8,6 +8,7 @@ mod authority;
 mod backups;
 mod boot_fetches;
 mod boot_reports;
+mod browser;
 mod captures;
 mod clocks;
 mod command_line;
@@ -53,6 +54,8 @@ mod operators;
 mod output;
 #[path = "../../../crates/user-data/tests/cloud_init/packages.rs"]
 mod packages;
+mod page;
+mod page_in_browser;
 mod permissions;
 mod phone_home;
 mod postgres;

@@ -224,6 +224,7 @@ impl Running {
             metrics_listen: Some("127.0.0.1:0".parse().unwrap()),
             boot: Some(folder.join("boot")).filter(|boot| boot.exists()),
             parts: folder.join("parts"),
+            page: true,
             trusted_proxies: vec![PROXY],
             pxe: Default::default(),
             names: Vec::new(),

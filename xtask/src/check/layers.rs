@@ -61,7 +61,10 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ("crates/pxe", "counters, error < dhcp, interface < probe, proxy, tftp"),
     ("actions", "error, report, sys, text < machine, random < disk < fetch < stream < target < action < host, fuzzing"),
     ("init", "confine, drivers < network, pid1 < all_disks < installer < cli"),
-    ("server", "base < rules, keys < store < site < image < run < node < boot_files < operate < api < listen < cli"),
+    (
+        "server",
+        "base < rules, keys < store < site < image < run < node < boot_files < operate < api < page < listen < cli",
+    ),
     ("tests", ""),
     ("xtask", "host < build < lab < bench, check < cmd"),
     ("qemu-tests", "bench, installed < nginx, programs, secure_boot, tpm < site"),

@@ -35,7 +35,7 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For the tests: programs that read what we write, or write what we read; TFTP clients; a shell and dmsetup for a
 /// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a UEFI
-/// stub and a signing token; a database server; an object store; a clock that is wrong; a balancer.
+/// stub and a signing token; a database server; an object store; a clock that is wrong; a balancer; a browser.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -82,6 +82,8 @@ pub const TESTS: &[&str] = &[
     "faketime",
     "nginx-light",
     "libnginx-mod-stream",
+    "chromium",
+    "chromium-driver",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.

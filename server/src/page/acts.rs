@@ -1,0 +1,419 @@
+//! What operators do to nodes: one or many. A page says what it will do to which disk and asks; what it then does is
+//! exactly what it said, to exactly these nodes.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::RawQuery;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use slipway_protocol::shared::printable::{line, size};
+use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState};
+
+use crate::api::answer::UrlPath;
+use crate::base::error::Error;
+use crate::operate::{self, NewRun, Task};
+use crate::page::answer::{Failed, see_other};
+use crate::page::frame::{Follows, Frame};
+use crate::page::live::Live;
+use crate::page::rows::{is_stranger, name, path, reference};
+use crate::page::session::{Act as Sent, Fields, Visitor};
+use crate::page::view::View;
+use crate::page::words;
+use crate::run::foresee::possible;
+use crate::store::systems::System;
+use crate::store::{Store, systems};
+
+/// Maximum number of nodes on which operators act at once.
+const MOST: usize = 1000;
+
+/// Something that operators do to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Start a run that installs an operating system.
+    Start,
+    /// End the run.
+    Cancel,
+    /// Confirm a run of a restored backup.
+    Confirm,
+    /// Let the machine in.
+    Release,
+    /// Take the node out of service.
+    Decommission,
+    /// Remove the node with all that is stored of it.
+    Remove,
+}
+
+impl Act {
+    const ALL: [Self; 6] = [Self::Start, Self::Cancel, Self::Confirm, Self::Release, Self::Decommission, Self::Remove];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Cancel => "cancel",
+            Self::Confirm => "confirm",
+            Self::Release => "release",
+            Self::Decommission => "decommission",
+            Self::Remove => "remove",
+        }
+    }
+
+    fn from_word(word: &str) -> Result<Self, Error> {
+        let unknown = || Error::refused(ErrorCode::NotFound, "there is nothing at this path");
+        Self::ALL.into_iter().find(|act| act.word() == word).ok_or_else(unknown)
+    }
+
+    /// What the button says.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Start => "Start run",
+            Self::Cancel => "Cancel run",
+            Self::Confirm => "Confirm run",
+            Self::Release => "Release",
+            Self::Decommission => "Decommission",
+            Self::Remove => "Remove",
+        }
+    }
+
+    /// Whether data is lost, so that the operator has to type what is meant.
+    fn loses_data(self) -> bool {
+        matches!(self, Self::Start | Self::Remove)
+    }
+
+    /// Says why this cannot be done to a node. `None` if it can.
+    fn obstacle(self, node: &NodeStatus) -> Option<String> {
+        let run = node.run.as_ref();
+        let is_open = run.is_some_and(|run| matches!(run.state, RunState::Pending | RunState::Running));
+        let waits = node.claims.iter().any(|claim| node.claim_code.as_ref() == Some(&claim.code));
+        let stranger = || is_stranger(node).then(|| "it is not a node yet: release it first".to_owned());
+        let out = || (node.state == NodeState::Decommissioned).then(|| "the node is out of service".to_owned());
+        match self {
+            Self::Start => stranger().or_else(out),
+            Self::Cancel => stranger().or_else(|| (!is_open).then(|| "no run is in progress".to_owned())),
+            Self::Confirm => {
+                let held = run.is_some_and(|run| run.restored);
+                (!held).then(|| "no run of a restored backup waits".to_owned())
+            }
+            Self::Release if waits => None,
+            Self::Release => out().or_else(|| node.released.then(|| "it is released already".to_owned())),
+            Self::Decommission => stranger().or_else(out),
+            Self::Remove => {
+                let may = matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned);
+                (!may).then(|| "the node is in service: decommission it first".to_owned())
+            }
+        }
+    }
+
+    /// Says what this will do, apart from disks.
+    fn effect(self, node: &NodeStatus) -> String {
+        match self {
+            Self::Start => {
+                "Installs the operating system at the machine's next poll, or when it boots slipway.".to_owned()
+            }
+            Self::Cancel => "Ends the run as failed. The machine stops where it is, and waits in slipway; a disk that \
+                             was being written does not boot."
+                .to_owned(),
+            Self::Confirm => "The machine gets the run, which came from a backup, and does all its steps.".to_owned(),
+            Self::Release => match node.claims.iter().find(|claim| node.claim_code.as_ref() == Some(&claim.code)) {
+                Some(claim) => format!("Lets the machine at {} in, with its key and no other.", claim.address),
+                None => "Lets in the first machine that has the node's identifiers.".to_owned(),
+            },
+            Self::Decommission => "Its credentials are refused from now on, and its run ends as failed. The installed \
+                                   system and its disks stay as they are."
+                .to_owned(),
+            Self::Remove if is_stranger(node) => "Forgets the machine until it asks again.".to_owned(),
+            Self::Remove => "Removes the node with its runs and logs from this server. The machine's disks stay as \
+                             they are."
+                .to_owned(),
+        }
+    }
+}
+
+/// The buttons of a node, each that is not possible with its reason.
+pub fn buttons(node: &NodeStatus) -> Markup {
+    html! {
+        div.acts data-sync="acts" {
+            @for act in Act::ALL {
+                @match act.obstacle(node) {
+                    // Nobody misses this where there is no such run.
+                    Some(_) if act == Act::Confirm => {},
+                    Some(reason) => span {
+                        button type="button" disabled { (act.verb()) "…" } " " span.muted { (reason) }
+                    },
+                    None => a.button href=(path(act.word(), &reference(node))) {
+                        (act.verb()) "…"
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// Describes a disk: `Samsung S4XY, 894.3 GiB, /dev/nvme0n1`.
+pub fn disk_in_words(disk: &Disk) -> String {
+    let parts = [disk.model.clone(), disk.serial.clone().map(|serial| format!("serial number {serial}"))];
+    let parts = parts.into_iter().flatten().chain([size(disk.size), disk.path.clone()]);
+    line(&parts.collect::<Vec<_>>().join(", ")).into_owned()
+}
+
+/// Says which disk a run will be installed on, as far as it is known.
+fn target(node: &NodeStatus, system: &System) -> Markup {
+    let hints: &DiskHints = node.disk.as_ref().unwrap_or(&system.disk);
+    let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
+    let found = possible(hints, disks);
+    html! {
+        @match found.as_slice() {
+            _ if disks.is_empty() => "Erases the disk that the machine chooses: its disks are not known yet.",
+            [] => span.warn { "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes." },
+            [disk] => { "Erases " strong { (disk_in_words(disk)) } ", as last seen." },
+            disks => {
+                "Erases one of these disks, as last seen; without a rule that chooses, the run fails before it writes:"
+                ul { @for disk in disks { li { (disk_in_words(disk)) } } }
+            },
+        }
+    }
+}
+
+/// Nodes that are meant, and those that cannot be found.
+struct Meant {
+    nodes: Vec<NodeStatus>,
+    missing: Vec<String>,
+}
+
+impl Meant {
+    async fn find(store: &Store, references: &[String]) -> Result<Self, Error> {
+        if references.is_empty() {
+            return Err(Error::refused(
+                ErrorCode::InvalidRequest,
+                "no machine is selected; select some, and try again",
+            ));
+        }
+        if references.len() > MOST {
+            let message = format!("{} machines are selected; at most {MOST} at a time", references.len());
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        }
+        let (mut nodes, mut missing) = (Vec::new(), Vec::new());
+        for reference in references {
+            match operate::show_node(store, reference).await {
+                Ok(node) => nodes.push(node),
+                Err(Error::Refused { message, .. }) if references.len() > 1 => missing.push(message),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { nodes, missing })
+    }
+}
+
+/// What has to be typed so that data is lost: the name of a single node, or the number of nodes.
+fn phrase(nodes: &[&NodeStatus]) -> String {
+    match nodes {
+        [node] => name(node),
+        nodes => nodes.len().to_string(),
+    }
+}
+
+/// Asks before anything is done.
+pub async fn ask(
+    visitor: Visitor,
+    Extension(live): Extension<Arc<Live>>,
+    UrlPath(act): UrlPath<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Failed> {
+    let act = Act::from_word(&act)?;
+    let query = query.unwrap_or_default();
+    let fields = Fields::read(query.as_bytes());
+    let frame = Frame::new(visitor, &live).await?;
+    let references: Vec<String> = if fields.ticked("all") {
+        let found = View::read(&query).select(&frame.snapshot);
+        found.into_iter().map(|index| frame.snapshot.rows[index].reference.clone()).collect()
+    } else {
+        fields.all("node").map(str::to_owned).collect()
+    };
+    let store = &frame.visitor.store;
+    let meant = Meant::find(store, &references).await?;
+    let systems = match act {
+        Act::Start => systems::all(&mut *store.read().await?).await?,
+        _ => Vec::new(),
+    };
+    let system = systems.iter().find(|system| system.name == fields.text("os"));
+    let content = match (act, system) {
+        (Act::Start, None) => {
+            let last = match meant.nodes.as_slice() {
+                [node] => node.run.as_ref().and_then(|run| run.os.as_deref()),
+                _ => None,
+            };
+            choose(&meant, &systems, last)
+        }
+        _ => confirm(&frame.visitor, act, &meant, system),
+    };
+    Ok(frame.page("/fleet", act.verb(), Follows::Nothing, content).into_response())
+}
+
+/// Asks which operating system to install.
+fn choose(meant: &Meant, systems: &[System], last: Option<&str>) -> Markup {
+    html! {
+        h1 { "Start a run on " (subject(&meant.nodes)) }
+        @if systems.is_empty() {
+            p.teach {
+                "There is no operating system yet. " a href="/add/system" { "Add an operating system" } "."
+            }
+        } @else {
+            form.edit method="get" action="/act/start" {
+                @for node in &meant.nodes { input type="hidden" name="node" value=(reference(node)); }
+                label { "Operating system"
+                    select name="os" required autofocus {
+                        @for system in systems {
+                            option value=(system.name) selected[last == Some(&*system.name)] { (system.name) }
+                        }
+                    }
+                }
+                @if let Some(last) = last { p.hint { "The last run was of " (last) ": to try again, go on with it." } }
+                div { button.first type="submit" { "Go on" } " " a href="/fleet" { "Back" } }
+                p.hint { "The next page says which disk is erased, and asks." }
+            }
+        }
+    }
+}
+
+fn subject(nodes: &[NodeStatus]) -> String {
+    match nodes {
+        [node] => name(node),
+        nodes => format!("{} machines", nodes.len()),
+    }
+}
+
+/// Says what will be done to which disk, and asks.
+fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) -> Markup {
+    let able: Vec<&NodeStatus> = meant.nodes.iter().filter(|node| act.obstacle(node).is_none()).collect();
+    let replaced = |node: &NodeStatus| {
+        let open = |run: &slipway_protocol::RunStatus| matches!(run.state, RunState::Pending | RunState::Running);
+        act == Act::Start && node.run.as_ref().is_some_and(open)
+    };
+    let phrase = phrase(&able);
+    html! {
+        h1 { (act.verb()) ": " (subject(&meant.nodes)) @if let Some(system) = system { " with " (system.name) } }
+        form.edit method="post" action={ "/act/" (act.word()) } {
+            (visitor.proof_field())
+            @if let Some(system) = system { input type="hidden" name="os" value=(system.name); }
+            ul.plan {
+                @for node in &meant.nodes {
+                    li {
+                        strong { (name(node)) } " " (words::state(&node.state, words::of_node(node.state))) ": "
+                        @match act.obstacle(node) {
+                            Some(obstacle) => span.muted { "nothing, because " (obstacle) },
+                            None => {
+                                input type="hidden" name="node" value=(reference(node));
+                                (act.effect(node)) " "
+                                @if let Some(system) = system { (target(node, system)) }
+                                @if replaced(node) { span.warn { " ▲ Its unfinished run ends as failed." } }
+                            },
+                        }
+                    }
+                }
+                @for missing in &meant.missing { li.muted { (line(missing)) } }
+            }
+            @if able.is_empty() {
+                p { "There is nothing to do. " a href="/fleet" { "Back" } }
+            } @else {
+                @if act == Act::Release && able.len() == 1 {
+                    label { "Name (may be left out)"
+                        input type="text" name="name" value=[able.first().and_then(|node| node.name.as_deref())]
+                            autocomplete="off" spellcheck="false";
+                    }
+                }
+                @if able.iter().any(|node| replaced(node)) { input type="hidden" name="replace" value="1"; }
+                @if act.loses_data() {
+                    label {
+                        span {
+                            @if able.len() == 1 { "Type the name " } @else { "Type the number of machines, " }
+                            strong { (phrase) }
+                            @if able.len() == 1 { ", so that it is this machine and no other" }
+                            @else { ", so that it is all of these and no others" }
+                        }
+                        input type="text" name="confirm" required autocomplete="off" spellcheck="false" autofocus;
+                    }
+                }
+                div {
+                    button type="submit" class=(if act.loses_data() { "danger" } else { "first" }) {
+                        (act.verb()) @if able.len() > 1 { " on " (able.len()) " machines" }
+                    }
+                    " " a href="/fleet" { "Back" }
+                }
+            }
+        }
+    }
+}
+
+/// Does what was asked, and says what came of it.
+pub async fn carry_out(
+    Extension(live): Extension<Arc<Live>>,
+    UrlPath(act): UrlPath<String>,
+    sent: Sent,
+) -> Result<Response, Failed> {
+    let act = Act::from_word(&act)?;
+    let Sent { visitor, fields } = sent;
+    let references: Vec<String> = fields.all("node").map(str::to_owned).collect();
+    let meant = Meant::find(&visitor.store, &references).await?;
+    let nodes: Vec<&NodeStatus> = meant.nodes.iter().collect();
+    let phrase = phrase(&nodes);
+    if act.loses_data() && (fields.text("confirm") != phrase || !meant.missing.is_empty()) {
+        let message = format!("nothing was done: {phrase:?} has to be typed to confirm; go back and type it");
+        return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
+    }
+    let mut results = Vec::new();
+    for node in &meant.nodes {
+        results.push((name(node), reference(node), one(&visitor, act, node, &fields).await));
+    }
+    live.has_changed();
+    if results.len() == 1
+        && meant.missing.is_empty()
+        && let Some((_, _, result)) = results.pop()
+    {
+        let node = result?;
+        return Ok(see_other(&node.map_or("/fleet".to_owned(), |node| format!("/nodes/{node}")), None));
+    }
+    let frame = Frame::new(visitor, &live).await?;
+    let done = results.iter().filter(|(_, _, result)| result.is_ok()).count();
+    let content = html! {
+        h1 { (act.verb()) ": done on " (done) " of " (references.len()) " machines" }
+        ul {
+            @for (name, reference, result) in &results {
+                li {
+                    a href={ "/nodes/" (reference) } { (name) } ": "
+                    @match result {
+                        Ok(_) => span.good { "done" },
+                        Err(error) => span.bad { "■ " (line(&error.body().message)) },
+                    }
+                }
+            }
+            @for missing in &meant.missing { li.bad { "■ " (line(missing)) } }
+        }
+        p { a href="/fleet" { "Back to the fleet" } }
+    };
+    Ok(frame.page("/fleet", act.verb(), Follows::Nothing, content).into_response())
+}
+
+/// Does something to one node. Returns how the page names it afterwards, if it is still there.
+async fn one(visitor: &Visitor, act: Act, node: &NodeStatus, fields: &Fields) -> Result<Option<String>, Error> {
+    let (store, reference) = (&visitor.store, reference(node));
+    match act {
+        Act::Start => {
+            let task = Task::Os(fields.text("os").to_owned());
+            let new = NewRun { replace: fields.ticked("replace"), ..NewRun::new(task) };
+            operate::start_run(store, visitor.keys().authority.pem(), &reference, new).await?;
+        }
+        Act::Cancel => drop(operate::cancel_run(store, &reference).await?),
+        Act::Confirm => drop(operate::confirm_run(store, &reference).await?),
+        Act::Release => {
+            // Its own machine, if one waits: the operator saw it.
+            let reference = node.claim_code.clone().unwrap_or(reference);
+            return Ok(Some(operate::release_node(store, &reference, fields.given("name")).await?.id));
+        }
+        Act::Decommission => drop(operate::decommission_node(store, &reference).await?),
+        Act::Remove => {
+            operate::remove_node(store, &reference).await?;
+            return Ok(None);
+        }
+    }
+    Ok(Some(reference))
+}

@@ -1,0 +1,428 @@
+// Keeps a page live. Without it, everything works, but shows how things were when the page was loaded.
+//
+// One visible tab of the browser follows the stream and passes what it hears on to the other tabs, because a browser
+// has few connections to a server. Text from the server is only ever set as text.
+
+const page = document.body.dataset;
+const main = document.querySelector("#main");
+const live = document.querySelector("#live");
+/** Milliseconds without a message after which the page does not call itself live. */
+const SILENT = 8000;
+/** Shortest time in milliseconds between two readings of the page. */
+const PAUSE = 1000;
+
+/** How much the server's clock is ahead of the browser's, in milliseconds. */
+let ahead = Number(page.at) - Date.now();
+/** When the last message came, by the browser's clock. 0 before the first. */
+let heard = 0;
+/** Since when the page is not live. */
+let lost = 0;
+let signedOut = false;
+
+// --- Ages -----------------------------------------------------------------------------------------------------------
+
+/** A length of time in its largest unit, as the server writes it. */
+function age(millis) {
+  const seconds = Math.max(0, Math.floor(millis / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+function setText(element, text) {
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+function setTime(element, at) {
+  if (!element) return;
+  if (at == null) {
+    element.removeAttribute("datetime");
+    element.removeAttribute("title");
+    setText(element, "–");
+  } else {
+    const iso = new Date(at).toISOString();
+    if (element.getAttribute("datetime") !== iso) {
+      element.setAttribute("datetime", iso);
+      element.title = iso.replace("T", " ").replace(/\.\d+Z/, " UTC");
+    }
+    setText(element, age(Date.now() + ahead - at));
+  }
+}
+
+function tick() {
+  // What is old does not get older words: rows of a page that is not live say from when they are.
+  const now = (heard && !lost ? Date.now() : heard || Date.now()) + ahead;
+  for (const element of document.querySelectorAll("time[data-age][datetime]")) {
+    setText(element, age(now - Date.parse(element.dateTime)));
+  }
+  tell();
+}
+
+/** Says how old the page is. */
+function tell() {
+  if (signedOut) return;
+  const silent = heard && Date.now() - heard;
+  if (heard && silent < SILENT) {
+    if (lost) announce("The page is live again.");
+    lost = 0;
+    live.className = "";
+    setText(live, `live, ${age(silent)} old`);
+  } else if (heard) {
+    const time = new Date(heard).toTimeString().slice(0, 8);
+    if (!lost) announce(`The page is not live since ${time}.`);
+    lost = heard;
+    live.className = "warn";
+    setText(live, `▲ not live since ${time}, trying again`);
+  }
+  document.body.classList.toggle("old", Boolean(lost));
+}
+
+/** Says something to those who do not see the page. */
+function announce(text) {
+  setText(document.querySelector("#said"), text);
+}
+
+// --- Messages -------------------------------------------------------------------------------------------------------
+
+const order = (name) => Number(name.slice(name.lastIndexOf("-") + 1));
+const process = (name) => name.slice(0, name.lastIndexOf("-"));
+
+/** Takes a message of the stream, from wherever. */
+function take(message) {
+  heard = Date.now();
+  ahead = message.at - heard;
+  count(message.head);
+  const known = page.shown;
+  const same = process(known) === process(message.to);
+  if (same && order(message.to) <= order(known)) return tell();
+  if (known !== message.from) {
+    // Something is missing in between.
+    again(message);
+    return tell();
+  }
+  page.shown = message.to;
+  if (page.follows === "rows") {
+    message.rows.forEach(patch);
+    for (const [id, at] of Object.entries(message.heard)) {
+      setTime(document.querySelector(`tbody[data-id="${CSS.escape(id)}"] [data-f=heard]`), at);
+    }
+    if (message.gone.length > 0 || message.rows.some((row) => !fits(row))) refresh();
+  }
+  if (page.follows === "events" && message.head.event !== Number(page.event)) refresh();
+  if (page.follows === "node" && (message.rows.some((row) => row.id === page.node) || message.head.event !== Number(page.event))) refresh();
+  page.event = message.head.event;
+  tell();
+}
+
+/** Reads the page again, if it shows what the stream does not continue. */
+function again(message) {
+  if (page.follows === "nothing") page.shown = message.to;
+  else refresh();
+}
+
+/** Sets the sums in the navigation. */
+function count(head) {
+  for (const element of document.querySelectorAll("[data-head]")) setText(element, String(head[element.dataset.head]));
+}
+
+/** Whether the table is right with a row as it is now: which rows it shows and where depends on what has changed. */
+function fits(row) {
+  const element = document.querySelector(`tbody[data-id="${CSS.escape(row.id)}"]`);
+  return Boolean(element) && element.dataset.state === row.state;
+}
+
+/** Changes a row of the table. */
+function patch(row) {
+  const element = document.querySelector(`tbody[data-id="${CSS.escape(row.id)}"]`);
+  if (!element) return;
+  const part = (name) => element.querySelector(`[data-f=${name}]`);
+  const put = (name, text) => {
+    const cell = part(name);
+    if (!cell || cell.textContent === text) return;
+    cell.textContent = text;
+    const shown = cell.closest("td, th");
+    shown.classList.remove("changed");
+    // So that the fade begins again.
+    void shown.offsetWidth;
+    shown.classList.add("changed");
+  };
+  put("state", row.mark + row.state);
+  part("state").className = `state ${row.tone}`;
+  put("name", row.name);
+  for (const name of ["step", "system", "site", "model", "serial", "address"]) put(name, row[name]);
+  setText(part("percent"), row.percent == null ? "" : `${row.percent} %`);
+  const bar = part("bar");
+  if (bar) {
+    bar.hidden = row.percent == null;
+    bar.value = row.percent ?? 0;
+  }
+  setTime(part("since"), row.since);
+  setText(part("reason"), row.reason);
+  part("reason").className = row.reason_tone;
+  part("reason-age").hidden = row.reason_since == null;
+  setTime(part("reason_since"), row.reason_since);
+  setText(part("command"), row.command);
+  part("act").href = row.act;
+  part("act").hidden = row.act === "";
+  setText(part("act"), row.act_text);
+  part("command").parentElement.hidden = row.command === "";
+  element.querySelector(".why").hidden = row.reason === "";
+  if (["warn", "bad"].includes(row.tone)) announce(`${row.name}: ${row.state}, ${row.reason}`);
+}
+
+// --- Reading the page again -----------------------------------------------------------------------------------------
+
+let due = false;
+let busy = false;
+
+/** Reads this very page again and takes over what differs. At most once in a while, however often it is asked for. */
+async function refresh() {
+  due = true;
+  if (busy || document.hidden) return;
+  busy = true;
+  while (due && !document.hidden) {
+    due = false;
+    const fresh = await load();
+    if (fresh) adopt(fresh);
+    await new Promise((done) => setTimeout(done, PAUSE));
+  }
+  busy = false;
+}
+
+/** The page as the server has it now, as a document whose scripts do not run. */
+function load() {
+  return new Promise((done) => {
+    const request = new XMLHttpRequest();
+    request.open("GET", location.href);
+    request.responseType = "document";
+    request.timeout = 20000;
+    request.onloadend = () => {
+      const found = request.status === 200 && request.responseXML;
+      done(found && found.body?.dataset.shown ? found : null);
+    };
+    request.send();
+  });
+}
+
+function adopt(fresh) {
+  page.shown = fresh.body.dataset.shown;
+  page.event = fresh.body.dataset.event;
+  for (const old of document.querySelectorAll("[data-sync]")) {
+    const name = old.dataset.sync;
+    const now = fresh.querySelector(`[data-sync="${CSS.escape(name)}"]`);
+    if (now) sync(old, now);
+  }
+  prepare();
+  tick();
+}
+
+/** Makes an element like another one, and leaves alone what is the same: focus, selections and ticks stay. */
+function sync(old, now) {
+  for (const { name } of [...old.attributes]) {
+    if (!now.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  }
+  for (const { name, value } of now.attributes) {
+    if (old.getAttribute(name) !== value && name !== "open") old.setAttribute(name, value);
+  }
+  if (old.dataset.own !== undefined) return;
+  const kept = new Map();
+  for (const child of old.children) if (child.dataset.id) kept.set(child.dataset.id, child);
+  let place = old.firstChild;
+  for (const wanted of [...now.childNodes]) {
+    let match = place;
+    if (wanted.dataset?.id) {
+      match = kept.get(wanted.dataset.id);
+      if (match && match !== place) old.insertBefore(match, place);
+    }
+    const same = match && match.nodeType === wanted.nodeType && match.nodeName === wanted.nodeName
+      && (wanted.nodeType !== 1 || match.dataset?.id === wanted.dataset?.id);
+    if (same) {
+      if (wanted.nodeType === 1) sync(match, wanted);
+      else if (match.data !== wanted.data) match.data = wanted.data;
+      place = match.nextSibling;
+    } else {
+      old.insertBefore(document.importNode(wanted, true), place);
+    }
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+// --- The stream -----------------------------------------------------------------------------------------------------
+
+const channel = new BroadcastChannel("slipway");
+channel.onmessage = (event) => take(event.data);
+
+let source = null;
+let release = null;
+
+/** Follows the stream as soon as no other visible tab does. */
+function follow() {
+  if (document.hidden || release || signedOut) return;
+  const turn = new AbortController();
+  release = () => turn.abort();
+  const lead = () => new Promise((done) => {
+    release = done;
+    page.leads = "";
+    open();
+  });
+  navigator.locks.request("slipway-stream", { signal: turn.signal }, lead).catch(() => {});
+}
+
+function open() {
+  close();
+  source = new EventSource("/page/stream");
+  source.onmessage = (event) => {
+    const message = JSON.parse(event.data);
+    channel.postMessage(message);
+    take(message);
+  };
+  source.onerror = () => {
+    if (source?.readyState !== EventSource.CLOSED) return;
+    close();
+    setTimeout(() => page.leads !== undefined && check(), 2000);
+  };
+}
+
+/** Follows again, unless the session has ended. */
+async function check() {
+  try {
+    const answer = await fetch("/page/stream", { redirect: "manual", headers: { accept: "application/json" }, method: "HEAD" });
+    if (answer.status === 401) {
+      signedOut = true;
+      live.className = "warn";
+      const link = document.createElement("a");
+      link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+      link.textContent = "sign in again";
+      live.replaceChildren("▲ signed out: ", link);
+      announce("You are signed out.");
+      return;
+    }
+  } catch {
+    // The server cannot be reached. The next try shows whether that has changed.
+  }
+  open();
+}
+
+function close() {
+  source?.close();
+  source = null;
+}
+
+/** Leaves the stream to another tab. */
+function leave() {
+  close();
+  delete page.leads;
+  release?.();
+  release = null;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return leave();
+  follow();
+  // What happened meanwhile was not followed.
+  if (page.follows !== "nothing") refresh();
+});
+addEventListener("pagehide", leave);
+addEventListener("pageshow", (event) => event.persisted && follow());
+
+// A connection that hangs is not noticed by the browser.
+setInterval(() => {
+  if (page.leads !== undefined && heard && Date.now() - heard > 2 * SILENT && source) {
+    heard -= 1;
+    open();
+  }
+}, SILENT);
+
+// --- Small things ---------------------------------------------------------------------------------------------------
+
+/** Shows what only works with this script. */
+function prepare() {
+  for (const button of document.querySelectorAll("button.copy[hidden]")) button.hidden = false;
+  const all = document.querySelector("#all");
+  if (all) all.hidden = false;
+  chosen();
+}
+
+/** Says how many rows are selected. */
+function chosen() {
+  const selected = document.querySelector("#selected");
+  if (!selected) return;
+  const boxes = [...document.querySelectorAll("tbody input[name=node]")];
+  const ticked = boxes.filter((box) => box.checked).length;
+  setText(selected, ticked ? `${ticked} of ${selected.dataset.of} selected` : `${selected.dataset.of} shown`);
+  const all = document.querySelector("#all");
+  all.checked = ticked > 0 && ticked === boxes.length;
+  all.indeterminate = ticked > 0 && ticked < boxes.length;
+  for (const button of document.querySelectorAll(".bulk button")) button.disabled = ticked === 0;
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.id === "all") {
+    for (const box of document.querySelectorAll("tbody input[name=node]")) box.checked = event.target.checked;
+  }
+  chosen();
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("button.copy");
+  if (!button) return;
+  const text = button.parentElement.querySelector("code, textarea").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    button.textContent = "Selected";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 2000);
+});
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, select, textarea");
+  if (event.key === "/" && !typing && document.querySelector("#q")) {
+    event.preventDefault();
+    document.querySelector("#q").focus();
+  }
+});
+
+// --- Logs -----------------------------------------------------------------------------------------------------------
+
+/** Shows a log as it grows. */
+function log(element) {
+  const filter = element.querySelector("input[type=search]");
+  const text = element.querySelector("pre");
+  let whole = text.textContent;
+  const show = () => {
+    const word = filter.value.toLowerCase();
+    const lines = word ? whole.split("\n").filter((line) => line.toLowerCase().includes(word)).join("\n") : whole;
+    const ends = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
+    setText(text, lines);
+    if (ends) text.scrollTop = text.scrollHeight;
+  };
+  const more = async () => {
+    if (!element.open || document.hidden) return;
+    const answer = await fetch(element.dataset.log, { redirect: "manual" }).catch(() => null);
+    if (!answer?.ok) return;
+    const fresh = await answer.text();
+    if (fresh !== whole) {
+      whole = fresh;
+      show();
+    }
+  };
+  filter.addEventListener("input", show);
+  element.addEventListener("toggle", more);
+  setInterval(more, 2000);
+  text.scrollTop = text.scrollHeight;
+  more();
+}
+
+document.querySelectorAll("details[data-log]").forEach(log);
+prepare();
+setInterval(tick, 1000);
+tick();
+follow();

@@ -1,0 +1,280 @@
+//! Forms that add something.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use slipway_protocol::shared::{duration, printable};
+use slipway_protocol::{DiskHints, ErrorCode, Identity, Proof};
+
+use crate::base::error::Error;
+use crate::base::time::utc;
+use crate::image::stored;
+use crate::operate::{self, NewNode};
+use crate::page::answer::{Failed, Html, see_other};
+use crate::page::frame::{Follows, Frame};
+use crate::page::live::Live;
+use crate::page::session::{Act, Fields, Visitor};
+use crate::page::words;
+use crate::store::images::Image;
+use crate::store::systems::System;
+
+/// Why a form was refused, above it. What was typed stays.
+fn refused(problem: Option<&Error>) -> Markup {
+    html! { @if let Some(problem) = problem { p.error role="alert" { (printable::line(&problem.body().message)) } } }
+}
+
+/// Sends the form again after a refusal that the operator can do something about, and fails otherwise.
+fn again(error: Error, form: impl FnOnce(&Error) -> Html) -> Result<Response, Failed> {
+    let status = StatusCode::from_u16(error.body().code.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    match &error {
+        Error::Refused { .. } => Ok((status, form(&error)).into_response()),
+        _ => Err(error.into()),
+    }
+}
+
+fn field(name: &str, title: &str, hint: &str, fields: &Fields) -> Markup {
+    html! {
+        label { (title)
+            input type="text" name=(name) value=(fields.text(name)) autocomplete="off" spellcheck="false"
+                aria-describedby={ (name) "-hint" };
+            span.hint id={ (name) "-hint" } { (hint) }
+        }
+    }
+}
+
+fn tick(name: &str, title: &str, is_ticked: bool) -> Markup {
+    html! { label.tick { input type="checkbox" name=(name) value="1" checked[is_ticked]; " " (title) } }
+}
+
+fn submit(text: &str) -> Markup {
+    html! { div { button.first type="submit" { (text) } } }
+}
+
+/// Asks for a node.
+pub async fn node(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
+    Ok(node_form(&Frame::new(visitor, &live).await?, &Fields::default(), None))
+}
+
+fn node_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
+    let is_new = problem.is_none();
+    let content = html! {
+        h1 { "Add a node" }
+        (refused(problem))
+        form.edit method="post" action="/add/node" {
+            (frame.visitor.proof_field())
+            (field("name", "Name", "Host name of the node and of the installed system, such as web1.", fields))
+            (field("uuid", "UUID", "SMBIOS UUID, such as 4c4c4544-0042-3010-8058-b7c04f503432.", fields))
+            (field("serial", "Serial number", "As on the label of the machine.", fields))
+            (field("macs", "MAC addresses", "Separated by commas or blanks, such as 52:54:00:12:34:56.", fields))
+            (field("site", "Site", "Where it is, by your name for the place. May be left out.", fields))
+            (field("labels", "Labels", "Such as rack=12 role=web. May be left out.", fields))
+            (tick("release", "Release it: its machine is let in without asking", is_new || fields.ticked("release")))
+            (tick("mac_only", "Accept MAC addresses alone, which anybody on the network can read and use", fields.ticked("mac_only")))
+            label { "Its machine must prove"
+                select name="require" {
+                    @for (word, title) in [("registered", "its identifiers"), ("token", "a bootstrap token"), ("attested", "its TPM")] {
+                        option value=(word) selected[fields.text("require") == word] { (title) }
+                    }
+                }
+            }
+            (submit("Add the node"))
+        }
+    };
+    frame.page("/fleet", "Add a node", Follows::Nothing, content)
+}
+
+/// Adds a node.
+pub async fn add_node(Extension(live): Extension<Arc<Live>>, sent: Act) -> Result<Response, Failed> {
+    let Act { visitor, fields } = sent;
+    let added = match node_of(&fields) {
+        Ok(new) => operate::add_node(&visitor.store, new).await,
+        Err(error) => Err(error),
+    };
+    match added {
+        Ok(node) => {
+            live.has_changed();
+            Ok(see_other(&format!("/nodes/{}", node.id), None))
+        }
+        Err(error) => {
+            let frame = Frame::new(visitor, &live).await?;
+            again(error, |problem| node_form(&frame, &fields, Some(problem)))
+        }
+    }
+}
+
+fn node_of(fields: &Fields) -> Result<NewNode, Error> {
+    let listed = |name: &str| -> Vec<String> {
+        fields.text(name).split([',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let label = |text: String| {
+        let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let wrong = || Error::refused(ErrorCode::InvalidRequest, format!("{text:?} is not a label such as rack=12"));
+        pair.ok_or_else(wrong)
+    };
+    Ok(NewNode {
+        name: fields.given("name"),
+        identity: Identity { uuid: fields.given("uuid"), serial: fields.given("serial"), macs: listed("macs") },
+        release: fields.ticked("release"),
+        mac_only: fields.ticked("mac_only"),
+        require: match fields.text("require") {
+            "attested" => Proof::Attested,
+            "token" => Proof::Token,
+            _ => Proof::Registered,
+        },
+        ek: Vec::new(),
+        site: fields.given("site"),
+        labels: listed("labels").into_iter().map(label).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Asks for an operating system.
+pub async fn system(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
+    let frame = Frame::new(visitor, &live).await?;
+    let images = images(&frame).await?;
+    Ok(system_form(&frame, &images, &Fields::default(), None))
+}
+
+async fn images(frame: &Frame) -> Result<Vec<Image>, Error> {
+    let store = &frame.visitor.store;
+    let images = stored::list(store, &mut *store.read().await?).await?;
+    Ok(images.into_iter().filter(|status| status.problem.is_none()).map(|status| status.image).collect())
+}
+
+fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option<&Error>) -> Html {
+    let is_new = problem.is_none();
+    let area = |name: &str, title: &str, hint: &str| {
+        html! {
+            label { (title)
+                textarea name=(name) spellcheck="false" aria-describedby={ (name) "-hint" } { (fields.text(name)) }
+                span.hint id={ (name) "-hint" } { (hint) }
+            }
+        }
+    };
+    let content = html! {
+        h1 { "Add an operating system" }
+        (refused(problem))
+        @if images.is_empty() {
+            p.teach { "There is no image yet. On the server: " (words::command("slipway-server image add FILE")) }
+        }
+        form.edit method="post" action="/add/system" {
+            (frame.visitor.proof_field())
+            (field("name", "Name", "Such as debian-12. One of the same name is replaced.", fields))
+            label { "Image"
+                select name="image" required {
+                    @for image in images {
+                        option value=(image.digest) selected[fields.text("image") == image.digest.to_string()] {
+                            (printable::line(&image.file_name)) " · " (size_of(image)) " · "
+                            (image.digest.to_string().chars().take(19).collect::<String>()) "…"
+                        }
+                    }
+                }
+            }
+            (area("user_data", "User-data", "cloud-init or Ignition. May be left out."))
+            (area("ssh_keys", "SSH keys", "Public keys, one a line, that give access to the system."))
+            (field("kernel_args", "Kernel arguments", "Added to the boot entries, separated by blanks.", fields))
+            (tick("phone_home", "The installed system reports that it is up", is_new || fields.ticked("phone_home")))
+            (tick("boot_reporter", "The installed system reports how its boots go", fields.ticked("boot_reporter")))
+            (submit("Add the operating system"))
+        }
+    };
+    frame.page("/systems", "Add an operating system", Follows::Nothing, content)
+}
+
+fn size_of(image: &Image) -> String {
+    printable::size(image.raw_size.unwrap_or(image.size))
+}
+
+/// Adds an operating system.
+pub async fn add_system(Extension(live): Extension<Arc<Live>>, sent: Act) -> Result<Response, Failed> {
+    let Act { visitor, fields } = sent;
+    let added = match system_of(&fields) {
+        Ok(system) => operate::add_system(&visitor.store, system).await,
+        Err(error) => Err(error),
+    };
+    match added {
+        Ok(_) => Ok(see_other("/systems", None)),
+        Err(error) => {
+            let frame = Frame::new(visitor, &live).await?;
+            let images = images(&frame).await?;
+            again(error, |problem| system_form(&frame, &images, &fields, Some(problem)))
+        }
+    }
+}
+
+fn system_of(fields: &Fields) -> Result<System, Error> {
+    let image = fields.text("image").parse();
+    let image = image.map_err(|_| Error::refused(ErrorCode::InvalidRequest, "no image is chosen"))?;
+    // Browsers send lines that end with CR and LF.
+    let text = |name: &str| fields.given(name).map(|text| text.replace("\r\n", "\n") + "\n");
+    let words = |name: &str| -> Vec<String> { fields.text(name).split_whitespace().map(str::to_owned).collect() };
+    let keys = fields.text("ssh_keys").lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned);
+    Ok(System {
+        name: fields.text("name").to_owned(),
+        image,
+        raw_size: None,
+        raw_digest: None,
+        user_data: text("user_data"),
+        vendor_data: None,
+        kernel_args: words("kernel_args"),
+        ssh_keys: keys.collect(),
+        phone_home: fields.ticked("phone_home"),
+        phone_home_post: None,
+        phone_home_tries: None,
+        allow_override: true,
+        boot_reporter: fields.ticked("boot_reporter"),
+        keep_metadata: false,
+        known_steps: Vec::new(),
+        require: Proof::default(),
+        disk: DiskHints::default(),
+    })
+}
+
+/// Asks for a bootstrap token.
+pub async fn token(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
+    Ok(token_form(&Frame::new(visitor, &live).await?, &Fields::default(), None))
+}
+
+fn token_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
+    let content = html! {
+        h1 { "Add a bootstrap token" }
+        (refused(problem))
+        form.edit method="post" action="/add/token" {
+            (frame.visitor.proof_field())
+            (field("node", "Node", "Name or id of the node that the token proves. Without one, it lets one unknown machine in.", fields))
+            (field("expires_in", "Expires in", "Such as 90s, 2h or 7d. Without it, the token does not expire.", fields))
+            (submit("Make the token"))
+        }
+    };
+    frame.page("/tokens", "Add a token", Follows::Nothing, content)
+}
+
+/// Adds a bootstrap token, and shows it once.
+pub async fn add_token(Extension(live): Extension<Arc<Live>>, sent: Act) -> Result<Response, Failed> {
+    let Act { visitor, fields } = sent;
+    let lifetime = fields.given("expires_in").map(|text| duration::parse(&text));
+    let lifetime = lifetime.transpose().map_err(|problem| Error::refused(ErrorCode::InvalidRequest, problem));
+    let added = match lifetime {
+        Ok(lifetime) => {
+            let lifetime = lifetime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+            operate::add_token(&visitor.store, fields.given("node").as_deref(), lifetime).await
+        }
+        Err(error) => Err(error),
+    };
+    let frame = Frame::new(visitor, &live).await?;
+    match added {
+        Ok(issued) => {
+            let content = html! {
+                h1 { "The token" }
+                p { "It is shown only now, because the server stores only its hash." }
+                p { (words::command(&issued.token)) }
+                @if let Some(at) = issued.expires_at { p { "It expires at " (utc(at)) "." } }
+                p { a href="/tokens" { "All tokens" } }
+            };
+            Ok(frame.page("/tokens", "The token", Follows::Nothing, content).into_response())
+        }
+        Err(error) => again(error, |problem| token_form(&frame, &fields, Some(problem))),
+    }
+}

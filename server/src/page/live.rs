@@ -1,0 +1,216 @@
+//! The rows of all nodes, made once for all pages and streams of this process.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use slipway_protocol::NodeState;
+use tokio::sync::Mutex;
+
+use crate::api::App;
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::{Millis, now};
+use crate::node::status;
+use crate::page::rows::Row;
+use crate::store::{to_json, to_word};
+
+/// Shortest time between two readings of the database; within it, all get the same rows. Short enough that a change is
+/// on the screen within a second.
+pub const SHORTEST: Duration = Duration::from_millis(500);
+/// How many times as long as the last reading took there is no other, so that pages never take more than a fifth of a
+/// processor.
+const REST: u32 = 4;
+/// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// States in the order in which a machine goes through them.
+const STATES: [NodeState; 8] = [
+    NodeState::Registered,
+    NodeState::Held,
+    NodeState::Enrolled,
+    NodeState::Installing,
+    NodeState::Booting,
+    NodeState::Installed,
+    NodeState::Running,
+    NodeState::Failed,
+];
+
+/// All rows at one time.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// When the database was read, in milliseconds since 1970.
+    pub at: Millis,
+    /// The name of the snapshot.
+    pub name: Name,
+    /// The rows, by name.
+    pub rows: Vec<Arc<Row>>,
+    /// When each node was last heard from, in milliseconds since 1970, in the order of the rows.
+    pub heard: Vec<Option<Millis>>,
+    /// Sums for the header.
+    pub head: Head,
+    /// What differs from the snapshot before, for streams that have sent that.
+    pub news: String,
+    read: Instant,
+    took: Duration,
+    change: i64,
+    is_busy: bool,
+}
+
+/// Names a snapshot: the process that made it, and a number that grows by 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    process: Arc<str>,
+    number: u64,
+}
+
+impl Name {
+    /// Whether a snapshot of this name is the next one after another.
+    pub fn follows(&self, other: &Self) -> bool {
+        self.process == other.process && self.number == other.number + 1
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.process, self.number)
+    }
+}
+
+/// Sums over all nodes in service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Head {
+    /// The number of nodes.
+    pub all: usize,
+    /// The number of nodes that somebody should look at.
+    pub flagged: usize,
+    /// The number of machines that wait to be let in.
+    pub waiting: usize,
+    /// The number of nodes in each state that any node is in.
+    pub states: Vec<(String, usize)>,
+    /// The number of the newest event.
+    pub event: u64,
+}
+
+/// A message of a stream.
+#[derive(Serialize)]
+struct News<'a> {
+    at: Millis,
+    from: String,
+    to: String,
+    head: &'a Head,
+    rows: Vec<&'a Row>,
+    heard: HashMap<&'a str, Millis>,
+    gone: Vec<&'a str>,
+}
+
+/// Makes rows when somebody asks for them.
+#[derive(Debug, Default)]
+pub struct Live {
+    newest: Mutex<Option<Arc<Snapshot>>>,
+    changed: AtomicBool,
+}
+
+impl Live {
+    /// Returns all rows. They are read again if they may have changed and were not read a moment ago. Whoever asks
+    /// meanwhile waits for the same rows.
+    pub async fn rows(&self, app: &App) -> Result<Arc<Snapshot>, Error> {
+        let mut newest = self.newest.lock().await;
+        let (change, event) = (*app.watcher.nodes().borrow(), *app.watcher.events().borrow());
+        if let Some(known) = newest.as_ref().filter(|_| !self.changed.swap(false, Ordering::Relaxed)) {
+            let age = known.read.elapsed();
+            let may_differ = known.is_busy || known.change != change || known.head.event != event || age > LONGEST;
+            if age < SHORTEST.max(known.took * REST) || !may_differ {
+                return Ok(Arc::clone(known));
+            }
+        }
+        let snapshot = Arc::new(read(app, newest.as_deref(), change, event).await?);
+        *newest = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// Makes the next page read the database, because an operator did something and looks for its effect.
+    pub fn has_changed(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads all nodes and makes their rows.
+async fn read(app: &App, before: Option<&Snapshot>, change: i64, event: u64) -> Result<Snapshot, Error> {
+    let (read, at) = (Instant::now(), now());
+    let nodes = status::all_at(&app.store, at).await?;
+    let known: HashMap<&str, &Arc<Row>> =
+        before.map(|before| before.rows.iter().map(|row| (row.id.as_str(), row)).collect()).unwrap_or_default();
+    let is_busy = nodes.iter().any(|node| node.state == NodeState::Installing);
+    let row = |node: &slipway_protocol::NodeStatus| {
+        let row = Row::of(node, at);
+        match known.get(row.id.as_str()) {
+            Some(same) if ***same == row => (Arc::clone(same), node.last_seen),
+            _ => (Arc::new(row), node.last_seen),
+        }
+    };
+    let mut rows: Vec<(Arc<Row>, Option<Millis>)> = nodes.iter().map(row).collect();
+    rows.sort_by(|(one, _), (other, _)| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    let (rows, heard): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+    let head = head(&rows, event);
+    let name = match before {
+        Some(before) => Name { process: Arc::clone(&before.name.process), number: before.name.number + 1 },
+        None => Name { process: random::id().into(), number: 0 },
+    };
+    let mut snapshot =
+        Snapshot { at, name, rows, heard, head, news: String::new(), read, took: Duration::ZERO, change, is_busy };
+    snapshot.news = before.map(|before| snapshot.news_since(before)).unwrap_or_default();
+    snapshot.took = read.elapsed();
+    Ok(snapshot)
+}
+
+fn head(rows: &[Arc<Row>], event: u64) -> Head {
+    let here: Vec<&Arc<Row>> = rows.iter().filter(|row| row.is_here()).collect();
+    let in_state = |state: &NodeState| {
+        let word = to_word(state);
+        let count = here.iter().filter(|row| row.state == word).count();
+        (count > 0).then_some((word, count))
+    };
+    Head {
+        all: here.len(),
+        flagged: here.iter().filter(|row| row.is_flagged()).count(),
+        waiting: here.iter().filter(|row| row.waits).count(),
+        states: STATES.iter().filter_map(in_state).collect(),
+        event,
+    }
+}
+
+impl Snapshot {
+    /// Writes what differs from an earlier snapshot.
+    fn news_since(&self, before: &Self) -> String {
+        let pairs = before.rows.iter().zip(&before.heard);
+        let known: HashMap<&str, (&Arc<Row>, Option<Millis>)> =
+            pairs.map(|(row, heard)| (row.id.as_str(), (row, *heard))).collect();
+        let is_new = |row: &&Arc<Row>| !known.get(row.id.as_str()).is_some_and(|(known, _)| Arc::ptr_eq(known, row));
+        let later = self.rows.iter().zip(&self.heard).filter_map(|(row, heard)| {
+            let before = known.get(row.id.as_str()).and_then(|(_, before)| *before);
+            heard.filter(|heard| before != Some(*heard)).map(|heard| (row.id.as_str(), heard))
+        });
+        let here: HashSet<&str> = self.rows.iter().map(|row| row.id.as_str()).collect();
+        to_json(&News {
+            at: self.at,
+            from: before.name.to_string(),
+            to: self.name.to_string(),
+            head: &self.head,
+            rows: self.rows.iter().filter(is_new).map(|row| &**row).collect(),
+            heard: later.collect(),
+            gone: known.keys().copied().filter(|id| !here.contains(id)).collect(),
+        })
+    }
+
+    /// What a stream sends first, and whenever it cannot say what is new: how things are. Who shows anything else reads
+    /// the page again.
+    pub fn hello(&self) -> String {
+        let (name, head) = (self.name.to_string(), &self.head);
+        let (rows, heard, gone) = (Vec::new(), HashMap::new(), Vec::new());
+        to_json(&News { at: now(), from: name.clone(), to: name, head, rows, heard, gone })
+    }
+}

@@ -1,0 +1,530 @@
+//! All about one node.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::Query;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use slipway_protocol::shared::printable::{line, size};
+use slipway_protocol::{
+    Claim, Disk, EkCertificate, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState, RunStatus,
+    SiteEvent, StepState, StepStatus, TpmOrigin,
+};
+
+use crate::api::answer::UrlPath;
+use crate::base::error::Error;
+use crate::base::time::{Millis, now};
+use crate::operate::{self, LogType};
+use crate::page::acts::{self, disk_in_words};
+use crate::page::answer::{Failed, Html};
+use crate::page::events;
+use crate::page::frame::{Follows, Frame};
+use crate::page::live::Live;
+use crate::page::reasons;
+use crate::page::rows::{is_stranger, model, name, path, reference};
+use crate::page::session::Visitor;
+use crate::page::words::{self, Tone};
+use crate::store::to_word;
+
+/// Events of the timeline.
+const EVENTS: u32 = 200;
+/// Earlier runs that are shown.
+const RUNS: usize = 20;
+/// Bytes of a log that are shown: its end.
+const LOG: usize = 128 << 10;
+
+/// Shows a node, or a waiting machine.
+pub async fn show(
+    visitor: Visitor,
+    Extension(live): Extension<Arc<Live>>,
+    UrlPath(node): UrlPath<String>,
+) -> Result<Html, Failed> {
+    let frame = Frame::new(visitor, &live).await?;
+    let visitor = &frame.visitor;
+    let node = operate::show_node(&visitor.store, &node).await?;
+    let (mut runs, mut events) = (Vec::new(), Vec::new());
+    if !is_stranger(&node) {
+        runs = operate::list_runs(&visitor.store, Some(&node.id)).await?;
+        runs.reverse();
+        events = events::of_node(visitor, &node.id, EVENTS).await?;
+    }
+    let now = now();
+    let reason = reasons::first(&node, now);
+    let content = html! {
+        div.title data-sync="title" {
+            h1 { (name(&node)) }
+            (words::state(&node.state, words::of_node(node.state)))
+            span.muted { (model(&node)) }
+            span.muted { "heard " (words::since(node.last_seen, now)) }
+        }
+        div data-sync="reason" {
+            @if let Some(reason) = &reason {
+                p class={ "note " (reason.tone.class()) } {
+                    span class=(reason.tone.class()) { (reason.tone.mark()) (reason.text) }
+                    @if let Some(since) = reason.since { " for " (words::since(Some(since), now)) }
+                    @if let Some(command) = &reason.command { " " (words::command(command)) }
+                }
+            }
+        }
+        (acts::buttons(&node))
+        div data-sync="claims" { (claims(&node, now)) }
+        div.node {
+            div data-sync="facts" { (facts(&node, now)) }
+            div {
+                div data-sync="run" { (run(&node, now)) }
+                @if !is_stranger(&node) {
+                    div data-sync="timeline" { (timeline(&events, now)) }
+                    section { (log_of(&node, LogType::Installer)) (log_of(&node, LogType::HostBoot)) }
+                    div data-sync="runs" { (earlier(&runs, now)) }
+                }
+            }
+        }
+    };
+    let title = name(&node);
+    Ok(frame.page("/fleet", &title, Follows::Node(&node.id), content))
+}
+
+/// Rows of a list of terms, without those that are not known.
+fn terms<'a>(rows: impl IntoIterator<Item = (&'a str, Option<Markup>)>) -> Markup {
+    html! {
+        dl {
+            @for (term, text) in rows {
+                @if let Some(text) = text { dt { (term) } dd { (text) } }
+            }
+        }
+    }
+}
+
+fn text(text: &str) -> Option<Markup> {
+    (!text.is_empty()).then(|| html! { (line(text)) })
+}
+
+fn mono(text: &str) -> Option<Markup> {
+    (!text.is_empty()).then(|| html! { span.mono { (line(text)) } })
+}
+
+/// Who it is, and what it has.
+fn facts(node: &NodeStatus, now: Millis) -> Markup {
+    let identity = &node.identity;
+    html! {
+        section {
+            h2 { "Identity" }
+            (terms([
+                ("Name", node.name.as_deref().and_then(text)),
+                ("Id", (!is_stranger(node)).then(|| mono(&node.id)).flatten()),
+                ("Site", node.site.as_deref().and_then(text)),
+                ("Labels", text(&node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "))),
+                ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),
+                ("Serial number", identity.serial.as_deref().and_then(mono)),
+                ("UUID", identity.uuid.as_deref().and_then(mono)),
+                ("MAC addresses", mono(&identity.macs.join(", "))),
+                ("Known by", node.mac_only.then(|| html! { span.warn { "▲ MAC addresses alone, which anybody can read and use" } })),
+                ("Must prove", Some(html! { (required(node.require)) })),
+                ("Proof", node.key.as_ref().map(|key| proof(key, now))),
+                ("TPM", node.tpm.as_ref().map(|tpm| tpm_words(tpm, now))),
+                ("Secure Boot", node.inventory.as_ref().map(secure_boot)),
+            ]))
+            @if !node.earlier_keys.is_empty() {
+                details {
+                    summary { (node.earlier_keys.len()) " earlier keys" }
+                    ul { @for key in &node.earlier_keys { li { (proof(key, now)) } } }
+                }
+            }
+        }
+        @if let Some(inventory) = &node.inventory { (hardware(node, inventory)) }
+    }
+}
+
+fn installed_words(installed: &Installed, now: Millis) -> Markup {
+    html! {
+        (line(installed.os.as_deref().unwrap_or("by a workflow"))) ", image "
+        span.mono { (installed.image.to_string().chars().take(19).collect::<String>()) "…" } ", for "
+        (words::since(Some(installed.since), now))
+        @if installed.behind { span.warn { " ▲ the operating system has a newer image" } }
+    }
+}
+
+fn required(proof: Proof) -> &'static str {
+    match proof {
+        Proof::Registered => "its identifiers",
+        Proof::Token => "a bootstrap token",
+        Proof::Attested => "its TPM",
+    }
+}
+
+fn proof(key: &NodeKey, now: Millis) -> Markup {
+    let proved = match key.proof {
+        Proof::Registered => "registered: its machine sent the identifiers",
+        Proof::Token => "token: its machine proved a bootstrap token",
+        Proof::Attested => "attested: its machine proved its TPM",
+    };
+    let short: String = key.fingerprint.chars().take(16).collect();
+    html! {
+        (proved) ", from " span.mono { (line(&key.address)) } ", key " span.mono { (short) } " for "
+        (words::since(Some(key.since), now))
+    }
+}
+
+fn tpm_words(tpm: &NodeTpm, now: Millis) -> Markup {
+    let origin = match tpm.origin {
+        TpmOrigin::Registered => "registered by an operator",
+        TpmOrigin::Certificate => "certified by a trusted manufacturer",
+        TpmOrigin::Release => "of the first or a released machine",
+    };
+    let certificate = match tpm.certificate {
+        None => "",
+        Some(EkCertificate::None) => ", without a certificate",
+        Some(EkCertificate::UnknownIssuer) => ", certificate of an untrusted manufacturer",
+        Some(EkCertificate::Bad) => ", invalid certificate",
+        Some(EkCertificate::Verified) => ", certificate verified",
+    };
+    html! {
+        (origin) (certificate)
+        @match tpm.proved_at {
+            Some(at) => { ", proved " (words::since(Some(at), now)) " ago" },
+            None => ", not proved yet",
+        }
+        @if tpm.has_event_log { ", with event log" }
+        " " span.mono.muted { (tpm.ek.join(" or ")) }
+    }
+}
+
+fn secure_boot(inventory: &Inventory) -> Markup {
+    let firmware = &inventory.firmware;
+    let text = match (firmware.uefi, firmware.secure_boot) {
+        (false, _) => "none: the firmware is a BIOS",
+        (true, Some(true)) => "on",
+        (true, Some(false)) if firmware.setup_mode == Some(true) => "off, in Setup Mode",
+        (true, Some(false)) => "off",
+        (true, None) => "unknown",
+    };
+    html! { (text) }
+}
+
+fn hardware(node: &NodeStatus, inventory: &Inventory) -> Markup {
+    let cpu = &inventory.cpu;
+    let memory = (inventory.memory > 0).then(|| html! { (size(inventory.memory)) });
+    let hints = node.disk.as_ref().map(|hints| html! { code { (line(&crate::store::to_json(hints))) } });
+    html! {
+        section {
+            h2 { "Hardware" }
+            (terms([
+                ("Model", text(&model(node))),
+                ("Processor", text(&format!("{} {} threads, {}", cpu.model.as_deref().unwrap_or_default(), cpu.threads, cpu.arch))),
+                ("Memory", memory),
+                ("Asset tag", inventory.system.asset_tag.as_deref().and_then(text)),
+                ("Loaded from", inventory.loaded_from.as_deref().and_then(text)),
+                ("Disk hints", hints),
+            ]))
+            h3 { "Disks" }
+            ul { @for disk in &inventory.disks { li { (disk_words(disk)) } } }
+            @if inventory.disks.is_empty() { p.muted { "none found" } }
+            h3 { "Network cards" }
+            ul {
+                @for nic in &inventory.nics {
+                    li {
+                        span.mono { (line(&nic.name)) } " "
+                        @if let Some(mac) = &nic.mac { span.mono { (line(mac)) } " " }
+                        @if nic.carrier { span.good { "link" } } @else { span.muted { "no link" } }
+                        @if let Some(speed) = nic.speed { ", " (speed) " Mbit/s" }
+                        @if !nic.addresses.is_empty() { ", " span.mono { (line(&nic.addresses.join(", "))) } }
+                        span.muted { " " (line(nic.driver.as_deref().unwrap_or("no driver"))) }
+                    }
+                }
+            }
+            @for device in &inventory.unserved { p.warn { "▲ " (line(&device.to_string())) } }
+        }
+    }
+}
+
+fn disk_words(disk: &Disk) -> Markup {
+    let kind = match (disk.transport.as_deref(), disk.rotational) {
+        (Some(transport), true) => format!("{transport}, spins"),
+        (Some(transport), false) => transport.to_owned(),
+        (None, true) => "spins".to_owned(),
+        (None, false) => String::new(),
+    };
+    html! {
+        (disk_in_words(disk)) span.muted { " " (line(&kind)) }
+        @if disk.removable { span.muted { " removable" } }
+        @if disk.read_only { span.warn { " ▲ write-protected" } }
+    }
+}
+
+/// The machines that ask to be let in as a node, beside its own machine if they contest it.
+pub fn claims(node: &NodeStatus, now: Millis) -> Markup {
+    let contested = node.key.as_ref().filter(|_| node.claims.iter().any(|claim| claim.reason.identifiers_match()));
+    html! {
+        @if !node.claims.is_empty() {
+            div.claims {
+                @if let Some(key) = contested {
+                    section {
+                        h2 { "The node's machine" }
+                        (terms([
+                            ("Address", mono(&key.address)),
+                            ("Proof", Some(proof(key, now))),
+                            ("Heard", Some(html! { (words::since(node.last_seen, now)) " ago" })),
+                            ("Serial number", node.identity.serial.as_deref().and_then(mono)),
+                            ("UUID", node.identity.uuid.as_deref().and_then(mono)),
+                            ("MAC addresses", mono(&node.identity.macs.join(", "))),
+                        ]))
+                    }
+                }
+                @for claim in &node.claims { (claim_section(contested.is_some(), claim, now)) }
+            }
+        }
+    }
+}
+
+fn claim_section(is_contest: bool, claim: &Claim, now: Millis) -> Markup {
+    html! {
+        section data-id=(claim.code) {
+            h2 class=[is_contest.then_some("bad")] {
+                @if is_contest { "■ Contested by the claim " } @else { "Claim " }
+                span.mono { (claim.code) }
+            }
+            (terms([
+                ("Why it waits", Some(html! { (claim.reason.in_words()) })),
+                ("Like node", claim.node.as_deref().filter(|_| !is_contest).map(|node| html! {
+                    a href={ "/nodes/" (node) } { (line(node)) }
+                })),
+                ("Address", mono(&claim.address)),
+                ("Serial number", claim.identity.serial.as_deref().and_then(mono)),
+                ("UUID", claim.identity.uuid.as_deref().and_then(mono)),
+                ("MAC addresses", mono(&claim.identity.macs.join(", "))),
+                ("Shared", text(&claim.shared.join(", "))),
+                ("TPM, not proved", claim.tpm.as_ref().map(|tpm| html! {
+                    span.mono { (line(tpm.ek.as_deref().unwrap_or("not usable"))) }
+                    @if let Some(problem) = &tpm.problem { " " (line(problem)) }
+                })),
+                ("Asks for", Some(words::since(Some(claim.first_asked), now))),
+                ("Last asked", Some(html! { (words::since(Some(claim.last_asked), now)) " ago" })),
+            ]))
+            a.button href=(path("release", &claim.code)) { "Release this machine…" }
+        }
+    }
+}
+
+/// The newest run, with its steps.
+fn run(node: &NodeStatus, now: Millis) -> Markup {
+    html! {
+        section {
+            @match &node.run {
+                None => {
+                    h2 { "Run" }
+                    p.muted {
+                        @if is_stranger(node) { "None: this machine is not a node yet." }
+                        @else { "None yet. Start one to install an operating system." }
+                    }
+                },
+                Some(run) => {
+                    h2 { "Run " span.mono { (run.id) } " " @if let Some(os) = &run.os { "of " (line(os)) " " } (words::state(&run.state, words::of_run(run.state))) }
+                    p.muted {
+                        "started " (words::since(Some(run.created_at), now)) " ago"
+                        @if let Some(end) = run.finished_at {
+                            ", took " (words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))))
+                        }
+                        @if let Some(at) = run.phoned_home_at { ", the system reported " (words::since(Some(at), now)) " ago" }
+                    }
+                    ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
+                    (reports(run, now))
+                },
+            }
+        }
+    }
+}
+
+fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
+    let progress = step.progress.as_ref().filter(|_| step.state == StepState::Running);
+    let took = match (step.started_at, step.finished_at) {
+        (Some(began), Some(ended)) => html! { span.number.muted { (words::age(ended.saturating_sub(began))) } },
+        (Some(began), None) => words::since(Some(began), now),
+        _ => html! {},
+    };
+    html! {
+        li data-id={ "step-" (index) } {
+            span {
+                span.number.muted { (index + 1) } " " (line(&step.name)) " "
+                (words::state(&step.state, words::of_step(step.state)))
+                @if step.attempt > 1 { span.warn { " attempt " (step.attempt) } }
+            }
+            span { (took) }
+            @if let Some(progress) = progress {
+                div.more { (words::bar(words::percent(progress), &step.name)) " · " (words::pace(progress)) }
+            }
+            @for note in &step.notes { div.more { (line(note)) } }
+            @if let Some(outcome) = &step.outcome {
+                @if !outcome.summary.is_empty() { div.more { (line(&outcome.summary)) } }
+                @for warning in &outcome.warnings { div.more { span.warn { "▲ " (line(warning)) } } }
+            }
+            @if let Some(failure) = &step.failure {
+                div.more {
+                    span.bad { "■ " (line(&failure.reason)) }
+                    @for cause in &failure.causes { br; "because: " (line(cause)) }
+                }
+                @if !failure.log_tail.is_empty() {
+                    details.more { summary { "Last lines of the log" } pre tabindex="0" { (line_by_line(&failure.log_tail)) } }
+                }
+            }
+        }
+    }
+}
+
+fn line_by_line(lines: &[String]) -> String {
+    lines.iter().map(|text| line(text).into_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// What was reported from outside of the workflow.
+fn reports(run: &RunStatus, now: Millis) -> Markup {
+    html! {
+        @if let Some(boot) = &run.boot {
+            h3 { "Installed system" }
+            p {
+                (to_word(&boot.report.stage)) " in boot " (boot.boots)
+                @if let Some(state) = &boot.report.system_state { ", systemd is " (line(state)) }
+                ", reported " (words::since(Some(boot.at), now)) " ago"
+            }
+            @for unit in &boot.report.failed_units { p.warn { "▲ failed: " (line(unit)) } }
+        }
+        @if !run.external_steps.is_empty() {
+            h3 { "External steps" }
+            ol.steps {
+                @for step in &run.external_steps {
+                    li data-id={ "external-" (step.name) } {
+                        span {
+                            (line(&step.name))
+                            @if let Some(status) = step.status { " " (words::state(&status, external_tone(status))) }
+                            @if step.unknown { span.warn { " ▲ unknown name" } }
+                        }
+                        span { (words::since(Some(step.updated_at), now)) }
+                        div.more {
+                            (words::bar(step.percent, &step.name)) " "
+                            @if let Some(label) = &step.label { (line(label)) }
+                        }
+                        @if !step.logs.is_empty() {
+                            details.more { summary { "Log" } pre tabindex="0" { (slipway_protocol::shared::printable::lines(&step.logs)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn external_tone(status: slipway_protocol::ExternalStepStatus) -> Tone {
+    use slipway_protocol::ExternalStepStatus as Status;
+    match status {
+        Status::Init => Tone::Work,
+        Status::Done => Tone::Good,
+        Status::Failed => Tone::Bad,
+    }
+}
+
+/// What happened, newest first, in groups of one run.
+fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
+    let groups = events.chunk_by(|one, other| one.run == other.run);
+    html! {
+        section {
+            h2 { "Timeline" }
+            @if events.is_empty() { p.muted { "Nothing has happened yet." } }
+            @for group in groups {
+                @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) { h3 { "Run " span.mono { (run) } } }
+                ol.timeline {
+                    @for event in group {
+                        li data-id=(event.number) {
+                            span { (words::when(event.at, now)) }
+                            span {
+                                (line(&event.message))
+                                @if let Some(operator) = &event.operator { span.muted { " · " (line(operator)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Earlier runs, with a chart of how long each took.
+fn earlier(runs: &[RunStatus], now: Millis) -> Markup {
+    let took = |run: &RunStatus| Some(run.finished_at?.saturating_sub(run.started_at?));
+    let runs = &runs[..runs.len().min(RUNS)];
+    let longest = runs.iter().filter_map(took).max().unwrap_or(1).max(1);
+    let earlier = runs.get(1..).unwrap_or_default();
+    html! {
+        @if !earlier.is_empty() {
+            section {
+                h2 { "Runs" }
+                ol.steps {
+                    @for run in runs {
+                        li data-id=(run.id) {
+                            span {
+                                span.mono { (run.id) } " " (words::state(&run.state, words::of_run(run.state))) " "
+                                @if run.state == RunState::Failed {
+                                    @if let Some(failure) = reasons::current(run).and_then(|(_, step)| step.failure.as_ref()) {
+                                        span.muted { (failure.in_one_line()) }
+                                    }
+                                }
+                            }
+                            span { (words::since(Some(run.created_at), now)) " ago" }
+                            @if let Some(took) = took(run) {
+                                div.more {
+                                    svg.chart role="img" aria-label={ "took " (words::age(took)) } width="240" height="12" viewBox="0 0 240 12" {
+                                        rect width=(1 + took.saturating_mul(239) / longest) height="8" y="2" {}
+                                    }
+                                    " " (words::age(took))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn log_of(node: &NodeStatus, kind: LogType) -> Markup {
+    let (title, word) = match kind {
+        LogType::Installer => ("Console of the installer", "installer"),
+        LogType::HostBoot => ("Boot log of the installed system", "host_boot"),
+    };
+    html! {
+        details data-log={ "/nodes/" (reference(node)) "/log?type=" (word) } {
+            summary { (title) }
+            p {
+                a href={ "/nodes/" (reference(node)) "/log?type=" (word) } { "As text" } " "
+                label { span.unseen { "Filter " (title) } input type="search" placeholder="filter" spellcheck="false"; }
+            }
+            pre tabindex="0" aria-label=(title) {}
+        }
+    }
+}
+
+/// Chooses a log.
+#[derive(Deserialize)]
+pub struct WhichLog {
+    #[serde(default)]
+    r#type: LogType,
+}
+
+/// Sends the end of a log as text.
+pub async fn log(
+    visitor: Visitor,
+    UrlPath(node): UrlPath<String>,
+    Query(which): Query<WhichLog>,
+) -> Result<Response, Failed> {
+    let log: Result<String, Error> = operate::node_log(&visitor.store, &node, which.r#type, None).await;
+    let log = log?;
+    let cut = log.len().saturating_sub(LOG);
+    // At the beginning of a line, which is that of a character too.
+    let start = if cut == 0 {
+        0
+    } else {
+        log.as_bytes()[cut..].iter().position(|byte| *byte == b'\n').map_or(log.len(), |at| cut + at + 1)
+    };
+    let end = log.get(start..).unwrap_or_default().to_owned();
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], end).into_response())
+}

@@ -1,0 +1,501 @@
+//! The page for operators, as a browser without script uses it.
+
+use reqwest::header::{COOKIE, HeaderMap, LOCATION, ORIGIN, SET_COOKIE};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Response, StatusCode};
+use slipway_protocol::{Disk, Identity, Inventory, NodeState};
+use slipway_server::base::limits::{Limits, Pace};
+use slipway_server::node::status;
+use slipway_server::operate::{self, NewNode};
+use slipway_server::store::db;
+
+use crate::installing::add_system;
+use crate::program::{command, started, succeed};
+use crate::support::{Machine, Node, TestServer, UUID, trusting};
+
+const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                   form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+/// What every browser says of a form that a page of the same site sends.
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// A browser that does not follow redirects.
+pub struct Browser {
+    client: Client,
+    base: String,
+    pub cookie: String,
+}
+
+impl Browser {
+    pub fn new(server: &TestServer) -> Self {
+        let client = trusting(&server.ca()).redirect(Policy::none()).build().unwrap();
+        Self { client, base: server.url(""), cookie: String::new() }
+    }
+
+    /// A browser in which an operator with this token is signed in.
+    pub async fn signed_in(server: &TestServer, token: &str) -> Self {
+        let mut browser = Self::new(server);
+        let response = browser.post("/login", &[("token", token)]).await;
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        browser.cookie = cookie_of(&response);
+        browser
+    }
+
+    pub async fn get(&self, path: &str) -> Response {
+        self.client.get(format!("{}{path}", self.base)).header(COOKIE, &self.cookie).send().await.unwrap()
+    }
+
+    /// The text of a page that must be there.
+    pub async fn page(&self, path: &str) -> String {
+        let response = self.get(path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        response.text().await.unwrap()
+    }
+
+    pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Response {
+        self.post_with(path, fields, &[(FETCH_SITE, "same-origin")]).await
+    }
+
+    async fn post_with(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Response {
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let mut request = self.client.request(Method::POST, format!("{}{path}", self.base)).body(body);
+        request = request.header(COOKIE, &self.cookie).header("content-type", "application/x-www-form-urlencoded");
+        headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send().await.unwrap()
+    }
+
+    /// The proof that forms of this session have.
+    pub async fn proof(&self) -> String {
+        let page = self.page("/add/node").await;
+        let (_, rest) = page.split_once("name=\"proof\" value=\"").unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    }
+
+    /// Sends a form of this session.
+    pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Response {
+        let proof = self.proof().await;
+        let fields: Vec<(&str, &str)> = fields.iter().copied().chain([("proof", &*proof)]).collect();
+        self.post(path, &fields).await
+    }
+}
+
+fn cookie_of(response: &Response) -> String {
+    let set = response.headers()[SET_COOKIE].to_str().unwrap();
+    set.split(';').next().unwrap().to_owned()
+}
+
+fn location(response: &Response) -> &str {
+    assert_eq!(response.status(), StatusCode::SEE_OTHER);
+    response.headers()[LOCATION].to_str().unwrap()
+}
+
+/// Checks that an answer has what keeps a browser safe.
+fn check_headers(headers: &HeaderMap) {
+    let header = |name: &str| headers[name].to_str().unwrap();
+    assert_eq!(header("content-security-policy"), CSP);
+    assert_eq!(header("x-content-type-options"), "nosniff");
+    assert_eq!(header("referrer-policy"), "no-referrer");
+    assert_eq!(header("x-frame-options"), "DENY");
+}
+
+const PAGES: [&str; 12] = [
+    "/fleet",
+    "/waiting",
+    "/runs",
+    "/systems",
+    "/images",
+    "/boot-files",
+    "/tokens",
+    "/events",
+    "/add/node",
+    "/add/system",
+    "/add/token",
+    "/fleet?q=x&state=failed&flagged=1&order=-heard&column=serial&page=7",
+];
+
+#[tokio::test]
+async fn every_page_wants_an_operator_and_has_the_strict_policy() {
+    let server = TestServer::start().await;
+    let stranger = Browser::new(&server);
+    assert_eq!(stranger.get("/").await.headers()[LOCATION], "/fleet");
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    for path in PAGES {
+        let response = stranger.get(path).await;
+        let next: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+        assert_eq!(location(&response), format!("/login?next={next}"));
+        check_headers(response.headers());
+        let response = browser.get(path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        check_headers(response.headers());
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let page = response.text().await.unwrap();
+        for inline in [" style=", "<style", " onclick=", "javascript:", "<script>"] {
+            assert!(!page.contains(inline), "{path} has {inline}");
+        }
+    }
+    for path in ["/page/stream", "/page/none.js", "/nodes/none"] {
+        check_headers(stranger.get(path).await.headers());
+    }
+    assert_eq!(stranger.get("/page/stream").await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(stranger.post("/act/remove", &[("node", "x")]).await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(browser.get("/nodes/none").await.status(), StatusCode::NOT_FOUND);
+
+    // What a page names is there, for anybody, and may be kept.
+    let page = browser.page("/fleet").await;
+    let assets: Vec<&str> = page.split('"').filter(|text| text.starts_with("/page/")).collect();
+    assert_eq!(assets.len(), 3);
+    for asset in assets {
+        let response = stranger.get(asset).await;
+        check_headers(response.headers());
+        assert!(response.headers()["cache-control"].to_str().unwrap().contains("immutable"));
+        assert!(response.content_length().unwrap() < 30_000);
+    }
+}
+
+#[tokio::test]
+async fn an_operator_signs_in_and_out() {
+    let server = TestServer::start().await;
+    let mut browser = Browser::new(&server);
+    let page = browser.page("/login?next=%2Fruns").await;
+    assert!(page.contains("name=\"next\" value=\"/runs\""), "{page}");
+    let refused = browser.post("/login", &[("token", "guess")]).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    assert!(refused.headers().get(SET_COOKIE).is_none());
+    assert!(refused.text().await.unwrap().contains("No operator has this token"));
+
+    let token = server.operator_token();
+    let response = browser.post("/login", &[("token", &token), ("next", "/runs")]).await;
+    assert_eq!(location(&response), "/runs");
+    let set = response.headers()[SET_COOKIE].to_str().unwrap().to_owned();
+    assert!(set.starts_with("__Host-slipway=") && !set.contains(&token), "{set}");
+    assert!(set.ends_with("; Path=/; Secure; HttpOnly; SameSite=Strict"), "{set}");
+    browser.cookie = cookie_of(&response);
+    assert!(browser.page("/fleet").await.contains("operator first"));
+    // Nobody is led elsewhere.
+    for next in ["//evil.example", "https://evil.example", "/\\evil.example"] {
+        assert_eq!(location(&browser.post("/login", &[("token", &token), ("next", next)]).await), "/fleet");
+    }
+
+    let response = browser.send("/logout", &[]).await;
+    assert_eq!(location(&response), "/login");
+    assert!(response.headers()[SET_COOKIE].to_str().unwrap().contains("Max-Age=0"));
+    assert_eq!(location(&browser.get("/fleet").await), "/login?next=%2Ffleet");
+    // A link of another site: the browser kept the cookie back, and sends it when the page asks again.
+    let request = browser.client.get(server.url("/fleet")).header(FETCH_SITE, "cross-site");
+    let again = request.send().await.unwrap();
+    assert_eq!(again.status(), StatusCode::OK);
+    assert!(again.text().await.unwrap().contains("http-equiv=\"refresh\""));
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token_and_after_a_day_of_work() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let token = operate::add_operator(&store, &server.data(), "anna", None).await.unwrap().token;
+    let anna = Browser::signed_in(&server, &token).await;
+    let first = Browser::signed_in(&server, &server.operator_token()).await;
+    assert!(anna.page("/fleet").await.contains("operator anna"));
+    succeed(&server.data_path(), &["operator", "remove", "anna"]);
+    assert_eq!(anna.get("/fleet").await.status(), StatusCode::SEE_OTHER);
+    let age = |millis: i64| db::query("UPDATE sessions SET created_at = created_at - $1").bind(millis);
+    let mut transaction = store.write().await.unwrap();
+    age(12 * 60 * 60 * 1000 - 60_000).execute(&mut transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(first.get("/fleet").await.status(), StatusCode::OK);
+    let mut transaction = store.write().await.unwrap();
+    age(60_001).execute(&mut transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(first.get("/fleet").await.status(), StatusCode::SEE_OTHER);
+    // The next one who signs in clears up.
+    Browser::signed_in(&server, &server.operator_token()).await;
+    let count =
+        db::query("SELECT COUNT(*) AS sessions FROM sessions").fetch_one(&mut store.read().await.unwrap()).await;
+    assert_eq!(count.unwrap().get::<i64>("sessions").unwrap(), 1);
+}
+
+#[tokio::test]
+async fn forged_forms_are_refused() {
+    let server = TestServer::start().await;
+    let token = server.operator_token();
+    let browser = Browser::signed_in(&server, &token).await;
+    let other = Browser::signed_in(&server, &token).await;
+    let (own, foreign) = (browser.proof().await, other.proof().await);
+    let add = |proof: &str| [("uuid", UUID.to_owned()), ("proof", proof.to_owned())];
+    let send = async |proof: &str, headers: &[(&str, &str)]| {
+        let fields = add(proof);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        browser.post_with("/add/node", &fields, headers).await.status()
+    };
+    assert_ne!(own, foreign);
+    let same = &[(FETCH_SITE, "same-origin")][..];
+    for proof in ["", "x", &foreign] {
+        assert_eq!(send(proof, same).await, StatusCode::FORBIDDEN, "{proof:?}");
+    }
+    for headers in
+        [[(FETCH_SITE, "cross-site")], [(FETCH_SITE, "same-site")], [(ORIGIN.as_str(), "https://evil.example")]]
+    {
+        assert_eq!(send(&own, &headers).await, StatusCode::FORBIDDEN, "{headers:?}");
+        let login = browser.post_with("/login", &[("token", &token)], &headers).await;
+        assert_eq!(login.status(), StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    assert_eq!(status::all(&server.store().await).await.unwrap(), []);
+    let origin = server.url("");
+    assert_eq!(send(&own, &[(ORIGIN.as_str(), &origin)]).await, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn guesses_are_paced_and_keep_no_operator_out() {
+    let requests = Pace { per_second: 1, burst: 2 };
+    let limits = Limits { requests, refusal_pause: std::time::Duration::ZERO, ..Limits::default() };
+    let server = TestServer::start_with(limits).await;
+    let browser = Browser::new(&server);
+    for expect in [StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(browser.post("/login", &[("token", "guess")]).await.status(), expect);
+    }
+    Browser::signed_in(&server, &server.operator_token()).await;
+}
+
+/// A machine whose texts are hostile.
+fn hostile() -> Machine {
+    let mut machine = Machine::with_uuid(UUID);
+    machine.identity.serial = Some("<script>alert(1)</script>".to_owned());
+    machine
+}
+
+#[tokio::test]
+async fn hostile_texts_stay_texts() {
+    let server = TestServer::start().await;
+    let machine = hostile();
+    let mut request = machine.request();
+    let evil = "\"><img src=x onerror=alert(1)>\u{202e}</title><script>".to_owned();
+    request.inventory.system.model = Some(evil.clone());
+    request.inventory.disks.push(Disk { path: evil.clone(), model: Some(evil), size: 1, ..Disk::default() });
+    let response = server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let mut fleet = String::new();
+    // Rows that were read a moment ago may be shown.
+    while !fleet.contains("<tbody class=\"row\"") {
+        fleet = browser.page("/fleet?column=model&column=serial").await;
+    }
+    let (_, rest) = fleet.split_once("<tbody class=\"row\"").unwrap();
+    let (_, rest) = rest.split_once("href=\"").unwrap();
+    let node = rest.split('"').next().unwrap();
+    let search = "/fleet?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&state=%22%3E%3Cscript%3E";
+    for path in ["/fleet?column=model&column=serial", "/waiting", "/events", "/runs", node, search] {
+        let page = browser.page(path).await;
+        assert!(!page.contains("<script>") && !page.contains("<img") && !page.contains('\u{202e}'), "{path}: {page}");
+    }
+    assert!(fleet.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{fleet}");
+    let login = Browser::new(&server).page("/login?next=/%22%3E%3Cscript%3E").await;
+    assert!(!login.contains("<script>"), "{login}");
+}
+
+#[tokio::test]
+async fn the_page_can_be_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--page", "off"];
+    let (_server, ready) = started(command(&data, &arguments));
+    let client = trusting(&succeed(&data, &["ca"])).build().unwrap();
+    for path in ["/", "/fleet", "/login", "/page/stream"] {
+        let url = format!("https://{}{path}", ready["https"].as_str().unwrap());
+        let response = client.get(url).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        assert!(response.headers().get("content-security-policy").is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_good_at_every_server_of_the_site() {
+    let [one, other] = TestServer::start_two().await;
+    let browser = Browser::signed_in(&one, &one.operator_token()).await;
+    let there = Browser { cookie: browser.cookie.clone(), ..Browser::new(&other) };
+    assert!(there.page("/fleet").await.contains("operator first"));
+    assert_eq!(browser.proof().await, there.proof().await);
+    assert_eq!(location(&there.send("/logout", &[]).await), "/login");
+    assert_eq!(browser.get("/fleet").await.status(), StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn the_table_shows_what_is_asked_for() {
+    let server = TestServer::start().await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    assert!(browser.page("/fleet").await.contains("There are three ways to add one"));
+    let store = server.store().await;
+    for (number, name) in (0..).zip(["web1", "web2", "db1"]) {
+        let identity = Identity { serial: Some(format!("S{number}")), ..Identity::default() };
+        let labels = [("rack".to_owned(), number.to_string())].into();
+        let new = NewNode { name: Some(name.to_owned()), identity, labels, ..NewNode::default() };
+        operate::add_node(&store, new).await.unwrap();
+    }
+    operate::decommission_node(&store, "db1").await.unwrap();
+    let shown = async |query: &str| {
+        let page = browser.page(&format!("/fleet?{query}")).await;
+        let rows = page.split("data-f=\"name\">").skip(1).map(|row| row.split('<').next().unwrap().to_owned());
+        rows.collect::<Vec<_>>().join(" ")
+    };
+    // Rows that were read a moment ago may be shown.
+    let mut rows = shown("").await;
+    while rows.is_empty() {
+        rows = shown("").await;
+    }
+    assert_eq!(rows, "web1 web2");
+    for (query, expect) in [
+        ("order=-name", "web2 web1"),
+        ("state=decommissioned", "db1"),
+        ("flagged=1", ""),
+        ("q=WEB", "web1 web2"),
+        ("q=name%3Aweb+serial%3As1", "web2"),
+        ("q=label%3Arack%3D0", "web1"),
+        ("q=S1", "web2"),
+        ("q=nowhere", ""),
+        ("page=9", "web1 web2"),
+    ] {
+        assert_eq!(shown(query).await, expect, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
+    let server = TestServer::start().await;
+    server.add_released("web1").await;
+    let machine = Machine::with_uuid(UUID);
+    let mut request = machine.request();
+    let disk =
+        Disk { path: "/dev/sda".to_owned(), size: 960 << 30, model: Some("Samsung".to_owned()), ..Disk::default() };
+    request.inventory = Inventory { disks: vec![disk], ..Inventory::default() };
+    let enrolled = server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap();
+    assert_eq!(enrolled.status(), StatusCode::OK);
+    add_system(&server, |_| {}).await.unwrap();
+    let token = operate::add_operator(&server.store().await, &server.data(), "anna", None).await.unwrap().token;
+    let browser = Browser::signed_in(&server, &token).await;
+    let id = operate::show_node(&server.store().await, "web1").await.unwrap().id;
+
+    let page = browser.page(&format!("/nodes/{id}")).await;
+    assert!(page.contains(&format!("href=\"/act/start?node={id}\"")), "{page}");
+    assert!(page.contains("disabled>Cancel run…</button> <span class=\"muted\">no run is in progress"), "{page}");
+    let page = browser.page(&format!("/act/start?node={id}")).await;
+    assert!(page.contains("<option value=\"debian\""), "{page}");
+    let page = browser.page(&format!("/act/start?node={id}&os=debian")).await;
+    assert!(page.contains("Erases <strong>Samsung, 960 GiB, /dev/sda</strong>"), "{page}");
+    let start = async |confirm: &str| {
+        browser.send("/act/start", &[("node", &id), ("os", "debian"), ("confirm", confirm)]).await
+    };
+    let refused = start("web2").await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    assert!(refused.text().await.unwrap().contains("nothing was done"));
+    assert_eq!(operate::show_node(&server.store().await, "web1").await.unwrap().run, None);
+    assert_eq!(location(&start("web1").await), format!("/nodes/{id}"));
+    let status = operate::show_node(&server.store().await, "web1").await.unwrap();
+    assert!(status.run.is_some());
+    let events = browser.page("/events?kind=run-started").await;
+    assert!(events.contains("<td class=\"muted\">anna</td>"), "{events}");
+    assert_eq!(location(&browser.send("/act/cancel", &[("node", &id)]).await), format!("/nodes/{id}"));
+    // What cannot be done is not done, and says why.
+    let page = browser.page(&format!("/act/remove?node={id}")).await;
+    assert!(page.contains("nothing, because the node is in service"), "{page}");
+    assert_eq!(browser.send("/act/remove", &[("node", &id), ("confirm", "web1")]).await.status(), StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn several_nodes_are_acted_on_with_a_result_for_each() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let mut ids = Vec::new();
+    for name in ["web1", "web2", "web3"] {
+        let identity = Identity { serial: Some(name.to_owned()), ..Identity::default() };
+        let new = NewNode { name: Some(name.to_owned()), identity, ..NewNode::default() };
+        ids.push(operate::add_node(&store, new).await.unwrap().id);
+    }
+    let [one, two, three] = &ids[..] else { panic!("three") };
+    let page = browser.page(&format!("/act/decommission?node={one}&node={two}")).await;
+    assert!(page.contains("web1") && page.contains("web2") && !page.contains("web3"), "{page}");
+    operate::remove_node(&store, two).await.unwrap();
+    let response = browser.send("/act/decommission", &[("node", one), ("node", two), ("node", three)]).await;
+    let page = response.text().await.unwrap();
+    assert!(page.contains("done on 2 of 3 machines"), "{page}");
+    for (id, state) in [(one, NodeState::Decommissioned), (three, NodeState::Decommissioned)] {
+        assert_eq!(operate::show_node(&store, id).await.unwrap().state, state);
+    }
+    // The number of machines is asked for where something is lost.
+    let remove =
+        async |confirm| browser.send("/act/remove", &[("node", one), ("node", three), ("confirm", confirm)]).await;
+    assert_eq!(remove("3").await.status(), StatusCode::BAD_REQUEST);
+    assert!(remove("2").await.text().await.unwrap().contains("done on 2 of 2 machines"));
+}
+
+#[tokio::test]
+async fn a_waiting_machine_is_found_by_its_code_and_let_in() {
+    let server = TestServer::start().await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let machine = Machine::with_uuid(UUID);
+    let wait: slipway_protocol::Wait = machine.try_enrol(&server).await.json().await.unwrap();
+    let code = wait.claim_code;
+    let page = browser.page("/waiting").await;
+    assert!(page.contains(&code) && page.contains(UUID), "{page}");
+    let lower = code.to_lowercase();
+    assert_eq!(
+        location(&browser.get(&format!("/waiting?code={}-{}", &lower[..3], &lower[3..])).await),
+        format!("/nodes/{code}")
+    );
+    let page = browser.page(&format!("/nodes/{code}")).await;
+    assert!(
+        page.contains("this machine is not a node yet") && page.contains(&format!("/act/release?node={code}")),
+        "{page}"
+    );
+    let response = browser.send("/act/release", &[("node", &code), ("name", "web1")]).await;
+    let node = location(&response).to_owned();
+    assert!(browser.page(&node).await.contains("<h1>web1</h1>"));
+    Node::enrol(&server, machine).await;
+    assert_eq!(browser.get("/waiting?code=ZZZZZZ").await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn forms_add_and_keep_what_was_typed() {
+    let server = TestServer::start().await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let fields = [("name", "web1"), ("macs", "52:54:00:12:34:56"), ("labels", "rack=12"), ("site", "fra")];
+    let refused = browser.send("/add/node", &fields).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let page = refused.text().await.unwrap();
+    assert!(page.contains("a MAC address alone proves nothing") && page.contains("value=\"rack=12\""), "{page}");
+    let fields: Vec<_> = fields.into_iter().chain([("mac_only", "1"), ("release", "1")]).collect();
+    let response = browser.send("/add/node", &fields).await;
+    let page = browser.page(location(&response)).await;
+    assert!(page.contains("rack=12") && page.contains("fra"), "{page}");
+
+    let wrong = browser.send("/add/token", &[("expires_in", "soon")]).await;
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    let page = browser.send("/add/token", &[("node", "web1"), ("expires_in", "2h")]).await.text().await.unwrap();
+    assert!(page.contains("shown only now"), "{page}");
+    assert_eq!(operate::list_tokens(&server.store().await).await.unwrap().len(), 1);
+    let refused = browser.send("/add/system", &[("name", "debian"), ("image", "")]).await;
+    assert!(refused.text().await.unwrap().contains("no image is chosen"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_tells_what_changes() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    server.add_released("web1").await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let mut stream = browser.get("/page/stream").await;
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    check_headers(stream.headers());
+    let mut heard = String::new();
+    let mut until = async |text: &str| {
+        while !heard.contains(text) {
+            heard += &String::from_utf8(stream.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+        }
+        std::mem::take(&mut heard)
+    };
+    // First, which rows the page must show to go on.
+    let hello = until("\n\n").await;
+    assert!(hello.contains("\"rows\":[]") && hello.contains("\"all\":1"), "{hello}");
+    operate::decommission_node(&store, "web1").await.unwrap();
+    let news = until("decommissioned").await;
+    assert!(news.contains("\"name\":\"web1\"") && news.contains("\"all\":0"), "{news}");
+    let id = operate::show_node(&store, "web1").await.unwrap().id;
+    operate::remove_node(&store, &id).await.unwrap();
+    until(&format!("\"gone\":[\"{id}\"]")).await;
+}
