@@ -222,11 +222,11 @@ pub fn migrations() -> Migrator {
         migration(21, "servers", include_str!("../../migrations/sqlite/0021_servers.sql")),
         migration(22, "counts by state", include_str!("../../migrations/sqlite/0022_states.sql")),
         migration(23, "parts of captures", include_str!("../../migrations/sqlite/0023_capture_parts.sql")),
-        migration(25, "clocks of servers", include_str!("../../migrations/sqlite/0025_clocks.sql")),
-        migration(26, "history", include_str!("../../migrations/sqlite/0026_history.sql")),
-        migration(27, "trouble", include_str!("../../migrations/sqlite/0027_trouble.sql")),
-        migration(28, "labels", include_str!("../../migrations/sqlite/0028_labels.sql")),
-        migration(29, "sessions", include_str!("../../migrations/sqlite/0029_sessions.sql")),
+        migration(24, "clocks of servers", include_str!("../../migrations/sqlite/0024_clocks.sql")),
+        migration(25, "history", include_str!("../../migrations/sqlite/0025_history.sql")),
+        migration(26, "trouble", include_str!("../../migrations/sqlite/0026_trouble.sql")),
+        migration(27, "labels", include_str!("../../migrations/sqlite/0027_labels.sql")),
+        migration(28, "sessions", include_str!("../../migrations/sqlite/0028_sessions.sql")),
     ])
 }
 
