@@ -164,7 +164,8 @@ fn target(node: &NodeStatus, system: &System) -> Markup {
     html! {
         @match found.as_slice() {
             _ if disks.is_empty() => "Erases the disk that the machine chooses: its disks are not known yet.",
-            [] => span.warn { "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes." },
+            [] => span.warn { "▲ None of its disks, as last seen, fits the hints: the run would fail before it \
+                    writes." },
             [disk] => { "Erases " strong { (disk_in_words(disk)) } ", as last seen." },
             disks => {
                 "Erases one of these disks, as last seen; without a rule that chooses, the run fails before it writes:"

@@ -35,13 +35,15 @@ fn nothing_yet() -> Markup {
             p { "No machine is known yet. There are three ways to add one:" }
             ol {
                 li {
-                    "Boot it from a stick, a disc or the network, with boot files of this server. It then asks to be let \
+                    "Boot it from a stick, a disc or the network, with boot files of this server. It then asks to be \
+                            let \
                      in, and appears here with its claim code. "
                     a href="/boot-files" { "Boot files" }
                 }
                 li {
                     "Register it before it comes, by UUID, serial number or MAC address. "
-                    a href="/add/node" { "Add a node" } ", or " (words::command("slipway-server node add --name web1 --uuid UUID --release"))
+                    a href="/add/node" { "Add a node" } ", or "
+                        (words::command("slipway-server node add --name web1 --uuid UUID --release"))
                 }
                 li {
                     "Give it a token that lets one unknown machine in. "
@@ -116,12 +118,15 @@ fn sums(snapshot: &Snapshot, view: &View) -> Markup {
     let current = |is: bool| is.then_some("true");
     html! {
         ul.sums data-sync="sums" aria-label="Filters by state" {
-            li { a href="/fleet" aria-current=[current(view.state.is_empty() && !view.flagged)] { (head.all) " in service" } }
+            li { a href="/fleet" aria-current=[current(view.state.is_empty() && !view.flagged)] { (head.all)
+                " in service" } }
             @if head.flagged > 0 {
-                li { a.warn href="/fleet?flagged=1" aria-current=[current(view.flagged)] { "▲ " (head.flagged) " flagged" } }
+                li { a.warn href="/fleet?flagged=1" aria-current=[current(view.flagged)] { "▲ " (head.flagged)
+                    " flagged" } }
             }
             @for (state, count) in &head.states {
-                li { a href={ "/fleet?state=" (state) } aria-current=[current(view.state == *state)] { (count) " " (state) } }
+                li { a href={ "/fleet?state=" (state) } aria-current=[current(view.state == *state)] { (count) " "
+                    (state) } }
             }
         }
     }
@@ -134,7 +139,8 @@ fn filters(snapshot: &Snapshot, view: &View) -> Markup {
             label.unseen for="q" { "Search" }
             input #q type="search" name="q" value=(view.search) placeholder="text, or field:value"
                 aria-describedby="fields" spellcheck="false";
-            span #fields .unseen { "Fields: name, id, state, step, system, site, label, model, address, reason, uuid, serial, mac" }
+            span #fields .unseen { "Fields: name, id, state, step, system, site, label, model, address, reason, uuid, \
+                    serial, mac" }
             label { "State " select name="state" {
                 option value="" selected[view.state.is_empty()] { "in service" }
                 @for state in states { option value=(state) selected[view.state == state] { (state) } }

@@ -18,6 +18,7 @@ use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words;
+use crate::rules::limits::Changes;
 use crate::store::images::Image;
 use crate::store::systems::System;
 
@@ -72,10 +73,12 @@ fn node_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
             (field("site", "Site", "Where it is, by your name for the place. May be left out.", fields))
             (field("labels", "Labels", "Such as rack=12 role=web. May be left out.", fields))
             (tick("release", "Release it: its machine is let in without asking", is_new || fields.ticked("release")))
-            (tick("mac_only", "Accept MAC addresses alone, which anybody on the network can read and use", fields.ticked("mac_only")))
+            (tick("mac_only", "Accept MAC addresses alone, which anybody on the network can read and use",
+                fields.ticked("mac_only")))
             label { "Its machine must prove"
                 select name="require" {
-                    @for (word, title) in [("registered", "its identifiers"), ("token", "a bootstrap token"), ("attested", "its TPM")] {
+                    @for (word, title) in [("registered", "its identifiers"), ("token", "a bootstrap token"),
+                        ("attested", "its TPM")] {
                         option value=(word) selected[fields.text("require") == word] { (title) }
                     }
                 }
@@ -139,7 +142,7 @@ pub async fn system(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> 
 
 async fn images(frame: &Frame) -> Result<Vec<Image>, Error> {
     let store = &frame.visitor.store;
-    let images = stored::list(store, &mut *store.read().await?).await?;
+    let images = stored::list(store).await?;
     Ok(images.into_iter().filter(|status| status.problem.is_none()).map(|status| status.image).collect())
 }
 
@@ -229,6 +232,7 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
         known_steps: Vec::new(),
         require: Proof::default(),
         disk: DiskHints::default(),
+        limits: Changes::default(),
     })
 }
 
@@ -243,7 +247,8 @@ fn token_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
         (refused(problem))
         form.edit method="post" action="/add/token" {
             (frame.visitor.proof_field())
-            (field("node", "Node", "Name or id of the node that the token proves. Without one, it lets one unknown machine in.", fields))
+            (field("node", "Node", "Name or id of the node that the token proves. Without one, it lets one unknown \
+                    machine in.", fields))
             (field("expires_in", "Expires in", "Such as 90s, 2h or 7d. Without it, the token does not expire.", fields))
             (submit("Make the token"))
         }

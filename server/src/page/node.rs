@@ -116,12 +116,14 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
                 ("Name", node.name.as_deref().and_then(text)),
                 ("Id", (!is_stranger(node)).then(|| mono(&node.id)).flatten()),
                 ("Site", node.site.as_deref().and_then(text)),
-                ("Labels", text(&node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "))),
+                ("Labels", text(&node.labels.iter().map(|(key, value)|
+                    format!("{key}={value}")).collect::<Vec<_>>().join(", "))),
                 ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),
                 ("Serial number", identity.serial.as_deref().and_then(mono)),
                 ("UUID", identity.uuid.as_deref().and_then(mono)),
                 ("MAC addresses", mono(&identity.macs.join(", "))),
-                ("Known by", node.mac_only.then(|| html! { span.warn { "▲ MAC addresses alone, which anybody can read and use" } })),
+                ("Known by", node.mac_only.then(|| html! { span.warn {
+                    "▲ MAC addresses alone, which anybody can read and use" } })),
                 ("Must prove", Some(html! { (required(node.require)) })),
                 ("Proof", node.key.as_ref().map(|key| proof(key, now))),
                 ("TPM", node.tpm.as_ref().map(|tpm| tpm_words(tpm, now))),
@@ -213,7 +215,8 @@ fn hardware(node: &NodeStatus, inventory: &Inventory) -> Markup {
             h2 { "Hardware" }
             (terms([
                 ("Model", text(&model(node))),
-                ("Processor", text(&format!("{} {} threads, {}", cpu.model.as_deref().unwrap_or_default(), cpu.threads, cpu.arch))),
+                ("Processor", text(&format!("{} {} threads, {}", cpu.model.as_deref().unwrap_or_default(),
+                    cpu.threads, cpu.arch))),
                 ("Memory", memory),
                 ("Asset tag", inventory.system.asset_tag.as_deref().and_then(text)),
                 ("Loaded from", inventory.loaded_from.as_deref().and_then(text)),
@@ -321,13 +324,15 @@ fn run(node: &NodeStatus, now: Millis) -> Markup {
                     }
                 },
                 Some(run) => {
-                    h2 { "Run " span.mono { (run.id) } " " @if let Some(os) = &run.os { "of " (line(os)) " " } (words::state(&run.state, words::of_run(run.state))) }
+                    h2 { "Run " span.mono { (run.id) } " " @if let Some(os) = &run.os { "of " (line(os)) " " }
+                        (words::state(&run.state, words::of_run(run.state))) }
                     p.muted {
                         "started " (words::since(Some(run.created_at), now)) " ago"
                         @if let Some(end) = run.finished_at {
                             ", took " (words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))))
                         }
-                        @if let Some(at) = run.phoned_home_at { ", the system reported " (words::since(Some(at), now)) " ago" }
+                        @if let Some(at) = run.phoned_home_at { ", the system reported " (words::since(Some(at), now))
+                            " ago" }
                     }
                     ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
                     (reports(run, now))
@@ -366,7 +371,8 @@ fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
                     @for cause in &failure.causes { br; "because: " (line(cause)) }
                 }
                 @if !failure.log_tail.is_empty() {
-                    details.more { summary { "Last lines of the log" } pre tabindex="0" { (line_by_line(&failure.log_tail)) } }
+                    details.more { summary { "Last lines of the log" } pre tabindex="0" {
+                        (line_by_line(&failure.log_tail)) } }
                 }
             }
         }
@@ -405,7 +411,8 @@ fn reports(run: &RunStatus, now: Millis) -> Markup {
                             @if let Some(label) = &step.label { (line(label)) }
                         }
                         @if !step.logs.is_empty() {
-                            details.more { summary { "Log" } pre tabindex="0" { (slipway_protocol::shared::printable::lines(&step.logs)) } }
+                            details.more { summary { "Log" } pre tabindex="0" {
+                                (slipway_protocol::shared::printable::lines(&step.logs)) } }
                         }
                     }
                 }
@@ -431,7 +438,8 @@ fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
             h2 { "Timeline" }
             @if events.is_empty() { p.muted { "Nothing has happened yet." } }
             @for group in groups {
-                @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) { h3 { "Run " span.mono { (run) } } }
+                @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) { h3 { "Run " span.mono { (run)
+                    } } }
                 ol.timeline {
                     @for event in group {
                         li data-id=(event.number) {
@@ -464,7 +472,8 @@ fn earlier(runs: &[RunStatus], now: Millis) -> Markup {
                             span {
                                 span.mono { (run.id) } " " (words::state(&run.state, words::of_run(run.state))) " "
                                 @if run.state == RunState::Failed {
-                                    @if let Some(failure) = reasons::current(run).and_then(|(_, step)| step.failure.as_ref()) {
+                                    @if let Some(failure) = reasons::current(run).and_then(|(_, step)|
+                                        step.failure.as_ref()) {
                                         span.muted { (failure.in_one_line()) }
                                     }
                                 }
@@ -472,7 +481,8 @@ fn earlier(runs: &[RunStatus], now: Millis) -> Markup {
                             span { (words::since(Some(run.created_at), now)) " ago" }
                             @if let Some(took) = took(run) {
                                 div.more {
-                                    svg.chart role="img" aria-label={ "took " (words::age(took)) } width="240" height="12" viewBox="0 0 240 12" {
+                                    svg.chart role="img" aria-label={ "took " (words::age(took)) } width="240"
+                                        height="12" viewBox="0 0 240 12" {
                                         rect width=(1 + took.saturating_mul(239) / longest) height="8" y="2" {}
                                     }
                                     " " (words::age(took))

@@ -3,13 +3,13 @@
 use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{
-    BootStatus, Claim, ClaimReason, ExternalStepStatus, NodeState, NodeStatus, RunState, RunStatus, StepState,
-    StepStatus,
+    BootStatus, Claim, ClaimReason, ExternalStepStatus, NodeState, NodeStatus, RunState, RunStatus, Severity,
+    StepState, StepStatus,
 };
 
 use crate::base::time::Millis;
-use crate::node::admission::WAITS;
 use crate::page::words::Tone;
+use crate::rules::trouble::WAITS;
 use crate::store::to_word;
 
 /// A sentence about a node, in its row.
@@ -50,16 +50,21 @@ pub fn first(node: &NodeStatus, now: Millis) -> Option<Reason> {
     contested(node, now)
         .or_else(|| failed(node, run?))
         .or_else(|| restored(node, run?))
-        .or_else(|| Some(Reason::new(Tone::Warn, "is silent during a step").since(node.silent_since?)))
-        .or_else(|| {
-            let text = "booted slipway again instead of the installed system: check the boot order, or remove the boot \
-                        medium";
-            Some(Reason::new(Tone::Warn, text).since(node.came_back_at?))
-        })
+        .or_else(|| flagged(node))
         .or_else(|| boot_files(node))
         .or_else(|| reported(run?))
         .or_else(|| held(node))
         .or_else(|| pending(node, run?))
+}
+
+/// The worst trouble that the server noticed.
+fn flagged(node: &NodeStatus) -> Option<Reason> {
+    let flag = node.flags.iter().min_by_key(|flag| flag.severity)?;
+    let tone = match flag.severity {
+        Severity::Bad => Tone::Bad,
+        Severity::Warn => Tone::Warn,
+    };
+    Some(Reason::new(tone, line(&flag.reason)).since(flag.since).command(flag.command.clone()))
 }
 
 /// Machines that claim to be a node which has another machine.

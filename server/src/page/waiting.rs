@@ -37,7 +37,8 @@ pub async fn show(
     let content = html! {
         h1 { "Machines waiting" }
         form.filters method="get" action="/waiting" {
-            label { "Claim code on the machine's screen " input type="text" name="code" required size="10" autocomplete="off" spellcheck="false" autocapitalize="characters"; }
+            label { "Claim code on the machine's screen " input type="text" name="code" required size="10"
+                autocomplete="off" spellcheck="false" autocapitalize="characters"; }
             button type="submit" { "Find" }
         }
         div data-sync="waiting" {
@@ -48,14 +49,19 @@ pub async fn show(
                 }
             }
             @if waiting.is_empty() {
-                p.teach { "No machine asks to be let in. One that boots this server's boot files and is not registered appears here, with the code on its screen." }
+                p.teach {
+                        "No machine asks to be let in. One that boots this server's boot files and is not registered \
+                         appears here, with the code on its screen."
+                    }
             }
             @if !strange.is_empty() {
                 section {
                     h2 { "Fetched boot files, and have not asked" }
                     ul {
                         @for fetch in &strange {
-                            li { span.mono { (fetch.address) } ": " (slipway_protocol::shared::printable::line(&fetch.file)) ", " (crate::page::words::since(Some(fetch.at), now)) " ago" }
+                            li { span.mono { (fetch.address) } ": "
+                                (slipway_protocol::shared::printable::line(&fetch.file)) ", "
+                                (crate::page::words::since(Some(fetch.at), now)) " ago" }
                         }
                     }
                 }

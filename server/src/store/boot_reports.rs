@@ -109,7 +109,7 @@ mod tests {
             let log = HostLog { node: &node.id, kind: "journal", boot_id: "b", run: "r", data };
             insert_log(&mut transaction, &log, at).await?;
         }
-        assert_eq!(newest_log(&mut transaction, &node.id, "journal").await?.as_deref(), Some(b"last".as_slice()));
+        assert_eq!(log_of_boot(&mut transaction, &node.id, "journal", "b").await?.as_deref(), Some(b"last".as_slice()));
         let row = db::query("SELECT COUNT(*) AS logs FROM host_logs").fetch_one(&mut transaction).await?;
         assert_eq!(crate::store::number(&row, "logs")?, MAX_LOGS.cast_unsigned());
         commit(transaction).await?;

@@ -191,7 +191,8 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Returns the ids of the nodes whose machines left for the system that they installed. Of one node, or of all if `node`
+/// Returns the ids of the nodes whose machines left for the system that they installed. Of one node, or of all if
+/// `node`
 /// is `None`.
 pub async fn left(connection: &mut Connection, node: Option<&str>) -> Result<Vec<String>, Error> {
     let sql = "SELECT id FROM nodes WHERE key_left AND (CAST($1 AS TEXT) IS NULL OR id = $1)";

@@ -117,11 +117,6 @@ impl Chromium {
         self.post(&format!("/element/{element}/click"), json!({})).await;
     }
 
-    pub async fn write(&self, selector: &str, text: &str) {
-        let element = self.find(selector).await;
-        self.post(&format!("/element/{element}/value"), json!({ "text": text })).await;
-    }
-
     /// Presses keys, wherever the focus is.
     pub async fn press(&self, keys: &str) {
         let each = keys.chars().map(String::from);
@@ -161,13 +156,6 @@ impl Chromium {
         self.devtools("Emulation.setDeviceMetricsOverride", parameters).await;
     }
 
-    /// Goes off the network, or back on.
-    pub async fn go_offline(&self, offline: bool) {
-        self.devtools("Network.enable", json!({})).await;
-        let parameters = json!({ "offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
-        self.devtools("Network.emulateNetworkConditions", parameters).await;
-    }
-
     /// Keeps a picture of the page, for people to look at.
     pub async fn photograph(&self, name: &str) {
         let picture = self.call(Method::GET, "/screenshot", None).await.unwrap();
@@ -189,7 +177,8 @@ impl Chromium {
         let found = self
             .run(
                 "return axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => \
-                 violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html}: ${node.failureSummary}`)))",
+                 violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html}:
+                     ${node.failureSummary}`)))",
             )
             .await;
         found.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()

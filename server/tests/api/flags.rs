@@ -105,7 +105,7 @@ async fn a_silent_machine_is_flagged_and_unflagged() {
         cause: found[0].cause.clone(),
         command: "slipway-server node log web1".to_owned(),
     };
-    assert_eq!(found, [expect.clone()]);
+    assert_eq!(found, std::slice::from_ref(&expect));
     for _ in 0..2 {
         look(&server).await;
     }
@@ -391,11 +391,11 @@ async fn limits_are_set_for_a_site_and_for_an_operating_system() {
     assert!(refused.contains("would end a run before it flags"), "{refused}");
 
     let change = Change { flag_after: Some(60), end_after: None };
-    add_system(&server, |system| drop(system.limits.insert("stuck.pending".to_owned(), change))).await.unwrap();
+    add_system(&server, |system| _ = system.limits.insert("stuck.pending".to_owned(), change)).await.unwrap();
     start(&server, debian()).await.unwrap();
     change_time(&server, "UPDATE runs SET created_at = $1", now() - 2 * MINUTE).await;
     assert_eq!(flags(&server).await[0].reason, "has not fetched its run");
-    let unknown = add_system(&server, |system| drop(system.limits.insert("nothing".to_owned(), change))).await;
+    let unknown = add_system(&server, |system| _ = system.limits.insert("nothing".to_owned(), change)).await;
     assert!(unknown.is_err_and(|error| error.to_string().contains("there is no limit \"nothing\"")));
 }
 

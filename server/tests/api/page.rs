@@ -485,7 +485,7 @@ async fn the_stream_tells_what_changes() {
     let mut heard = String::new();
     let mut until = async |text: &str| {
         while !heard.contains(text) {
-            heard += &String::from_utf8(stream.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+            heard += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
         }
         std::mem::take(&mut heard)
     };

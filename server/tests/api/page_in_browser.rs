@@ -299,7 +299,8 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
             let wide = browser.run("return document.documentElement.scrollWidth").await.as_u64().unwrap();
             if wide > u64::from(width) {
                 let script = "return [...document.querySelectorAll('main *')].filter((element) => \
-                              element.getBoundingClientRect().right > screen.width).map((element) => element.outerHTML.slice(0, 150))";
+                              element.getBoundingClientRect().right > screen.width).map((element) =>
+                                  element.outerHTML.slice(0, 150))";
                 problems.push(format!("{name} is {wide} wide on {width}: {}", browser.run(script).await));
             }
             for scheme in ["light", "dark"] {

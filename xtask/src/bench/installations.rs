@@ -137,7 +137,8 @@ fn check_room(folder: &Path, machines: usize, raw_size: u64) -> Result<()> {
     let needed = (machines as u64 + 1) * raw_size + SPARE;
     ensure!(
         room >= needed,
-        "installing {machines} machines at once: their disks need {} in {folder:?}, and there are {}; make room, or give \
+        "installing {machines} machines at once: their disks need {} in {folder:?}, and there are {}; make room, or \
+                give \
          fewer (--machines)",
         size(needed),
         size(room)
