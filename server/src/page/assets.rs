@@ -7,10 +7,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG};
 use axum::response::{IntoResponse, Response};
 use slipway_protocol::ErrorCode;
 
-use crate::api::answer::UrlPath;
+use crate::api::answer::{ApiError, UrlPath};
 use crate::base::error::Error;
 use crate::base::random::fingerprint;
-use crate::page::answer::Failed;
 
 /// A file that belongs to the program.
 struct Asset {
@@ -49,7 +48,7 @@ pub fn icon() -> &'static str {
 }
 
 /// Sends a file. Anybody may have it.
-pub async fn get(UrlPath(name): UrlPath<String>) -> Result<Response, Failed> {
+pub async fn get(UrlPath(name): UrlPath<String>) -> Result<Response, ApiError> {
     let assets = [&*STYLE, &*SCRIPT, &*ICON];
     let Some(asset) = assets.into_iter().find(|asset| asset.path.strip_prefix("/page/") == Some(&name)) else {
         return Err(Error::refused(ErrorCode::NotFound, "there is nothing at this path").into());

@@ -26,8 +26,16 @@ pub const ENTER: &str = "\u{e007}";
 /// A browser with a profile of its own.
 pub struct Chromium {
     _driver: Ended,
+    /// Process id of the browser, which does not end with its driver.
+    browser: String,
     client: Client,
     session: String,
+}
+
+impl Drop for Chromium {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-KILL", &self.browser]).status();
+    }
 }
 
 impl Chromium {
@@ -62,7 +70,8 @@ impl Chromium {
         let url = format!("http://127.0.0.1:{}/session", port.unwrap());
         let answer: Value = client.post(&url).json(&capabilities).send().await.unwrap().json().await.unwrap();
         let id = answer["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}"));
-        Some(Self { _driver: driver, client, session: format!("{url}/{id}") })
+        let browser = answer["value"]["capabilities"]["goog:processID"].to_string();
+        Some(Self { _driver: driver, browser, client, session: format!("{url}/{id}") })
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {

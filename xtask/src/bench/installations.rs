@@ -138,8 +138,7 @@ fn check_room(folder: &Path, machines: usize, raw_size: u64) -> Result<()> {
     ensure!(
         room >= needed,
         "installing {machines} machines at once: their disks need {} in {folder:?}, and there are {}; make room, or \
-                give \
-         fewer (--machines)",
+         give fewer (--machines)",
         size(needed),
         size(room)
     );
