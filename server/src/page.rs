@@ -4,6 +4,7 @@
 mod acts;
 mod answer;
 mod assets;
+mod chart;
 mod events;
 mod fleet;
 mod forms;

@@ -118,7 +118,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let limits = Limits::default();
     let config = Config {
         data,
-        url,
+        url: url.clone(),
         listen,
         boot_listen,
         metrics_listen,
@@ -140,6 +140,12 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     // If printing fails, machines are served nevertheless.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
         tracing::warn!("{error:#}");
+    }
+    if page == Switch::On {
+        tracing::info!(
+            %url,
+            "operators have a page at this URL; sign in with a token: `slipway-server operator-token` prints the first"
+        );
     }
     let health = server.health();
     let mut signalled = async || {

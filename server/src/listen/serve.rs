@@ -1,6 +1,7 @@
 //! The server: binds its sockets, serves, and stops.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
 use std::fs::Permissions;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -130,6 +131,12 @@ pub struct ServerUrl {
 #[error("{text:?} is not of the form https://HOST or https://HOST:PORT")]
 pub struct ServerUrlError {
     text: String,
+}
+
+impl Display for ServerUrl {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 impl FromStr for ServerUrl {

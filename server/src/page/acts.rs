@@ -75,6 +75,15 @@ impl Act {
         }
     }
 
+    /// How the form refers to a node: by the claim code of the machine that the operator saw, if one is to be let in,
+    /// so that no other machine is.
+    fn reference(self, node: &NodeStatus) -> String {
+        match &node.claim_code {
+            Some(code) if self == Self::Release => code.clone(),
+            _ => reference(node),
+        }
+    }
+
     /// Whether data is lost, so that the operator has to type what is meant.
     fn loses_data(self) -> bool {
         matches!(self, Self::Start | Self::Remove)
@@ -164,8 +173,9 @@ fn target(node: &NodeStatus, system: &System) -> Markup {
     html! {
         @match found.as_slice() {
             _ if disks.is_empty() => "Erases the disk that the machine chooses: its disks are not known yet.",
-            [] => span.warn { "▲ None of its disks, as last seen, fits the hints: the run would fail before it \
-                    writes." },
+            [] => span.warn {
+                "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes."
+            },
             [disk] => { "Erases " strong { (disk_in_words(disk)) } ", as last seen." },
             disks => {
                 "Erases one of these disks, as last seen; without a rule that chooses, the run fails before it writes:"
@@ -177,7 +187,8 @@ fn target(node: &NodeStatus, system: &System) -> Markup {
 
 /// Nodes that are meant, and those that cannot be found.
 struct Meant {
-    nodes: Vec<NodeStatus>,
+    /// Each as it was referred to.
+    nodes: Vec<(String, NodeStatus)>,
     missing: Vec<String>,
 }
 
@@ -196,7 +207,7 @@ impl Meant {
         let (mut nodes, mut missing) = (Vec::new(), Vec::new());
         for reference in references {
             match operate::show_node(store, reference).await {
-                Ok(node) => nodes.push(node),
+                Ok(node) => nodes.push((reference.clone(), node)),
                 Err(Error::Refused { message, .. }) if references.len() > 1 => missing.push(message),
                 Err(error) => return Err(error),
             }
@@ -240,7 +251,7 @@ pub async fn ask(
     let content = match (act, system) {
         (Act::Start, None) => {
             let last = match meant.nodes.as_slice() {
-                [node] => node.run.as_ref().and_then(|run| run.os.as_deref()),
+                [(_, node)] => node.run.as_ref().and_then(|run| run.os.as_deref()),
                 _ => None,
             };
             choose(&meant, &systems, last)
@@ -260,7 +271,7 @@ fn choose(meant: &Meant, systems: &[System], last: Option<&str>) -> Markup {
             }
         } @else {
             form.edit method="get" action="/act/start" {
-                @for node in &meant.nodes { input type="hidden" name="node" value=(reference(node)); }
+                @for (_, node) in &meant.nodes { input type="hidden" name="node" value=(reference(node)); }
                 label { "Operating system"
                     select name="os" required autofocus {
                         @for system in systems {
@@ -276,16 +287,17 @@ fn choose(meant: &Meant, systems: &[System], last: Option<&str>) -> Markup {
     }
 }
 
-fn subject(nodes: &[NodeStatus]) -> String {
+fn subject(nodes: &[(String, NodeStatus)]) -> String {
     match nodes {
-        [node] => name(node),
+        [(_, node)] => name(node),
         nodes => format!("{} machines", nodes.len()),
     }
 }
 
 /// Says what will be done to which disk, and asks.
 fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) -> Markup {
-    let able: Vec<&NodeStatus> = meant.nodes.iter().filter(|node| act.obstacle(node).is_none()).collect();
+    let nodes = || meant.nodes.iter().map(|(_, node)| node);
+    let able: Vec<&NodeStatus> = nodes().filter(|node| act.obstacle(node).is_none()).collect();
     let replaced = |node: &NodeStatus| {
         let open = |run: &slipway_protocol::RunStatus| matches!(run.state, RunState::Pending | RunState::Running);
         act == Act::Start && node.run.as_ref().is_some_and(open)
@@ -297,13 +309,13 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
             (visitor.proof_field())
             @if let Some(system) = system { input type="hidden" name="os" value=(system.name); }
             ul.plan {
-                @for node in &meant.nodes {
+                @for node in nodes() {
                     li {
                         strong { (name(node)) } " " (words::state(&node.state, words::of_node(node.state))) ": "
                         @match act.obstacle(node) {
                             Some(obstacle) => span.muted { "nothing, because " (obstacle) },
                             None => {
-                                input type="hidden" name="node" value=(reference(node));
+                                input type="hidden" name="node" value=(act.reference(node));
                                 (act.effect(node)) " "
                                 @if let Some(system) = system { (target(node, system)) }
                                 @if replaced(node) { span.warn { " ▲ Its unfinished run ends as failed." } }
@@ -355,15 +367,15 @@ pub async fn carry_out(
     let Sent { visitor, fields } = sent;
     let references: Vec<String> = fields.all("node").map(str::to_owned).collect();
     let meant = Meant::find(&visitor.store, &references).await?;
-    let nodes: Vec<&NodeStatus> = meant.nodes.iter().collect();
+    let nodes: Vec<&NodeStatus> = meant.nodes.iter().map(|(_, node)| node).collect();
     let phrase = phrase(&nodes);
     if act.loses_data() && (fields.text("confirm") != phrase || !meant.missing.is_empty()) {
         let message = format!("nothing was done: {phrase:?} has to be typed to confirm; go back and type it");
         return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
     }
     let mut results = Vec::new();
-    for node in &meant.nodes {
-        results.push((name(node), reference(node), one(&visitor, act, node, &fields).await));
+    for (reference, node) in &meant.nodes {
+        results.push((name(node), reference, one(&visitor, act, reference, &fields).await));
     }
     live.has_changed();
     if results.len() == 1
@@ -395,26 +407,24 @@ pub async fn carry_out(
 }
 
 /// Does something to one node. Returns how the page names it afterwards, if it is still there.
-async fn one(visitor: &Visitor, act: Act, node: &NodeStatus, fields: &Fields) -> Result<Option<String>, Error> {
-    let (store, reference) = (&visitor.store, reference(node));
+async fn one(visitor: &Visitor, act: Act, reference: &str, fields: &Fields) -> Result<Option<String>, Error> {
+    let store = &visitor.store;
     match act {
         Act::Start => {
             let task = Task::Os(fields.text("os").to_owned());
             let new = NewRun { replace: fields.ticked("replace"), ..NewRun::new(task) };
-            operate::start_run(store, visitor.keys().authority.pem(), &reference, new).await?;
+            operate::start_run(store, visitor.keys().authority.pem(), reference, new).await?;
         }
-        Act::Cancel => drop(operate::cancel_run(store, &reference).await?),
-        Act::Confirm => drop(operate::confirm_run(store, &reference).await?),
+        Act::Cancel => drop(operate::cancel_run(store, reference).await?),
+        Act::Confirm => drop(operate::confirm_run(store, reference).await?),
         Act::Release => {
-            // Its own machine, if one waits: the operator saw it.
-            let reference = node.claim_code.clone().unwrap_or(reference);
-            return Ok(Some(operate::release_node(store, &reference, fields.given("name")).await?.id));
+            return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
-        Act::Decommission => drop(operate::decommission_node(store, &reference).await?),
+        Act::Decommission => drop(operate::decommission_node(store, reference).await?),
         Act::Remove => {
-            operate::remove_node(store, &reference).await?;
+            operate::remove_node(store, reference).await?;
             return Ok(None);
         }
     }
-    Ok(Some(reference))
+    Ok(Some(reference.to_owned()))
 }

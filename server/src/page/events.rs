@@ -61,8 +61,13 @@ pub async fn show(
         div.wide data-sync="events" {
             table {
                 caption.unseen { "Events, newest first" }
-                thead { tr { th scope="col" { "Time (UTC)" } th scope="col" { "Node" } th scope="col" { "Kind" } th
-                    scope="col" { "What happened" } th scope="col" { "By" } } }
+                thead {
+                    tr {
+                        @for title in ["Time (UTC)", "Node", "Kind", "What happened", "By"] {
+                            th scope="col" { (title) }
+                        }
+                    }
+                }
                 tbody { @for event in &events { (row(event)) } }
             }
             @if events.is_empty() { p.teach { "Nothing of this kind has happened." } }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::RawQuery;
 use maud::{Markup, html};
+use slipway_protocol::Flag;
 
 use crate::base::time::{Millis, rfc3339};
+use crate::operate;
 use crate::page::answer::{Failed, Html};
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::{Live, Snapshot};
+use crate::page::reasons::{self, Reason};
 use crate::page::rows::Row;
 use crate::page::session::Visitor;
 use crate::page::view::{Column, ROWS, View};
@@ -23,8 +26,23 @@ pub async fn show(
 ) -> Result<Html, Failed> {
     let frame = Frame::new(visitor, &live).await?;
     let view = View::read(&query.unwrap_or_default());
-    let content = if frame.snapshot.rows.is_empty() { nothing_yet() } else { table(&frame.snapshot, &view) };
+    let site = operate::site_status(&frame.visitor.store).await?;
+    let content = html! {
+        @if frame.snapshot.rows.is_empty() { (nothing_yet()) } @else { (table(&frame.snapshot, &view, &site.flags)) }
+    };
     Ok(frame.page("/fleet", "Fleet", Follows::Rows, content))
+}
+
+/// A sentence about a node or the site.
+pub fn note(reason: &Reason, now: Millis) -> Markup {
+    html! {
+        p class={ "note " (reason.tone.class()) } {
+            span class=(reason.tone.class()) { (reason.tone.mark()) (reason.text) }
+            @if let Some(since) = reason.since { " for " (words::since(Some(since), now)) }
+            @if !reason.cause.is_empty() { br; (reason.cause) }
+            @if let Some(command) = &reason.command { " " (words::command(command)) }
+        }
+    }
 }
 
 /// What to do at a new site.
@@ -36,14 +54,13 @@ fn nothing_yet() -> Markup {
             ol {
                 li {
                     "Boot it from a stick, a disc or the network, with boot files of this server. It then asks to be \
-                            let \
-                     in, and appears here with its claim code. "
+                     let in, and appears here with its claim code. "
                     a href="/boot-files" { "Boot files" }
                 }
                 li {
                     "Register it before it comes, by UUID, serial number or MAC address. "
                     a href="/add/node" { "Add a node" } ", or "
-                        (words::command("slipway-server node add --name web1 --uuid UUID --release"))
+                    (words::command("slipway-server node add --name web1 --uuid UUID --release"))
                 }
                 li {
                     "Give it a token that lets one unknown machine in. "
@@ -54,7 +71,7 @@ fn nothing_yet() -> Markup {
     }
 }
 
-fn table(snapshot: &Snapshot, view: &View) -> Markup {
+fn table(snapshot: &Snapshot, view: &View, flags: &[Flag]) -> Markup {
     let found = view.select(snapshot);
     let pages = found.len().div_ceil(ROWS).max(1);
     let page = view.page.min(pages);
@@ -63,10 +80,13 @@ fn table(snapshot: &Snapshot, view: &View) -> Markup {
     let headers = headers.chain(view.columns.iter().map(|column| (column.word(), column.title())));
     html! {
         div.title { h1 { "Fleet" } (sums(snapshot, view)) a.button href="/add/node" { "Add a node" } }
+        div data-sync="site" {
+            @for reason in flags.iter().map(reasons::of_flag) { (note(&reason, snapshot.at)) }
+        }
         (filters(snapshot, view))
         form #act method="get" action="/act/start" {
             div.bulk {
-                span #selected data-of=(found.len()) { (found.len()) " shown" }
+                span #selected data-sync="selected" data-of=(found.len()) { (found.len()) " shown" }
                 span role="group" aria-label="For the selected machines" {
                     button type="submit" formaction="/act/start" { "Start run…" }
                     button type="submit" formaction="/act/cancel" { "Cancel…" }
@@ -102,11 +122,13 @@ fn table(snapshot: &Snapshot, view: &View) -> Markup {
                 }
             }
         }
-        @if pages > 1 {
-            nav.pages aria-label="Pages of the table" {
-                @if page > 1 { a href=(view.with(|view| view.page = page - 1)) rel="prev" { "Previous " (ROWS) } }
-                span { "page " (page) " of " (pages) }
-                @if page < pages { a href=(view.with(|view| view.page = page + 1)) rel="next" { "Next " (ROWS) } }
+        div data-sync="pages" {
+            @if pages > 1 {
+                nav.pages aria-label="Pages of the table" {
+                    @if page > 1 { a href=(view.with(|view| view.page = page - 1)) rel="prev" { "Previous " (ROWS) } }
+                    span { "page " (page) " of " (pages) }
+                    @if page < pages { a href=(view.with(|view| view.page = page + 1)) rel="next" { "Next " (ROWS) } }
+                }
             }
         }
     }
@@ -115,18 +137,17 @@ fn table(snapshot: &Snapshot, view: &View) -> Markup {
 /// Links to the nodes in each state.
 fn sums(snapshot: &Snapshot, view: &View) -> Markup {
     let head = &snapshot.head;
-    let current = |is: bool| is.then_some("true");
+    let link = |target: &str, is_current: bool, text: Markup| {
+        html! { li { a href=(target) aria-current=[is_current.then_some("true")] { (text) } } }
+    };
     html! {
         ul.sums data-sync="sums" aria-label="Filters by state" {
-            li { a href="/fleet" aria-current=[current(view.state.is_empty() && !view.flagged)] { (head.all)
-                " in service" } }
+            (link("/fleet", view.state.is_empty() && !view.flagged, html! { (head.all) " in service" }))
             @if head.flagged > 0 {
-                li { a.warn href="/fleet?flagged=1" aria-current=[current(view.flagged)] { "▲ " (head.flagged)
-                    " flagged" } }
+                (link("/fleet?flagged=1", view.flagged, html! { span.warn { "▲ " (head.flagged) " flagged" } }))
             }
             @for (state, count) in &head.states {
-                li { a href={ "/fleet?state=" (state) } aria-current=[current(view.state == *state)] { (count) " "
-                    (state) } }
+                (link(&format!("/fleet?state={state}"), view.state == *state, html! { (count) " " (state) }))
             }
         }
     }
@@ -139,8 +160,9 @@ fn filters(snapshot: &Snapshot, view: &View) -> Markup {
             label.unseen for="q" { "Search" }
             input #q type="search" name="q" value=(view.search) placeholder="text, or field:value"
                 aria-describedby="fields" spellcheck="false";
-            span #fields .unseen { "Fields: name, id, state, step, system, site, label, model, address, reason, uuid, \
-                    serial, mac" }
+            span #fields .unseen {
+                "Fields: name, id, state, step, system, site, label, model, address, reason, uuid, serial, mac"
+            }
             label { "State " select name="state" {
                 option value="" selected[view.state.is_empty()] { "in service" }
                 @for state in states { option value=(state) selected[view.state == state] { (state) } }
@@ -212,7 +234,7 @@ fn row(row: &Row, heard: Option<Millis>, view: &View, now: Millis) -> Markup {
         }
     };
     html! {
-        tbody.row data-id=(row.id) data-state=(row.state) {
+        tbody.row data-id=(row.id) {
             tr {
                 td.check {
                     input type="checkbox" name="node" form="act" value=(row.reference)
@@ -230,6 +252,8 @@ fn row(row: &Row, heard: Option<Millis>, view: &View, now: Millis) -> Markup {
                     span.for data-f="reason-age" hidden[row.reason_since.is_none()] {
                         "for " (time("reason_since", row.reason_since))
                     }
+                    " "
+                    span.for data-f="cause" { (row.cause) }
                     " "
                     a data-f="act" href=(row.act) hidden[row.act.is_empty()] { (row.act_text) }
                     " "

@@ -22,6 +22,10 @@ use crate::rules::limits::Changes;
 use crate::store::images::Image;
 use crate::store::systems::System;
 
+/// What a machine must prove: word, title.
+const PROOFS: [(&str, &str); 3] =
+    [("registered", "its identifiers"), ("token", "a bootstrap token"), ("attested", "its TPM")];
+
 /// Why a form was refused, above it. What was typed stays.
 fn refused(problem: Option<&Error>) -> Markup {
     html! { @if let Some(problem) = problem { p.error role="alert" { (printable::line(&problem.body().message)) } } }
@@ -73,12 +77,14 @@ fn node_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
             (field("site", "Site", "Where it is, by your name for the place. May be left out.", fields))
             (field("labels", "Labels", "Such as rack=12 role=web. May be left out.", fields))
             (tick("release", "Release it: its machine is let in without asking", is_new || fields.ticked("release")))
-            (tick("mac_only", "Accept MAC addresses alone, which anybody on the network can read and use",
-                fields.ticked("mac_only")))
+            (tick(
+                "mac_only",
+                "Accept MAC addresses alone, which anybody on the network can read and use",
+                fields.ticked("mac_only"),
+            ))
             label { "Its machine must prove"
                 select name="require" {
-                    @for (word, title) in [("registered", "its identifiers"), ("token", "a bootstrap token"),
-                        ("attested", "its TPM")] {
+                    @for (word, title) in PROOFS {
                         option value=(word) selected[fields.text("require") == word] { (title) }
                     }
                 }
@@ -142,7 +148,7 @@ pub async fn system(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> 
 
 async fn images(frame: &Frame) -> Result<Vec<Image>, Error> {
     let store = &frame.visitor.store;
-    let images = stored::list(store).await?;
+    let images = stored::list(store, &mut *store.read().await?).await?;
     Ok(images.into_iter().filter(|status| status.problem.is_none()).map(|status| status.image).collect())
 }
 
@@ -247,8 +253,12 @@ fn token_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
         (refused(problem))
         form.edit method="post" action="/add/token" {
             (frame.visitor.proof_field())
-            (field("node", "Node", "Name or id of the node that the token proves. Without one, it lets one unknown \
-                    machine in.", fields))
+            (field(
+                "node",
+                "Node",
+                "Name or id of the node that the token proves. Without one, it lets one unknown machine in.",
+                fields,
+            ))
             (field("expires_in", "Expires in", "Such as 90s, 2h or 7d. Without it, the token does not expire.", fields))
             (submit("Make the token"))
         }

@@ -16,14 +16,15 @@ use crate::base::random;
 use crate::base::time::{Millis, now};
 use crate::node::status;
 use crate::page::rows::Row;
+use crate::page::words::Tone;
 use crate::store::{to_json, to_word};
 
 /// Shortest time between two readings of the database; within it, all get the same rows. Short enough that a change is
 /// on the screen within a second.
 pub const SHORTEST: Duration = Duration::from_millis(500);
-/// How many times as long as the last reading took there is no other, so that pages never take more than a fifth of a
-/// processor.
-const REST: u32 = 4;
+/// How many times as long as the last reading took there is no other, so that pages never take more than a third of
+/// a processor.
+const REST: u32 = 2;
 /// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -103,6 +104,8 @@ struct News<'a> {
     to: String,
     head: &'a Head,
     rows: Vec<&'a Row>,
+    /// Rows that may be shown or not for what has changed: those that are new, or have another state or name.
+    moved: Vec<&'a str>,
     heard: HashMap<&'a str, Millis>,
     gone: Vec<&'a str>,
 }
@@ -146,7 +149,7 @@ async fn read(app: &App, before: Option<&Snapshot>, change: i64, event: u64) -> 
         before.map(|before| before.rows.iter().map(|row| (row.id.as_str(), row)).collect()).unwrap_or_default();
     let is_busy = nodes.iter().any(|node| node.state == NodeState::Installing);
     let row = |node: &slipway_protocol::NodeStatus| {
-        let row = Row::of(node, at);
+        let row = Row::of(node);
         match known.get(row.id.as_str()) {
             Some(same) if ***same == row => (Arc::clone(same), node.last_seen),
             _ => (Arc::new(row), node.last_seen),
@@ -183,6 +186,11 @@ fn head(rows: &[Arc<Row>], event: u64) -> Head {
     }
 }
 
+/// What decides whether and where a view shows a row.
+fn place(row: &Row) -> (&str, &str, Tone) {
+    (&row.state, &row.name, row.tone)
+}
+
 impl Snapshot {
     /// Writes what differs from an earlier snapshot.
     fn news_since(&self, before: &Self) -> String {
@@ -194,13 +202,19 @@ impl Snapshot {
             let before = known.get(row.id.as_str()).and_then(|(_, before)| *before);
             heard.filter(|heard| before != Some(*heard)).map(|heard| (row.id.as_str(), heard))
         });
+        let is_moved = |row: &&&Row| {
+            let before = known.get(row.id.as_str()).map(|(before, _)| before);
+            before.is_none_or(|before| place(before) != place(row))
+        };
+        let changed: Vec<&Row> = self.rows.iter().filter(is_new).map(|row| &**row).collect();
         let here: HashSet<&str> = self.rows.iter().map(|row| row.id.as_str()).collect();
         to_json(&News {
             at: self.at,
             from: before.name.to_string(),
             to: self.name.to_string(),
             head: &self.head,
-            rows: self.rows.iter().filter(is_new).map(|row| &**row).collect(),
+            moved: changed.iter().filter(is_moved).map(|row| row.id.as_str()).collect(),
+            rows: changed,
             heard: later.collect(),
             gone: known.keys().copied().filter(|id| !here.contains(id)).collect(),
         })
@@ -210,7 +224,7 @@ impl Snapshot {
     /// the page again.
     pub fn hello(&self) -> String {
         let (name, head) = (self.name.to_string(), &self.head);
-        let (rows, heard, gone) = (Vec::new(), HashMap::new(), Vec::new());
-        to_json(&News { at: now(), from: name.clone(), to: name, head, rows, heard, gone })
+        let (rows, moved, heard, gone) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        to_json(&News { at: now(), from: name.clone(), to: name, head, rows, moved, heard, gone })
     }
 }

@@ -8,10 +8,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use slipway_protocol::shared::printable::{line, size};
+use slipway_protocol::shared::printable::{line, lines, size};
 use slipway_protocol::{
-    Claim, Disk, EkCertificate, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState, RunStatus,
-    SiteEvent, StepState, StepStatus, TpmOrigin,
+    Claim, Disk, EkCertificate, FlagKind, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState,
+    RunStatus, SiteEvent, StepState, StepStatus, TpmOrigin,
 };
 
 use crate::api::answer::UrlPath;
@@ -20,7 +20,9 @@ use crate::base::time::{Millis, now};
 use crate::operate::{self, LogType};
 use crate::page::acts::{self, disk_in_words};
 use crate::page::answer::{Failed, Html};
+use crate::page::chart::{self, Times};
 use crate::page::events;
+use crate::page::fleet::note;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::reasons;
@@ -51,8 +53,12 @@ pub async fn show(
         runs.reverse();
         events = events::of_node(visitor, &node.id, EVENTS).await?;
     }
+    let usual = match &node.run {
+        Some(run) => chart::usual(&visitor.store, run).await?,
+        None => Times::new(),
+    };
     let now = now();
-    let reason = reasons::first(&node, now);
+    let reason = reasons::first(&node);
     let content = html! {
         div.title data-sync="title" {
             h1 { (name(&node)) }
@@ -61,12 +67,9 @@ pub async fn show(
             span.muted { "heard " (words::since(node.last_seen, now)) }
         }
         div data-sync="reason" {
-            @if let Some(reason) = &reason {
-                p class={ "note " (reason.tone.class()) } {
-                    span class=(reason.tone.class()) { (reason.tone.mark()) (reason.text) }
-                    @if let Some(since) = reason.since { " for " (words::since(Some(since), now)) }
-                    @if let Some(command) = &reason.command { " " (words::command(command)) }
-                }
+            @if let Some(reason) = &reason { (note(reason, now)) }
+            @for flag in node.flags.iter().map(reasons::of_flag).filter(|flag| Some(flag) != reason.as_ref()) {
+                (note(&flag, now))
             }
         }
         (acts::buttons(&node))
@@ -78,7 +81,7 @@ pub async fn show(
                 @if !is_stranger(&node) {
                     div data-sync="timeline" { (timeline(&events, now)) }
                     section { (log_of(&node, LogType::Installer)) (log_of(&node, LogType::HostBoot)) }
-                    div data-sync="runs" { (earlier(&runs, now)) }
+                    div data-sync="runs" { (earlier(&runs, &usual, now)) }
                 }
             }
         }
@@ -109,6 +112,8 @@ fn mono(text: &str) -> Option<Markup> {
 /// Who it is, and what it has.
 fn facts(node: &NodeStatus, now: Millis) -> Markup {
     let identity = &node.identity;
+    let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let mac_only = || html! { span.warn { "▲ MAC addresses alone, which anybody can read and use" } };
     html! {
         section {
             h2 { "Identity" }
@@ -116,14 +121,12 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
                 ("Name", node.name.as_deref().and_then(text)),
                 ("Id", (!is_stranger(node)).then(|| mono(&node.id)).flatten()),
                 ("Site", node.site.as_deref().and_then(text)),
-                ("Labels", text(&node.labels.iter().map(|(key, value)|
-                    format!("{key}={value}")).collect::<Vec<_>>().join(", "))),
+                ("Labels", text(&labels.join(", "))),
                 ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),
                 ("Serial number", identity.serial.as_deref().and_then(mono)),
                 ("UUID", identity.uuid.as_deref().and_then(mono)),
                 ("MAC addresses", mono(&identity.macs.join(", "))),
-                ("Known by", node.mac_only.then(|| html! { span.warn {
-                    "▲ MAC addresses alone, which anybody can read and use" } })),
+                ("Known by", node.mac_only.then(mac_only)),
                 ("Must prove", Some(html! { (required(node.require)) })),
                 ("Proof", node.key.as_ref().map(|key| proof(key, now))),
                 ("TPM", node.tpm.as_ref().map(|tpm| tpm_words(tpm, now))),
@@ -208,6 +211,7 @@ fn secure_boot(inventory: &Inventory) -> Markup {
 
 fn hardware(node: &NodeStatus, inventory: &Inventory) -> Markup {
     let cpu = &inventory.cpu;
+    let processor = format!("{} {} threads, {}", cpu.model.as_deref().unwrap_or_default(), cpu.threads, cpu.arch);
     let memory = (inventory.memory > 0).then(|| html! { (size(inventory.memory)) });
     let hints = node.disk.as_ref().map(|hints| html! { code { (line(&crate::store::to_json(hints))) } });
     html! {
@@ -215,8 +219,7 @@ fn hardware(node: &NodeStatus, inventory: &Inventory) -> Markup {
             h2 { "Hardware" }
             (terms([
                 ("Model", text(&model(node))),
-                ("Processor", text(&format!("{} {} threads, {}", cpu.model.as_deref().unwrap_or_default(),
-                    cpu.threads, cpu.arch))),
+                ("Processor", text(&processor)),
                 ("Memory", memory),
                 ("Asset tag", inventory.system.asset_tag.as_deref().and_then(text)),
                 ("Loaded from", inventory.loaded_from.as_deref().and_then(text)),
@@ -259,7 +262,8 @@ fn disk_words(disk: &Disk) -> Markup {
 
 /// The machines that ask to be let in as a node, beside its own machine if they contest it.
 pub fn claims(node: &NodeStatus, now: Millis) -> Markup {
-    let contested = node.key.as_ref().filter(|_| node.claims.iter().any(|claim| claim.reason.identifiers_match()));
+    let is_contested = node.flags.iter().any(|flag| flag.kind == FlagKind::Contested);
+    let contested = node.key.as_ref().filter(|_| is_contested);
     html! {
         @if !node.claims.is_empty() {
             div.claims {
@@ -324,15 +328,19 @@ fn run(node: &NodeStatus, now: Millis) -> Markup {
                     }
                 },
                 Some(run) => {
-                    h2 { "Run " span.mono { (run.id) } " " @if let Some(os) = &run.os { "of " (line(os)) " " }
-                        (words::state(&run.state, words::of_run(run.state))) }
+                    h2 {
+                        "Run " span.mono { (run.id) } " "
+                        @if let Some(os) = &run.os { "of " (line(os)) " " }
+                        (words::state(&run.state, words::of_run(run.state)))
+                    }
                     p.muted {
                         "started " (words::since(Some(run.created_at), now)) " ago"
                         @if let Some(end) = run.finished_at {
                             ", took " (words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))))
                         }
-                        @if let Some(at) = run.phoned_home_at { ", the system reported " (words::since(Some(at), now))
-                            " ago" }
+                        @if let Some(at) = run.phoned_home_at {
+                            ", the system reported " (words::since(Some(at), now)) " ago"
+                        }
                     }
                     ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
                     (reports(run, now))
@@ -371,8 +379,10 @@ fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
                     @for cause in &failure.causes { br; "because: " (line(cause)) }
                 }
                 @if !failure.log_tail.is_empty() {
-                    details.more { summary { "Last lines of the log" } pre tabindex="0" {
-                        (line_by_line(&failure.log_tail)) } }
+                    details.more {
+                        summary { "Last lines of the log" }
+                        pre tabindex="0" { (line_by_line(&failure.log_tail)) }
+                    }
                 }
             }
         }
@@ -411,8 +421,7 @@ fn reports(run: &RunStatus, now: Millis) -> Markup {
                             @if let Some(label) = &step.label { (line(label)) }
                         }
                         @if !step.logs.is_empty() {
-                            details.more { summary { "Log" } pre tabindex="0" {
-                                (slipway_protocol::shared::printable::lines(&step.logs)) } }
+                            details.more { summary { "Log" } pre tabindex="0" { (lines(&step.logs)) } }
                         }
                     }
                 }
@@ -438,8 +447,9 @@ fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
             h2 { "Timeline" }
             @if events.is_empty() { p.muted { "Nothing has happened yet." } }
             @for group in groups {
-                @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) { h3 { "Run " span.mono { (run)
-                    } } }
+                @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) {
+                    h3 { "Run " span.mono { (run) } }
+                }
                 ol.timeline {
                     @for event in group {
                         li data-id=(event.number) {
@@ -456,38 +466,36 @@ fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
     }
 }
 
-/// Earlier runs, with a chart of how long each took.
-fn earlier(runs: &[RunStatus], now: Millis) -> Markup {
-    let took = |run: &RunStatus| Some(run.finished_at?.saturating_sub(run.started_at?));
+/// Runs of the node, newest first, each with how long its steps took, beside what is usual.
+fn earlier(runs: &[RunStatus], usual: &Times, now: Millis) -> Markup {
     let runs = &runs[..runs.len().min(RUNS)];
-    let longest = runs.iter().filter_map(took).max().unwrap_or(1).max(1);
-    let earlier = runs.get(1..).unwrap_or_default();
+    let times: Vec<Times> = runs.iter().map(chart::times).collect();
+    let longest = times.iter().chain([usual]).map(chart::total).max().unwrap_or_default();
+    let failure = |run: &RunStatus| {
+        let (_, step) = reasons::current(run).filter(|_| run.state == RunState::Failed)?;
+        step.failure.clone()
+    };
     html! {
-        @if !earlier.is_empty() {
+        @if longest > 0 {
             section {
-                h2 { "Runs" }
+                h2 { "Time of the steps" }
                 ol.steps {
-                    @for run in runs {
+                    @if !usual.is_empty() {
+                        li data-id="usual" {
+                            span { "usual for this image, the median of the site" }
+                            span.number { (words::age(chart::total(usual))) }
+                            div.more { (chart::bar(usual, longest)) }
+                        }
+                    }
+                    @for (run, times) in runs.iter().zip(&times) {
                         li data-id=(run.id) {
                             span {
-                                span.mono { (run.id) } " " (words::state(&run.state, words::of_run(run.state))) " "
-                                @if run.state == RunState::Failed {
-                                    @if let Some(failure) = reasons::current(run).and_then(|(_, step)|
-                                        step.failure.as_ref()) {
-                                        span.muted { (failure.in_one_line()) }
-                                    }
-                                }
+                                "run " span.mono { (run.id) } " " (words::state(&run.state, words::of_run(run.state)))
+                                ", " (words::since(Some(run.created_at), now)) " ago"
                             }
-                            span { (words::since(Some(run.created_at), now)) " ago" }
-                            @if let Some(took) = took(run) {
-                                div.more {
-                                    svg.chart role="img" aria-label={ "took " (words::age(took)) } width="240"
-                                        height="12" viewBox="0 0 240 12" {
-                                        rect width=(1 + took.saturating_mul(239) / longest) height="8" y="2" {}
-                                    }
-                                    " " (words::age(took))
-                                }
-                            }
+                            span.number { (words::age(chart::total(times))) }
+                            @if !times.is_empty() { div.more { (chart::bar(times, longest)) } }
+                            @if let Some(failure) = failure(run) { div.more { (failure.in_one_line()) } }
                         }
                     }
                 }

@@ -1,15 +1,13 @@
 //! Why a node needs an operator, and what to do.
 
-use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{
-    BootStatus, Claim, ClaimReason, ExternalStepStatus, NodeState, NodeStatus, RunState, RunStatus, Severity,
-    StepState, StepStatus,
+    Claim, ClaimReason, ExternalStepStatus, Flag, NodeState, NodeStatus, RunState, RunStatus, Severity, StepState,
+    StepStatus,
 };
 
 use crate::base::time::Millis;
 use crate::page::words::Tone;
-use crate::rules::trouble::WAITS;
 use crate::store::to_word;
 
 /// A sentence about a node, in its row.
@@ -19,6 +17,8 @@ pub struct Reason {
     pub tone: Tone,
     /// The sentence, without a duration, so that it stays the same as time passes.
     pub text: String,
+    /// The likely cause, and what to do about it. Empty if the sentence says it.
+    pub cause: String,
     /// Since when, in milliseconds since 1970.
     pub since: Option<Millis>,
     /// The command to run next.
@@ -26,8 +26,9 @@ pub struct Reason {
 }
 
 impl Reason {
-    fn new(tone: Tone, text: impl Into<String>) -> Self {
-        Self { tone, text: text.into(), since: None, command: None }
+    /// A sentence about nothing that has a beginning or that a command changes.
+    pub fn new(tone: Tone, text: impl Into<String>) -> Self {
+        Self { tone, text: text.into(), cause: String::new(), since: None, command: None }
     }
 
     fn since(self, since: Millis) -> Self {
@@ -45,40 +46,29 @@ impl Reason {
 }
 
 /// Returns what an operator should know first of a node. `None` if its state says it all.
-pub fn first(node: &NodeStatus, now: Millis) -> Option<Reason> {
+pub fn first(node: &NodeStatus) -> Option<Reason> {
     let run = node.run.as_ref();
-    contested(node, now)
-        .or_else(|| failed(node, run?))
+    failed(node, run)
+        .or_else(|| node.flags.first().map(of_flag))
         .or_else(|| restored(node, run?))
-        .or_else(|| flagged(node))
         .or_else(|| boot_files(node))
-        .or_else(|| reported(run?))
+        .or_else(|| external(run?))
         .or_else(|| held(node))
         .or_else(|| pending(node, run?))
 }
 
-/// The worst trouble that the server noticed.
-fn flagged(node: &NodeStatus) -> Option<Reason> {
-    let flag = node.flags.iter().min_by_key(|flag| flag.severity)?;
+/// What was noticed, with its cause and the command to run next.
+pub fn of_flag(flag: &Flag) -> Reason {
     let tone = match flag.severity {
         Severity::Bad => Tone::Bad,
         Severity::Warn => Tone::Warn,
     };
-    Some(Reason::new(tone, line(&flag.reason)).since(flag.since).command(flag.command.clone()))
-}
-
-/// Machines that claim to be a node which has another machine.
-fn contested(node: &NodeStatus, now: Millis) -> Option<Reason> {
-    let is_other = |claim: &&Claim| {
-        let is_own = matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo);
-        claim.reason.identifiers_match() && !is_own && now.saturating_sub(claim.last_asked) <= WAITS
-    };
-    let claim = node.claims.iter().find(is_other)?;
-    let others = node.claims.iter().filter(is_other).count() - 1;
-    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
-    let why = claim.reason.in_words();
-    let text = format!("contested by a machine at {}, claim code {}{more}: {why}", claim.address, claim.code);
-    Some(Reason::new(Tone::Bad, text).since(claim.first_asked))
+    Reason {
+        cause: line(&flag.cause).into_owned(),
+        since: Some(flag.since),
+        command: Some(line(&flag.command).into_owned()),
+        ..Reason::new(tone, line(&flag.reason))
+    }
 }
 
 /// The step of a run that says how far it is: the running or failed one, else the last that is done.
@@ -89,7 +79,8 @@ pub fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     steps().find(|(_, step)| now(step)).or_else(done).or_else(|| steps().next())
 }
 
-fn failed(node: &NodeStatus, run: &RunStatus) -> Option<Reason> {
+fn failed(node: &NodeStatus, run: Option<&RunStatus>) -> Option<Reason> {
+    let run = run?;
     if run.state != RunState::Failed || matches!(node.state, NodeState::Decommissioned | NodeState::Running) {
         return None;
     }
@@ -106,41 +97,15 @@ fn restored(node: &NodeStatus, run: &RunStatus) -> Option<Reason> {
 }
 
 fn boot_files(node: &NodeStatus) -> Option<Reason> {
-    let fetched = node.boot_files_fetched.as_ref()?;
-    let newest = fetched.files.last()?;
-    let silent = "was not heard from after it fetched its boot files: the kernel or its network did not come up; look \
-                  at its console";
-    let reason = match fetched.silent_since {
-        Some(_) => Reason::new(Tone::Warn, silent),
-        None => {
-            let (file, way) = (line(&newest.file), to_word(&newest.way));
-            Reason::new(Tone::Quiet, format!("fetched {file} by {way} from {}", newest.address))
-        }
-    };
-    Some(reason.since(newest.at))
+    let newest = node.boot_files_fetched.as_ref()?.files.last()?;
+    let (file, way) = (line(&newest.file), to_word(&newest.way));
+    Some(Reason::new(Tone::Quiet, format!("fetched {file} by {way} from {}", newest.address)).since(newest.at))
 }
 
-/// What was reported from outside of the workflow.
-fn reported(run: &RunStatus) -> Option<Reason> {
-    let failed = |status: &BootStatus| {
-        let units = &status.report.failed_units;
-        let stopped = status.report.system_state.as_deref() == Some(MAINTENANCE);
-        let text = match units.first() {
-            _ if stopped => "the installed system stopped in the emergency or rescue shell".to_owned(),
-            None => return None,
-            Some(unit) if units.len() == 1 => format!("the unit {} failed in the installed system", line(unit)),
-            Some(unit) => {
-                format!("the unit {} and {} more failed in the installed system", line(unit), units.len() - 1)
-            }
-        };
-        Some(Reason::new(Tone::Warn, text).since(status.at))
-    };
-    let step = || run.external_steps.iter().rev().find(|step| step.status == Some(ExternalStepStatus::Failed));
-    let of_step = || {
-        let step = step()?;
-        Some(Reason::new(Tone::Warn, format!("external step {} failed", line(&step.name))).since(step.updated_at))
-    };
-    run.boot.as_ref().and_then(failed).or_else(of_step)
+/// A step outside of the workflow that reported that it failed.
+fn external(run: &RunStatus) -> Option<Reason> {
+    let step = run.external_steps.iter().rev().find(|step| step.status == Some(ExternalStepStatus::Failed))?;
+    Some(Reason::new(Tone::Warn, format!("external step {} failed", line(&step.name))).since(step.updated_at))
 }
 
 fn held(node: &NodeStatus) -> Option<Reason> {

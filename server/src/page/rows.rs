@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Digest, NodeState, NodeStatus, RunState, StepState};
+use slipway_protocol::{Digest, FlagKind, NodeState, NodeStatus, RunState, StepState};
 
 use crate::base::time::Millis;
 use crate::page::reasons::{self, Reason};
@@ -44,6 +44,8 @@ pub struct Row {
     pub reason_tone: Tone,
     /// Since when, in milliseconds since 1970.
     pub reason_since: Option<Millis>,
+    /// The likely cause, and what to do about it. Empty if there is none.
+    pub cause: String,
     /// The command to run next. Empty if there is none.
     pub command: String,
     /// Path of the page where something can be done about it. Empty if there is none.
@@ -63,9 +65,9 @@ pub struct Row {
 
 impl Row {
     /// Makes the row of a node.
-    pub fn of(node: &NodeStatus, now: Millis) -> Self {
+    pub fn of(node: &NodeStatus) -> Self {
         let run = node.run.as_ref();
-        let reason = reasons::first(node, now);
+        let reason = reasons::first(node);
         let tone = match &reason {
             Some(reason) if reason.is_flag() => reason.tone,
             _ => words::of_node(node.state),
@@ -85,12 +87,11 @@ impl Row {
         // Progress is told where there is nothing more important.
         let reason = reason.or_else(|| {
             let text = words::pace(progress?);
-            Some(Reason { tone: Tone::Quiet, text, since: None, command: None })
+            Some(Reason::new(Tone::Quiet, text))
         });
-        let (reason, reason_tone, reason_since, command) = match reason {
-            Some(Reason { tone, text, since, command }) => (text, tone, since, command.unwrap_or_default()),
-            None => (String::new(), Tone::Quiet, None, String::new()),
-        };
+        let reason = reason.unwrap_or_else(|| Reason::new(Tone::Quiet, ""));
+        let Reason { tone: reason_tone, text: reason, cause, since: reason_since, command } = reason;
+        let command = command.unwrap_or_default();
         let (act, act_text) = act(node, reason_tone).unwrap_or_default();
         Self {
             act,
@@ -111,6 +112,7 @@ impl Row {
             reason,
             reason_tone,
             reason_since,
+            cause,
             command,
             identifiers: node.identity.values().map(identifier).chain(node.labels.iter().map(label)).collect(),
             reference: reference(node),
@@ -135,8 +137,10 @@ fn act(node: &NodeStatus, tone: Tone) -> Option<(String, &'static str)> {
     match node.state {
         NodeState::Held if !node.claims.is_empty() => Some((path("release", &reference), "Release…")),
         NodeState::Failed if tone == Tone::Bad => Some((path("start", &reference), "Try again…")),
-        _ if tone == Tone::Bad => Some((format!("/nodes/{reference}"), "Compare")),
-        _ => None,
+        _ => {
+            let first = node.flags.first().filter(|flag| flag.kind == FlagKind::Contested);
+            first.map(|_| (format!("/nodes/{reference}"), "Compare"))
+        }
     }
 }
 

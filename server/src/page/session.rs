@@ -76,6 +76,10 @@ impl FromRequestParts<Arc<App>> for Visitor {
             None => None,
         };
         let (Some(secret), Some(operator)) = (secret, operator) else {
+            if let Some(peer) = parts.extensions.get::<Peer>().filter(|_| parts.headers.contains_key(COOKIE)) {
+                // A guess costs a query of the database, so guesses are limited.
+                app.pace(peer).await?;
+            }
             if parts.method != Method::GET {
                 let message = "nobody is signed in, or the session has ended; sign in and do it again";
                 return Err(Error::refused(ErrorCode::Unauthenticated, message).into());

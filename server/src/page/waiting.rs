@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::html;
+use slipway_protocol::shared::printable::line;
 
 use crate::base::time::now;
 use crate::node::status;
@@ -14,8 +15,9 @@ use crate::page::answer::{Failed, see_other};
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::node::claims;
-use crate::page::rows::name;
+use crate::page::rows::{name, reference};
 use crate::page::session::{Fields, Visitor};
+use crate::page::words;
 
 /// Shows every claim, or goes to the machine with a claim code.
 pub async fn show(
@@ -28,7 +30,7 @@ pub async fn show(
     if let Some(code) = fields.given("code") {
         let code = code.to_uppercase().replace([' ', '-'], "");
         let node = operate::show_node(&frame.visitor.store, &code).await?;
-        return Ok(see_other(&format!("/nodes/{}", crate::page::rows::reference(&node)), None));
+        return Ok(see_other(&format!("/nodes/{}", reference(&node)), None));
     }
     let now = now();
     let nodes = status::all(&frame.visitor.store).await?;
@@ -37,31 +39,35 @@ pub async fn show(
     let content = html! {
         h1 { "Machines waiting" }
         form.filters method="get" action="/waiting" {
-            label { "Claim code on the machine's screen " input type="text" name="code" required size="10"
-                autocomplete="off" spellcheck="false" autocapitalize="characters"; }
+            label {
+                "Claim code on the machine's screen "
+                input type="text" name="code" required size="10" autocomplete="off" spellcheck="false"
+                    autocapitalize="characters";
+            }
             button type="submit" { "Find" }
         }
         div data-sync="waiting" {
             @for node in &waiting {
                 div data-id=(node.id) {
-                    h2 { a href={ "/nodes/" (crate::page::rows::reference(node)) } { (name(node)) } }
+                    h2 { a href={ "/nodes/" (reference(node)) } { (name(node)) } }
                     (claims(node, now))
                 }
             }
             @if waiting.is_empty() {
                 p.teach {
-                        "No machine asks to be let in. One that boots this server's boot files and is not registered \
-                         appears here, with the code on its screen."
-                    }
+                    "No machine asks to be let in. One that boots this server's boot files and is not registered \
+                     appears here, with the code on its screen."
+                }
             }
             @if !strange.is_empty() {
                 section {
                     h2 { "Fetched boot files, and have not asked" }
                     ul {
                         @for fetch in &strange {
-                            li { span.mono { (fetch.address) } ": "
-                                (slipway_protocol::shared::printable::line(&fetch.file)) ", "
-                                (crate::page::words::since(Some(fetch.at), now)) " ago" }
+                            li {
+                                span.mono { (fetch.address) } ": " (line(&fetch.file)) ", "
+                                (words::since(Some(fetch.at), now)) " ago"
+                            }
                         }
                     }
                 }

@@ -31,8 +31,9 @@ pub fn since(at: Option<Millis>, now: Millis) -> Markup {
 
 /// A time of day with its age.
 pub fn when(at: Millis, now: Millis) -> Markup {
-    html! { time.number datetime=[rfc3339(at)] { (utc(at).trim_end_matches(" UTC")) } " · " (since(Some(at), now))
-    " ago" }
+    html! {
+        time.number datetime=[rfc3339(at)] { (utc(at).trim_end_matches(" UTC")) } " · " (since(Some(at), now)) " ago"
+    }
 }
 
 /// How a state looks, in addition to its word.

@@ -244,13 +244,19 @@ async fn forged_forms_are_refused() {
 #[tokio::test]
 async fn guesses_are_paced_and_keep_no_operator_out() {
     let requests = Pace { per_second: 1, burst: 2 };
-    let limits = Limits { requests, refusal_pause: std::time::Duration::ZERO, ..Limits::default() };
-    let server = TestServer::start_with(limits).await;
+    let refusal_pause = std::time::Duration::ZERO;
+    let server = TestServer::start_with(Limits { requests, refusal_pause, ..Limits::default() }).await;
     let browser = Browser::new(&server);
     for expect in [StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS] {
         assert_eq!(browser.post("/login", &[("token", "guess")]).await.status(), expect);
     }
     Browser::signed_in(&server, &server.operator_token()).await;
+    let server = TestServer::start_with(Limits { requests, refusal_pause, ..Limits::default() }).await;
+    let guess = Browser { cookie: "__Host-slipway=guess".to_owned(), ..Browser::new(&server) };
+    for expect in [StatusCode::SEE_OTHER, StatusCode::SEE_OTHER, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(guess.get("/fleet").await.status(), expect);
+    }
+    assert_eq!(Browser::new(&server).get("/fleet").await.status(), StatusCode::SEE_OTHER);
 }
 
 /// A machine whose texts are hostile.
@@ -443,6 +449,8 @@ async fn a_waiting_machine_is_found_by_its_code_and_let_in() {
         page.contains("this machine is not a node yet") && page.contains(&format!("/act/release?node={code}")),
         "{page}"
     );
+    let page = browser.page(&format!("/act/release?node={code}")).await;
+    assert!(page.contains(&format!("name=\"node\" value=\"{code}\"")), "{page}");
     let response = browser.send("/act/release", &[("node", &code), ("name", "web1")]).await;
     let node = location(&response).to_owned();
     assert!(browser.page(&node).await.contains("<h1>web1</h1>"));

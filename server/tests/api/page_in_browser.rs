@@ -1,14 +1,20 @@
 //! The page in a browser: live, by keyboard, in light and dark, on a phone, and with hostile texts.
 
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
 use reqwest::StatusCode;
 use serde_json::json;
 use slipway_protocol::{
     Cpu, Disk, Event, EventKind, Failure, Identity, Inventory, Nic, Outcome, Progress, Stage, System, Wait,
 };
 use slipway_server::operate::{self, NewNode, NewRun, Task};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::browser::{Chromium, ENTER, TAB, axe, pictures};
 use crate::installing::add_system;
+use crate::program::succeed;
 use crate::support::{Machine, Node, TestServer, with_certificate};
 
 fn uuid(number: u32) -> String {
@@ -94,7 +100,17 @@ impl Working {
         assert_eq!(self.node.post_events(server, &self.run, &[event]).await.status(), StatusCode::OK);
     }
 
-    async fn progress(&mut self, server: &TestServer, percent: u64) {
+    /// Begins this many steps, of which all but the last are done.
+    async fn begin(&mut self, server: &TestServer, steps: u32) {
+        for step in 0..steps {
+            self.report(server, step, EventKind::Started).await;
+            if step + 1 < steps {
+                self.report(server, step, EventKind::Succeeded(Outcome::default())).await;
+            }
+        }
+    }
+
+    async fn progress(&mut self, server: &TestServer, step: u32, percent: u64) {
         let progress = Progress {
             bytes: percent << 20,
             total: Some(100 << 20),
@@ -104,12 +120,12 @@ impl Working {
             seconds_left: Some(9),
             waiting_for: Some(Stage::Decode),
         };
-        self.report(server, 0, EventKind::Progress(progress)).await;
+        self.report(server, step, EventKind::Progress(progress)).await;
     }
 }
 
-async fn sign_in(browser: &Chromium, server: &TestServer, path: &str) {
-    browser.open(&server.url(path)).await;
+async fn sign_in(browser: &Chromium, server: &TestServer, url: &str) {
+    browser.open(url).await;
     // The field has the focus, so that an operator only pastes.
     browser.until("document.activeElement.id === 'token'").await;
     browser.press(&(server.operator_token() + ENTER)).await;
@@ -122,11 +138,11 @@ async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
     let Some(browser) = Chromium::start().await else { return };
     add_system(&server, |_| {}).await.unwrap();
     let mut web1 = Working::start(&server, "web1", 1).await;
-    sign_in(&browser, &server, "/fleet").await;
+    sign_in(&browser, &server, &server.url("/fleet")).await;
     let one = browser.tab().await;
     browser.run("window.same = true").await;
     web1.report(&server, 0, EventKind::Started).await;
-    web1.progress(&server, 40).await;
+    web1.progress(&server, 0, 40).await;
     let row = "document.querySelector('tbody.row')";
     browser.until(&format!("{row}.innerText.includes('40 %')")).await;
     browser.until(&format!("{row}.innerText.includes('installing')")).await;
@@ -142,7 +158,7 @@ async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
         leaders.push(browser.run("return [document.hidden, document.body.dataset.leads !== undefined]").await);
     }
     assert_eq!(leaders, [json!([false, true]), json!([false, false])]);
-    web1.progress(&server, 70).await;
+    web1.progress(&server, 0, 70).await;
     for tab in [&other, &one] {
         browser.switch_to(tab).await;
         browser.until(&format!("{row}.innerText.includes('70 %')")).await;
@@ -168,18 +184,72 @@ async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
     assert_eq!(browser.complaints().await, Vec::<String>::new());
 }
 
+/// A wire to the server that can be cut, and led to another port.
+struct Wire {
+    url: String,
+    target: Arc<Mutex<Option<SocketAddr>>>,
+    cut: watch::Sender<()>,
+}
+
+impl Wire {
+    async fn to(server: &TestServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let wire = Self { url, target: Arc::default(), cut: watch::Sender::default() };
+        wire.lead_to(server);
+        let (target, cut) = (Arc::clone(&wire.target), wire.cut.clone());
+        tokio::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let Some(target) = *target.lock().unwrap() else { continue };
+                let mut cut = cut.subscribe();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(target).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cut.changed() => {}
+                    }
+                });
+            }
+        });
+        wire
+    }
+
+    fn lead_to(&self, server: &TestServer) {
+        *self.target.lock().unwrap() = server.url("").strip_prefix("https://").map(|address| address.parse().unwrap());
+    }
+
+    fn cut(&self) {
+        *self.target.lock().unwrap() = None;
+        self.cut.send_replace(());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_old_is_said_to_be_old_and_the_page_recovers_by_itself() {
     let server = TestServer::start().await;
     let Some(browser) = Chromium::start().await else { return };
     enrolled(&server, "web1", 1).await;
-    sign_in(&browser, &server, "/fleet").await;
-    let (folder, place) = server.stop().await;
+    let wire = Wire::to(&server).await;
+    sign_in(&browser, &server, &format!("{}/fleet", wire.url)).await;
+    browser.run("window.same = true").await;
+    wire.cut();
     browser.until("document.querySelector('#live').textContent.includes('not live since')").await;
     browser.until("document.querySelector('#said').textContent.includes('not live')").await;
     browser.photograph("not-live").await;
-    // The server has another port afterwards, so a browser sees an end of the session at most.
-    drop((folder, place));
+    // What happens meanwhile is there as soon as the page is live again, also after the server was restarted.
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    let server = server.restart().await;
+    wire.lead_to(&server);
+    browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+    browser.until("document.querySelectorAll('tbody.row').length === 0").await;
+    assert_eq!(browser.run("return window.same").await, true, "the page was not loaded again");
+
+    // A session that ends is said to have ended.
+    succeed(&server.data_path(), &["operator", "rotate"]);
+    wire.cut();
+    wire.lead_to(&server);
+    browser.until("document.querySelector('#live').textContent.includes('sign in again')").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,7 +258,7 @@ async fn everything_can_be_done_by_keyboard() {
     let Some(browser) = Chromium::start().await else { return };
     add_system(&server, |_| {}).await.unwrap();
     enrolled(&server, "web1", 1).await;
-    sign_in(&browser, &server, "/fleet").await;
+    sign_in(&browser, &server, &server.url("/fleet")).await;
     browser.press(TAB).await;
     browser.until("document.activeElement.className === 'skip'").await;
     let outline = "return getComputedStyle(document.activeElement).outlineWidth";
@@ -231,17 +301,17 @@ async fn fleet(server: &TestServer) -> Vec<Working> {
     add_system(server, |system| system.name = "debian".to_owned()).await.unwrap();
     let store = server.store().await;
     let mut web1 = Working::start(server, "web1", 1).await;
-    web1.report(server, 0, EventKind::Started).await;
-    web1.report(server, 0, EventKind::Note("/dev/nvme0n1, the only disk that is not removable".to_owned())).await;
-    web1.progress(server, 62).await;
+    web1.begin(server, 2).await;
+    web1.report(server, 1, EventKind::Note("/dev/nvme0n1, the only disk that is not removable".to_owned())).await;
+    web1.progress(server, 1, 62).await;
     let mut web2 = Working::start(server, "web2", 2).await;
-    web2.report(server, 0, EventKind::Started).await;
+    web2.begin(server, 2).await;
     let failure = Failure {
         reason: "the digest of the image differs".to_owned(),
         causes: vec!["expected sha256:4be1, got sha256:91c0".to_owned()],
         log_tail: vec!["stream-image: 512 MiB written".to_owned(), "stream-image: digest differs".to_owned()],
     };
-    web2.report(server, 0, EventKind::Failed(failure)).await;
+    web2.report(server, 1, EventKind::Failed(failure)).await;
     let web3 = Working::start(server, "web3", 3).await;
     let workflow = web3.node.workflow(server).await.unwrap();
     web3.node.finish_with(server, &workflow, |_| Outcome { summary: "done".to_owned(), ..Outcome::default() }).await;
@@ -271,7 +341,9 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     let (web1, web2, db1) = (id("web1").await, id("web2").await, id("db1").await);
     browser.open(&server.url("/login")).await;
     browser.photograph("login-1400-light").await;
-    sign_in(&browser, &server, "/fleet").await;
+    sign_in(&browser, &server, &server.url("/fleet")).await;
+    browser.resize(1400, 540).await;
+    browser.photograph("manual").await;
     let axe = axe();
     let pages = [
         ("fleet", "/fleet".to_owned()),
@@ -299,8 +371,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
             let wide = browser.run("return document.documentElement.scrollWidth").await.as_u64().unwrap();
             if wide > u64::from(width) {
                 let script = "return [...document.querySelectorAll('main *')].filter((element) => \
-                              element.getBoundingClientRect().right > screen.width).map((element) =>
-                                  element.outerHTML.slice(0, 150))";
+                              element.getBoundingClientRect().right > screen.width).map(({ outerHTML }) => outerHTML)";
                 problems.push(format!("{name} is {wide} wide on {width}: {}", browser.run(script).await));
             }
             for scheme in ["light", "dark"] {
@@ -329,7 +400,7 @@ async fn hostile_texts_do_nothing_in_a_browser() {
     request.inventory.system.model = Some(evil.to_owned());
     let held = server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap();
     assert_eq!(held.status(), StatusCode::ACCEPTED);
-    sign_in(&browser, &server, "/fleet").await;
+    sign_in(&browser, &server, &server.url("/fleet")).await;
     let mut other = Machine::with_uuid(&uuid(1));
     other.identity.serial = Some(format!("{evil}2"));
     assert_eq!(other.try_enrol(&server).await.status(), StatusCode::ACCEPTED);

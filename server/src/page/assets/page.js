@@ -107,7 +107,9 @@ function take(message) {
     for (const [id, at] of Object.entries(message.heard)) {
       setTime(document.querySelector(`tbody[data-id="${CSS.escape(id)}"] [data-f=heard]`), at);
     }
-    if (message.gone.length > 0 || message.rows.some((row) => !fits(row))) refresh();
+    const others = [...message.gone, ...message.moved];
+    if (others.some(isShown) || (others.length > 0 && !document.querySelector(".pages"))) refresh();
+    else if (others.length > 0) refreshLater();
   }
   if (page.follows === "events" && message.head.event !== Number(page.event)) refresh();
   if (page.follows === "node" && (message.rows.some((row) => row.id === page.node) || message.head.event !== Number(page.event))) refresh();
@@ -126,10 +128,9 @@ function count(head) {
   for (const element of document.querySelectorAll("[data-head]")) setText(element, String(head[element.dataset.head]));
 }
 
-/** Whether the table is right with a row as it is now: which rows it shows and where depends on what has changed. */
-function fits(row) {
-  const element = document.querySelector(`tbody[data-id="${CSS.escape(row.id)}"]`);
-  return Boolean(element) && element.dataset.state === row.state;
+/** Whether a row is in the table. */
+function isShown(id) {
+  return Boolean(document.querySelector(`tbody[data-id="${CSS.escape(id)}"]`));
 }
 
 /** Changes a row of the table. */
@@ -163,6 +164,7 @@ function patch(row) {
   part("reason-age").hidden = row.reason_since == null;
   setTime(part("reason_since"), row.reason_since);
   setText(part("command"), row.command);
+  setText(part("cause"), row.cause);
   part("act").href = row.act;
   part("act").hidden = row.act === "";
   setText(part("act"), row.act_text);
@@ -190,6 +192,16 @@ async function refresh() {
   busy = false;
 }
 
+let later = 0;
+
+/** Reads the page again in a while, for what may have changed on other pages of a long table. */
+function refreshLater() {
+  later ||= setTimeout(() => {
+    later = 0;
+    refresh();
+  }, 5 * PAUSE);
+}
+
 /** The page as the server has it now, as a document whose scripts do not run. */
 function load() {
   return new Promise((done) => {
@@ -206,6 +218,9 @@ function load() {
 }
 
 function adopt(fresh) {
+  // The first machine, or one that became a node: another page.
+  const parts = (from) => from.querySelectorAll("[data-sync]").length;
+  if (parts(fresh) !== parts(document)) return location.reload();
   page.shown = fresh.body.dataset.shown;
   page.event = fresh.body.dataset.event;
   for (const old of document.querySelectorAll("[data-sync]")) {
