@@ -39,8 +39,7 @@ struct Current {
 }
 
 /// Looks for outdated boot files, as long as the server runs, if no other server does. `boot` is the folder of boot
-/// files,
-/// `server` the id of this server.
+/// files, `server` the id of this server.
 pub async fn keep(store: &Store, data: &DataDir, boot: Option<&Path>, server: &str) {
     loop {
         let held = Lease::new(store, LEASE, server).wait().await;
@@ -219,8 +218,7 @@ mod tests {
         let flag = said(&manifest("1", "c1", Some("s1"))).expect("a flag");
         let expect = "the boot files in /srv/boot were made with version 1, and the server has 2; with another \
                       certificate authority than the server has now; with another key for Secure Boot than the \
-                      site has \
-                      now";
+                      site has now";
         assert_eq!((flag.reason.as_str(), flag.since), (expect, 7));
         assert_eq!(flag.command, "slipway-server media build --out /srv/boot");
         let elsewhere = Current { url: Some("https://b".to_owned()), ..current.clone() };

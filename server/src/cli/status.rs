@@ -18,6 +18,7 @@ use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::node::status::{self, NODE_STATES};
 use slipway_server::operate;
 use slipway_server::rules::filter::{NodeFilter, is_pattern};
+use slipway_server::rules::trouble::GONE;
 use slipway_server::site::presence;
 use slipway_server::store::Store;
 use slipway_server::store::servers::Server;
@@ -479,7 +480,7 @@ fn in_words(progress: &Progress) -> String {
 /// Whether the machine was in slipway a moment ago: it polls for work and has not left for an installed system.
 fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
-    !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= status::GONE)
+    !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
 fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {

@@ -7,8 +7,8 @@ use slipway_protocol::{Flag, NodeStatus, RunState, StepState};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::limits::{Changes, Limits};
-use crate::rules::trouble::{self, Known, Usual, WINDOW};
-use crate::store::{Connection, flags, history, limits, nodes, servers, step_times, systems};
+use crate::rules::trouble::{self, GONE, Known, Usual, WINDOW};
+use crate::store::{Connection, boot_fetches, flags, history, limits, nodes, servers, step_times, systems};
 
 /// What is known of nodes beside their status.
 #[derive(Debug)]
@@ -30,34 +30,56 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads what is known of these nodes. If it is one, its id is `node`.
-    pub async fn load(
-        connection: &mut Connection,
-        nodes: &[NodeStatus],
-        node: Option<&str>,
-        now: Millis,
-    ) -> Result<Self, Error> {
+    /// Reads what is known of one node, or of all if `node` is `None`.
+    pub async fn load(connection: &mut Connection, node: Option<&str>, now: Millis) -> Result<Self, Error> {
         let servers = servers::all(connection).await?;
         let live = servers.iter().filter(|server| server.is_live(now)).map(|server| server.started_at);
         let mut noticed: HashMap<String, Vec<Flag>> = HashMap::new();
         for (node, flag) in flags::all(connection, node).await? {
             noticed.entry(node).or_default().push(flag);
         }
-        let mut usual = HashMap::new();
-        for pair in nodes.iter().filter_map(running).collect::<HashSet<_>>() {
-            let times = step_times::of(connection, &pair.0, &pair.1).await?;
-            usual.extend(trouble::usual(&times).map(|usual| (pair, usual)));
-        }
         let systems = systems::all(connection).await?.into_iter();
         Ok(Self {
             heard_since: live.min().unwrap_or_default(),
-            left: nodes::left(connection, node).await?.into_iter().collect(),
+            left: HashSet::new(),
             often: history::of_the_hour(connection, node, now.saturating_sub(WINDOW)).await?,
             noticed,
-            usual,
+            usual: HashMap::new(),
             site: limits::read(connection).await?,
             systems: systems.map(|system| (system.name, system.limits)).collect(),
         })
+    }
+
+    /// Adds what follows from the status of nodes: how their steps go on other machines. `left` are the ids of nodes
+    /// whose machines said that they leave for their installed system.
+    pub async fn of(
+        mut self,
+        connection: &mut Connection,
+        nodes: &[NodeStatus],
+        left: HashSet<String>,
+    ) -> Result<Self, Error> {
+        self.left = left;
+        for pair in nodes.iter().filter_map(running).collect::<HashSet<_>>() {
+            let times = step_times::of(connection, &pair.0, &pair.1).await?;
+            self.usual.extend(trouble::usual(&times).map(|usual| (pair, usual)));
+        }
+        Ok(self)
+    }
+
+    /// Returns the ids of the nodes with which something may be wrong.
+    pub async fn suspects(&self, connection: &mut Connection, now: Millis) -> Result<Vec<String>, Error> {
+        let of_systems = self
+            .systems
+            .values()
+            .map(|system| Limits { site: self.site.clone(), system: system.clone() }.millis("silent.waiting"));
+        let of_site = Limits { site: self.site.clone(), ..Limits::default() }.millis("silent.waiting");
+        let idle = of_systems.chain([of_site]).min().unwrap_or(of_site);
+        let before = |age: Millis| now.saturating_sub(age);
+        let (here, fetched) = (before(GONE), before(boot_fetches::REMEMBERED));
+        let mut found: HashSet<String> =
+            nodes::suspects(connection, before(idle) + 1, here, fetched).await?.into_iter().collect();
+        found.extend(self.often.keys().cloned());
+        Ok(found.into_iter().collect())
     }
 
     /// Lets no silence count that began before a time.
@@ -68,8 +90,17 @@ impl Facts {
 
     /// Returns the trouble with a node, the worst first.
     pub fn flags(&self, node: &NodeStatus, now: Millis) -> Vec<Flag> {
-        let noticed = self.noticed(&node.id);
-        let mut flags = trouble::flags(node, &self.known(node), &self.limits(node), now);
+        let (noticed, known, limits) = (self.noticed(&node.id), self.known(node), self.limits(node));
+        let is_noticed = |flag: &Flag| noticed.iter().any(|before| is_same(before, flag));
+        let mut flags = trouble::flags(node, &known, &limits, now);
+        if !noticed.is_empty() {
+            // What was noticed before a server started is not over because of that.
+            let older = trouble::flags(node, &Known { heard_since: 0, ..known }, &limits, now);
+            let is_missing = |flag: &Flag| is_noticed(flag) && !flags.iter().any(|known| is_same(known, flag));
+            let missing: Vec<Flag> = older.into_iter().filter(is_missing).collect();
+            flags.extend(missing);
+            trouble::sort(&mut flags);
+        }
         for flag in &mut flags {
             // It began when it was noticed first, also if it is told in other words by now.
             if let Some(before) = noticed.iter().find(|before| is_same(before, flag)) {
@@ -87,11 +118,6 @@ impl Facts {
     /// Returns what was noticed of a node before.
     pub fn noticed(&self, node: &str) -> &[Flag] {
         self.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Returns the ids of all nodes of which something was noticed before.
-    pub fn noticed_nodes(&self) -> impl Iterator<Item = &str> {
-        self.noticed.keys().map(String::as_str)
     }
 
     fn known(&self, node: &NodeStatus) -> Known {

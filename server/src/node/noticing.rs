@@ -10,7 +10,7 @@ use crate::base::error::{Error, chain};
 use crate::base::time::{Millis, now};
 use crate::node::flags::{Facts, is_same};
 use crate::node::reports::{node_state, secrets};
-use crate::node::status;
+use crate::node::status::{self, Seen};
 use crate::rules::state::{self, NodeEvent};
 use crate::site::leases::Lease;
 use crate::store::history::{self, NewEvent};
@@ -61,8 +61,11 @@ struct Difference {
 /// does not count.
 pub async fn look(store: &Store, heard_since: Millis, now: Millis) -> Result<(), Error> {
     let mut connection = store.read().await?;
-    let (nodes, _) = status::nodes_and_strangers(&mut connection, now).await?;
-    let facts = Facts::load(&mut connection, &nodes, None, now).await?.hearing_since(heard_since);
+    let facts = Facts::load(&mut connection, None, now).await?.hearing_since(heard_since);
+    // Most nodes of a large site are idle, and to read all of them each time would be half of what the server does.
+    let suspects = facts.suspects(&mut connection, now).await?;
+    let Seen { nodes, left, .. } = status::unflagged(&mut connection, Some(&suspects), now).await?;
+    let facts = facts.of(&mut connection, &nodes, left).await?;
     drop(connection);
     let found = compare(&nodes, &facts, now);
     if found.begins.is_empty() && found.is_over.is_empty() && found.ends.is_empty() {

@@ -1,10 +1,10 @@
 //! The state of nodes and runs, as operators see it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use slipway_protocol::{
     BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, Installed, NodeState, NodeStatus,
-    POLL_SECONDS, RunState, RunStatus, StepState,
+    RunState, RunStatus, StepState,
 };
 
 use crate::base::error::Error;
@@ -12,16 +12,13 @@ use crate::base::time::{Millis, now};
 use crate::node::admission::SILENT;
 use crate::node::flags::Facts;
 use crate::rules::state;
-use crate::rules::trouble::{WAITS, system_heard_at};
+use crate::rules::trouble::{GONE, WAITS, system_heard_at};
 use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes, systems};
 
-/// Milliseconds without a request after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one
-/// poll may be lost.
-pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that install a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
@@ -221,25 +218,53 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
 /// Like [`all`], but as of this time: if the server has not run since, machines are not silent because of that.
 pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
-    let (mut nodes, strangers) = nodes_and_strangers(&mut connection, now).await?;
-    let facts = Facts::load(&mut connection, &nodes, None, now).await?;
+    let Seen { mut nodes, strangers, left } = unflagged(&mut connection, None, now).await?;
+    let facts = Facts::load(&mut connection, None, now).await?.of(&mut connection, &nodes, left).await?;
     nodes.iter_mut().for_each(|node| node.flags = facts.flags(node, now));
     Ok(nodes.into_iter().chain(strangers).collect())
 }
 
-/// Returns the status of all nodes, and of waiting machines that are not nodes, without flags.
-pub async fn nodes_and_strangers(
-    connection: &mut Connection,
-    now: Millis,
-) -> Result<(Vec<NodeStatus>, Vec<NodeStatus>), Error> {
-    let nodes = nodes::all(connection).await?;
-    let mut runs = runs::newest(connection).await?;
-    notes::add_to_newest(connection, &mut runs).await?;
+/// Nodes and machines, without their trouble.
+#[derive(Debug)]
+pub struct Seen {
+    /// The nodes.
+    pub nodes: Vec<NodeStatus>,
+    /// Waiting machines that are not nodes.
+    pub strangers: Vec<NodeStatus>,
+    /// Ids of the nodes whose machines left for their installed system.
+    pub left: HashSet<String>,
+}
+
+/// Returns the status of all nodes without their trouble; or only of those with these ids, and then without notes and
+/// without what is installed.
+pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now: Millis) -> Result<Seen, Error> {
+    let (nodes, mut runs, steps, boots, mut fetches) = match ids {
+        None => (
+            nodes::all(connection).await?,
+            runs::newest(connection).await?,
+            external_steps::newest(connection).await?,
+            boot_reports::newest(connection).await?,
+            boot_fetches::since_heard(connection, None).await?,
+        ),
+        Some(ids) => (
+            nodes::by_ids(connection, ids).await?,
+            runs::newest_of_nodes(connection, ids).await?,
+            external_steps::newest_of_nodes(connection, ids).await?,
+            boot_reports::newest_of_nodes(connection, ids).await?,
+            boot_fetches::since_heard_of_nodes(connection, ids).await?,
+        ),
+    };
+    let mut installed = HashMap::new();
+    if ids.is_none() {
+        notes::add_to_newest(connection, &mut runs).await?;
+        installed = self::installed(connection, None).await?;
+    }
+    let left = nodes.iter().filter(|node| node.key_left).map(|node| node.id.clone()).collect();
     let mut external_steps: HashMap<String, Vec<ExternalStep>> = HashMap::new();
-    for (run, step) in external_steps::newest(connection).await? {
+    for (run, step) in steps {
         external_steps.entry(run).or_default().push(step);
     }
-    let mut boots: HashMap<_, _> = boot_reports::newest(connection).await?.into_iter().collect();
+    let mut boots: HashMap<_, _> = boots.into_iter().collect();
     let with_reports = |run: Run| {
         let (external_steps, boot) = (external_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
         (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
@@ -264,8 +289,6 @@ pub async fn nodes_and_strangers(
             strangers.push(of_stranger(claimant, claim));
         }
     }
-    let mut fetches = boot_fetches::since_heard(connection, None).await?;
-    let mut installed = installed(connection, None).await?;
     let of_node = |node: Node| {
         let run = runs.remove(&node.id);
         let claims = claims.remove(&node.id).unwrap_or_default();
@@ -273,7 +296,7 @@ pub async fn nodes_and_strangers(
         let installed = installed.remove(&node.id);
         NodeStatus { installed, ..of_node(node, run, claims, fetches, now) }
     };
-    Ok((nodes.into_iter().map(of_node).collect(), strangers))
+    Ok(Seen { nodes: nodes.into_iter().map(of_node).collect(), strangers, left })
 }
 
 /// How many nodes and runs there are, and the room that the store takes.
@@ -318,8 +341,10 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
     let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
     let installed = installed(connection, Some(&node.id)).await?.remove(&node.id);
+    let left = Some(node.id.clone()).filter(|_| node.key_left).into_iter().collect();
     let mut node = NodeStatus { earlier_keys, installed, ..of_node(node, run, claims, fetches, now) };
-    let facts = Facts::load(connection, std::slice::from_ref(&node), Some(&node.id), now).await?;
+    let facts = Facts::load(connection, Some(&node.id), now).await?;
+    let facts = facts.of(connection, std::slice::from_ref(&node), left).await?;
     node.flags = facts.flags(&node, now);
     Ok(node)
 }

@@ -5,6 +5,7 @@ use slipway_protocol::{SiteEventKind, SiteStatus};
 use super::did;
 use crate::base::error::Error;
 use crate::rules::limits::{self, Change, InForce, Limits};
+use crate::rules::trouble;
 use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::{Store, flags, limits as stored};
@@ -13,7 +14,7 @@ use crate::store::{Store, flags, limits as stored};
 pub async fn site_status(store: &Store) -> Result<SiteStatus, Error> {
     let found = flags::all(&mut *store.read().await?, Some(flags::SITE)).await?;
     let mut flags: Vec<_> = found.into_iter().map(|(_, flag)| flag).collect();
-    flags.sort_by_key(|flag| (flag.severity, flag.kind, flag.since));
+    trouble::sort(&mut flags);
     Ok(SiteStatus { flags })
 }
 

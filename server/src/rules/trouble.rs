@@ -6,16 +6,20 @@ use std::time::Duration;
 use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{
-    Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, RunState, RunStatus,
-    Severity, StepState, StepStatus,
+    Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, POLL_SECONDS,
+    RunState, RunStatus, Severity, StepState, StepStatus,
 };
 
 use crate::base::time::Millis;
 use crate::rules::limits::Limits;
+use crate::rules::state;
 
 /// Milliseconds for which a machine still counts as waiting after it last asked. A waiting machine asks every two
 /// seconds.
 pub const WAITS: Millis = 60_000;
+/// Milliseconds without a request after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one
+/// poll may be lost.
+pub const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Milliseconds over which boots, keys and refused reports of a node are counted.
 pub const WINDOW: Millis = 60 * 60 * 1000;
 /// Milliseconds that a step may take longer than usual, however short it usually is.
@@ -108,8 +112,13 @@ pub fn flags(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> 
     flags.extend(look.refused());
     flags.extend(look.degraded());
     flags.extend(look.slow().filter(|_| !is_silent));
-    flags.sort_by_key(|flag| (flag.severity, flag.kind, flag.since));
+    sort(&mut flags);
     flags
+}
+
+/// Sorts flags, the worst first.
+pub fn sort(flags: &mut [Flag]) {
+    flags.sort_by_key(|flag| (flag.severity, flag.kind, flag.since));
 }
 
 /// Says why a run that gets nowhere is to end, if a limit has it end.
@@ -222,6 +231,8 @@ impl Look<'_> {
             (_, Some(run)) if run.state == RunState::Pending => None,
             // An installed system sends no signs of life yet. Those of one that does would be awaited here.
             _ if self.known.has_left => None,
+            // It came back once, and may run its system by now.
+            (NodeState::Installed, Some(run)) if state::leaves(&run.steps) => None,
             (NodeState::Booting | NodeState::Running, _) => None,
             (NodeState::Enrolled | NodeState::Installing | NodeState::Installed | NodeState::Failed, _) => {
                 Some(("silent.waiting", "while it waited for work".to_owned(), seen?))

@@ -104,6 +104,26 @@ pub async fn since_heard(
     Ok(fetches)
 }
 
+/// Like [`since_heard`], for these nodes.
+pub async fn since_heard_of_nodes(
+    connection: &mut Connection,
+    nodes: &[String],
+) -> Result<HashMap<String, Vec<BootFetch>>, Error> {
+    let sql = "SELECT node, at, address, file, bytes, way FROM boot_fetches WHERE node IN ({ids}) \
+               AND at > COALESCE((SELECT heard.at FROM node_contacts AS heard \
+               WHERE heard.node = boot_fetches.node), 0) AND at > COALESCE((SELECT MAX(sent.at) \
+               FROM boot_fetches AS sent WHERE sent.node = boot_fetches.node AND sent.to_disk), 0) \
+               ORDER BY at, boot_fetches.id";
+    let mut fetches: HashMap<String, Vec<BootFetch>> = HashMap::new();
+    for query in db::by_ids(sql, nodes) {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading fetched boot files"))?;
+        for row in &rows {
+            fetches.entry(get(row, "node")?).or_default().push(from_row(row)?);
+        }
+    }
+    Ok(fetches)
+}
+
 /// Returns the newest fetch from each address, newest first. Left out are addresses where a node was recently seen, and
 /// those from where a machine has asked to enrol since.
 pub async fn of_strangers(connection: &mut Connection, now: Millis) -> Result<Vec<BootFetch>, Error> {

@@ -34,6 +34,23 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStat
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "status_json")?))).collect()
 }
 
+/// Like [`newest`], for these nodes.
+pub async fn newest_of_nodes(
+    connection: &mut Connection,
+    nodes: &[String],
+) -> Result<Vec<(String, BootStatus)>, Error> {
+    let sql = "SELECT boot_reports.run AS run, status_json FROM boot_reports \
+               JOIN nodes ON nodes.run = boot_reports.run WHERE nodes.id IN ({ids})";
+    let mut reports = Vec::new();
+    for query in db::by_ids(sql, nodes) {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading the boot reports"))?;
+        for row in &rows {
+            reports.push((get(row, "run")?, json(row, "status_json")?));
+        }
+    }
+    Ok(reports)
+}
+
 /// A log from an installed system.
 #[derive(Clone, Debug)]
 pub struct HostLog<'a> {

@@ -209,6 +209,21 @@ pub(super) fn composed(sql: String) -> Query {
     Query { sql: AssertSqlSafe(sql).into_sql_str(), values: Vec::new() }
 }
 
+/// Number of ids in a statement of [`by_ids`].
+const IDS: usize = 100;
+
+/// Makes statements that read the rows of these ids, a hundred at a time. In the text, `{ids}` stands for the ids.
+pub(super) fn by_ids(sql: &str, ids: &[String]) -> Vec<Query> {
+    let parameters = (1..=IDS).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
+    let sql = sql.replace("{ids}", &parameters);
+    // The last id is repeated, so that all statements have the same text and are prepared once.
+    let of_chunk = |chunk: &[String]| {
+        let id = |place: usize| chunk.get(place).or(chunk.last()).cloned();
+        (0..IDS).fold(composed(sql.clone()), |query, place| query.bind(id(place)))
+    };
+    ids.chunks(IDS).map(of_chunk).collect()
+}
+
 /// How long to wait for the answer of a PostgreSQL server. Longer than a statement may take there. Without this limit,
 /// a server that is gone without a word would be waited for until TCP gives up, which can be never.
 pub(super) const PATIENCE: Duration = Duration::from_secs(35);

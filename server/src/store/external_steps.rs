@@ -62,6 +62,23 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, External
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "step_json")?))).collect()
 }
 
+/// Like [`newest`], for these nodes.
+pub async fn newest_of_nodes(
+    connection: &mut Connection,
+    nodes: &[String],
+) -> Result<Vec<(String, ExternalStep)>, Error> {
+    let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
+               WHERE nodes.id IN ({ids})";
+    let mut steps = Vec::new();
+    for query in db::by_ids(sql, nodes) {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading external steps"))?;
+        for row in &rows {
+            steps.push((get(row, "run")?, json(row, "step_json")?));
+        }
+    }
+    Ok(steps)
+}
+
 fn with_logs(row: &Row) -> Result<ExternalStep, Error> {
     Ok(ExternalStep { logs: get(row, "logs")?, ..json(row, "step_json")? })
 }

@@ -16,10 +16,10 @@ pub async fn all(connection: &mut Connection, node: Option<&str>) -> Result<Vec<
     rows.map_err(database("reading noticed trouble"))?.iter().map(flag).collect()
 }
 
-/// Stores a flag of a node, unless it has one about the same. Returns whether it is stored.
+/// Stores a flag of a node, unless the node has one about the same or was removed. Returns whether it is stored.
 pub async fn insert(connection: &mut Connection, node: &str, flag: &Flag) -> Result<bool, Error> {
-    let sql = "INSERT INTO flags (node, kind, step, since, flag_json) VALUES ($1, $2, $3, $4, $5) \
-               ON CONFLICT (node, kind, step) DO NOTHING";
+    let sql = "INSERT INTO flags (node, kind, step, since, flag_json) SELECT $1, $2, $3, $4, $5 \
+               WHERE $1 = '' OR EXISTS (SELECT 1 FROM nodes WHERE id = $1) ON CONFLICT (node, kind, step) DO NOTHING";
     let query = db::query(sql).bind(node).bind(to_word(&flag.kind)).bind(flag.step.as_deref().unwrap_or_default());
     let done = query.bind(flag.since.cast_signed()).bind(to_json(flag)).execute(connection).await;
     Ok(done.map_err(database("storing noticed trouble"))? > 0)

@@ -120,8 +120,8 @@ pub async fn record_once(
     }
 }
 
-/// Returns what is counted of one node, or of all if `node` is `None`, after a time: starts of slipway, new keys, and
-/// reports that were not accepted.
+/// Returns what is counted of one node, or of all if `node` is `None`, after a time: starts of slipway and new keys, if
+/// there are several, and reports that were not accepted.
 pub async fn of_the_hour(
     connection: &mut Connection,
     node: Option<&str>,
@@ -130,7 +130,8 @@ pub async fn of_the_hour(
     // The words are those of the index.
     let sql = "SELECT node, kind, COUNT(*) AS times, MIN(at) AS since, MAX(at) AS newest FROM history WHERE at > $1 \
                AND kind IN ('enrolled', 'key-changed', 'report-refused') AND node IS NOT NULL \
-               AND (CAST($2 AS TEXT) IS NULL OR node = $2) GROUP BY node, kind";
+               AND (CAST($2 AS TEXT) IS NULL OR node = $2) GROUP BY node, kind \
+               HAVING COUNT(*) > 1 OR kind = 'report-refused'";
     let rows = db::query(sql).bind(after.cast_signed()).bind(node).fetch_all(&mut *connection).await;
     let mut found: HashMap<String, Known> = HashMap::new();
     for row in rows.map_err(database("counting events"))? {

@@ -191,13 +191,44 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Returns the ids of the nodes whose machines left for the system that they installed. Of one node, or of all if
-/// `node`
-/// is `None`.
-pub async fn left(connection: &mut Connection, node: Option<&str>) -> Result<Vec<String>, Error> {
-    let sql = "SELECT id FROM nodes WHERE key_left AND (CAST($1 AS TEXT) IS NULL OR id = $1)";
-    let rows = db::query(sql).bind(node).fetch_all(connection).await;
-    rows.map_err(database("reading the nodes"))?.iter().map(|row| get(row, "id")).collect()
+/// Returns the nodes with these ids.
+pub async fn by_ids(connection: &mut Connection, ids: &[String]) -> Result<Vec<Node>, Error> {
+    let mut nodes = Vec::new();
+    for query in db::by_ids(select!("WHERE id IN ({ids})"), ids) {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading the nodes"))?;
+        nodes.extend(rows.iter().map(from_row).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(nodes)
+}
+
+/// Returns the ids of the nodes with which something may be wrong, by little that is read of each: those that have
+/// work, are expected to report, wait to be let in, or were not heard from since `idle_before` or were since
+/// `here_after` although they should not; and those with failed units, external steps that go on or are repeated, boot
+/// files fetched after `fetched_after`, or trouble that was noticed before.
+pub async fn suspects(
+    connection: &mut Connection,
+    idle_before: Millis,
+    here_after: Millis,
+    fetched_after: Millis,
+) -> Result<Vec<String>, Error> {
+    let sql = "SELECT nodes.id AS id FROM nodes LEFT JOIN runs ON runs.id = nodes.run \
+               LEFT JOIN node_contacts ON node_contacts.node = nodes.id \
+               WHERE EXISTS (SELECT 1 FROM flags WHERE flags.node = nodes.id) \
+               OR (nodes.state <> 'decommissioned' AND (nodes.state IN ('booting', 'held') \
+               OR runs.state IN ('pending', 'running') \
+               OR (nodes.state IN ('enrolled', 'failed', 'installed') AND node_contacts.at < $1 AND NOT key_left) \
+               OR (nodes.state IN ('installed', 'running') AND node_contacts.at > $2) \
+               OR nodes.id IN (SELECT claimants.node FROM claimants WHERE claimants.node IS NOT NULL) \
+               OR EXISTS (SELECT 1 FROM boot_fetches WHERE boot_fetches.node = nodes.id AND boot_fetches.at > $3 \
+               AND boot_fetches.at > COALESCE(node_contacts.at, 0)) \
+               OR EXISTS (SELECT 1 FROM loose_steps WHERE loose_steps.run = nodes.run \
+               AND (step_json LIKE '%status_:_init_%' \
+               OR (step_json NOT LIKE '%begins_:1,%' AND step_json NOT LIKE '%begins_:0,%'))) \
+               OR EXISTS (SELECT 1 FROM boot_reports WHERE boot_reports.run = nodes.run \
+               AND (status_json LIKE '%failed_units%' OR status_json LIKE '%maintenance%'))))";
+    let query = db::query(sql).bind(idle_before.cast_signed()).bind(here_after.cast_signed());
+    let rows = query.bind(fetched_after.cast_signed()).fetch_all(connection).await;
+    rows.map_err(database("looking for nodes with trouble"))?.iter().map(|row| get(row, "id")).collect()
 }
 
 /// Stores a node, its identifiers and its TPM's endorsement keys, but not when it was last heard from. For a

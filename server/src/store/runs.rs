@@ -137,6 +137,18 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
+/// Returns the newest run of each of these nodes that has one.
+pub async fn newest_of_nodes(connection: &mut Connection, nodes: &[String]) -> Result<Vec<Run>, Error> {
+    let mut runs = Vec::new();
+    for query in
+        db::by_ids("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id IN ({ids})", nodes)
+    {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading the runs"))?;
+        runs.extend(rows.iter().map(from_row).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(runs)
+}
+
 /// The system that a node's disk has, as far as runs tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {

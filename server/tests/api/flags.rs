@@ -150,6 +150,12 @@ async fn silence_before_the_server_listened_is_not_trouble() {
     assert_eq!(flags(&server).await, []);
     look(&server).await;
     assert_eq!(flagged(&server).await, []);
+    // What was noticed before is not over by the start of a server.
+    change_time(&server, "UPDATE servers SET started_at = $1", 0).await;
+    look(&server).await;
+    change_time(&server, "UPDATE servers SET started_at = $1", now() - 1000).await;
+    look(&server).await;
+    assert_eq!((flags(&server).await.len(), flagged(&server).await.len()), (1, 1));
 }
 
 #[tokio::test]
@@ -261,6 +267,19 @@ async fn times_of_steps_are_kept_and_a_slow_step_is_flagged() {
     let [flag] = flags(&server).await.try_into().unwrap();
     assert_eq!((flag.kind, flag.severity), (FlagKind::Slow, Severity::Warn));
     assert!(flag.reason.starts_with("is slow in step 1/5 erase-disk, which usually takes 0 s"), "{flag:?}");
+}
+
+#[tokio::test]
+async fn trouble_with_a_node_ends_when_it_is_taken_out_of_service() {
+    let server = server().await;
+    let node = server.enrolled("web1").await;
+    last_heard(&server, &node, now() - 6 * MINUTE).await;
+    look(&server).await;
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    look(&server).await;
+    let kinds: Vec<_> = flagged(&server).await.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [SiteEventKind::Flagged, SiteEventKind::Unflagged]);
+    assert_eq!(flags(&server).await, []);
 }
 
 #[tokio::test]

@@ -178,6 +178,10 @@ fn nobody_waits_for_a_machine_that_left_or_was_never_there() {
     // A run that was started on a running system, and cancelled.
     let cancelled = run(RunState::Failed, StepState::Failed);
     assert_eq!(found(&node(NodeState::Enrolled, Some(cancelled)), &left, long), []);
+    let rebooted = with_run(node(NodeState::Installed, booting().run), |run| {
+        run.steps.push(step("reboot", StepState::Succeeded));
+    });
+    assert_eq!(found(&rebooted, NOTHING, long), [], "it came back once, and may run its system by now");
     for state in [NodeState::Registered, NodeState::Running, NodeState::Decommissioned] {
         assert_eq!(found(&node(state, None), NOTHING, long), [], "{state:?}");
     }
