@@ -148,7 +148,7 @@ pub async fn system(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> 
 
 async fn images(frame: &Frame) -> Result<Vec<Image>, Error> {
     let store = &frame.visitor.store;
-    let images = stored::list(store, &mut *store.read().await?).await?;
+    let images = stored::list(store).await?;
     Ok(images.into_iter().filter(|status| status.problem.is_none()).map(|status| status.image).collect())
 }
 

@@ -105,10 +105,7 @@ pub async fn runs(
 pub async fn systems(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
     let frame = Frame::new(visitor, &live).await?;
     let store = &frame.visitor.store;
-    let mut connection = store.read().await?;
-    let (systems, images) =
-        (stored::systems(store, &mut connection).await?, stored::list(store, &mut connection).await?);
-    drop(connection);
+    let (systems, images) = (stored::systems(store).await?, stored::list(store).await?);
     let rows = systems.iter().map(|stored::SystemStatus { system, image_problem }| {
         let image = images.iter().find(|status| status.image.digest == system.image);
         let reports = [(system.phone_home, "phone home"), (system.boot_reporter, "boots")];
@@ -140,7 +137,7 @@ pub async fn systems(visitor: Visitor, Extension(live): Extension<Arc<Live>>) ->
 pub async fn images(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
     let frame = Frame::new(visitor, &live).await?;
     let store = &frame.visitor.store;
-    let images = stored::list(store, &mut *store.read().await?).await?;
+    let images = stored::list(store).await?;
     let now = now();
     let rows = images.iter().map(|stored::ImageStatus { image, problem }| {
         let cells = vec![
