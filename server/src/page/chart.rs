@@ -40,12 +40,12 @@ pub async fn usual(store: &Store, run: &RunStatus) -> Result<Times, Error> {
 }
 
 /// Returns the sum of times.
-pub fn total(times: &Times) -> Millis {
+pub fn total(times: &[(String, Millis)]) -> Millis {
     times.iter().fold(0, |sum, (_, millis)| sum.saturating_add(*millis))
 }
 
 /// Draws a bar with a part for each step. A bar as long as `longest` fills the width.
-pub fn bar(times: &Times, longest: Millis) -> Markup {
+pub fn bar(times: &[(String, Millis)], longest: Millis) -> Markup {
     let scale = |millis: Millis| {
         u64::try_from(u128::from(millis) * u128::from(WIDTH) / u128::from(longest.max(1))).unwrap_or(WIDTH).min(WIDTH)
     };

@@ -467,10 +467,10 @@ fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
 }
 
 /// Runs of the node, newest first, each with how long its steps took, beside what is usual.
-fn earlier(runs: &[RunStatus], usual: &Times, now: Millis) -> Markup {
+fn earlier(runs: &[RunStatus], usual: &[(String, Millis)], now: Millis) -> Markup {
     let runs = &runs[..runs.len().min(RUNS)];
     let times: Vec<Times> = runs.iter().map(chart::times).collect();
-    let longest = times.iter().chain([usual]).map(chart::total).max().unwrap_or_default();
+    let longest = times.iter().map(Vec::as_slice).chain([usual]).map(chart::total).max().unwrap_or_default();
     let failure = |run: &RunStatus| {
         let (_, step) = reasons::current(run).filter(|_| run.state == RunState::Failed)?;
         step.failure.clone()
