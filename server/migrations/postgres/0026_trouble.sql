@@ -2,10 +2,10 @@
 --
 -- Trouble that was noticed and is not over.
 CREATE TABLE flags (
-    -- Id of the node; empty for the site.
+    -- Id of the node, empty for the site.
     node TEXT COLLATE "C" NOT NULL,
     kind TEXT COLLATE "C" NOT NULL,
-    -- Name of the step; empty if it is about none.
+    -- Name of the step, empty if it is about none.
     step TEXT COLLATE "C" NOT NULL,
     since BIGINT NOT NULL,
     flag_json TEXT COLLATE "C" NOT NULL,

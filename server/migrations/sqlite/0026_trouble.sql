@@ -2,10 +2,10 @@
 --
 -- Trouble that was noticed and is not over.
 CREATE TABLE flags (
-    -- Id of the node; empty for the site.
+    -- Id of the node, empty for the site.
     node TEXT NOT NULL,
     kind TEXT NOT NULL,
-    -- Name of the step; empty if it is about none.
+    -- Name of the step, empty if it is about none.
     step TEXT NOT NULL,
     since BIGINT NOT NULL,
     flag_json TEXT NOT NULL,

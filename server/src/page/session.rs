@@ -71,12 +71,13 @@ impl FromRequestParts<Arc<App>> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failed> {
         let secret = secret(&parts.headers);
+        let has_cookie = secret.is_some();
         let operator = match &secret {
             Some(secret) => operate::signed_in(&app.store, secret).await?,
             None => None,
         };
         let (Some(secret), Some(operator)) = (secret, operator) else {
-            if let Some(peer) = parts.extensions.get::<Peer>().filter(|_| parts.headers.contains_key(COOKIE)) {
+            if let Some(peer) = parts.extensions.get::<Peer>().filter(|_| has_cookie) {
                 // A guess costs a query of the database, so guesses are limited.
                 app.pace(peer).await?;
             }

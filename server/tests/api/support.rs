@@ -26,7 +26,6 @@ use slipway_server::store::Store;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -59,7 +58,7 @@ pub struct Running {
     pub metrics_url: String,
     contacts: Arc<Contacts>,
     stop: oneshot::Sender<()>,
-    done: JoinHandle<()>,
+    done: oneshot::Receiver<()>,
 }
 
 impl TestServer {
@@ -235,13 +234,24 @@ impl Running {
             limits,
         };
         install_provider();
-        let server = Server::bind_with_clock(config, standing).await.unwrap();
-        let url = format!("https://{}", server.https_address().unwrap());
-        let boot_url = format!("http://{}", server.boot_address().unwrap().unwrap());
-        let metrics_url = format!("http://{}", server.metrics_address().unwrap().unwrap());
-        let contacts = server.contacts();
-        let (stop, stopped) = oneshot::channel();
-        let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
+        let ((stop, stopped), (ended, done)) = (oneshot::channel(), oneshot::channel());
+        let (bound, is_bound) = oneshot::channel();
+        // On a thread of its own: a test blocks its thread while a command runs, and a server that could not go on would
+        // keep the lock of the database all the while.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let server = Server::bind_with_clock(config, standing).await.unwrap();
+                let addresses = (server.https_address(), server.boot_address(), server.metrics_address());
+                assert!(bound.send((addresses, server.contacts())).is_ok());
+                server.serve(async { drop(stopped.await) }).await;
+            });
+            let _ = ended.send(());
+        });
+        let ((https, boot, metrics), contacts) = is_bound.await.unwrap();
+        let url = format!("https://{}", https.unwrap());
+        let boot_url = format!("http://{}", boot.unwrap().unwrap());
+        let metrics_url = format!("http://{}", metrics.unwrap().unwrap());
         Self { url, boot_url, metrics_url, contacts, stop, done }
     }
 

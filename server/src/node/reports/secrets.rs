@@ -1,7 +1,7 @@
 //! Removes secrets from the store when they are no longer needed: a run's secrets when it has ended, except user-data
 //! that the metadata service still serves.
 
-use slipway_protocol::workflow::shown_url;
+use slipway_protocol::workflow::{is_ignition, shown_url};
 use slipway_protocol::{Action, NodeState, RegistryAuth, RunState, Secret, Step};
 
 use crate::base::error::Error;
@@ -45,7 +45,7 @@ fn needs_secrets(run: &Run, is_served: bool) -> bool {
 }
 
 /// Returns the steps for an operator to read: with `(secret)` in place of tokens and passwords. User-data stays,
-/// because operators gave it.
+/// because operators gave it, but without the token that the server put in.
 pub fn masked(steps: Vec<Step>) -> Vec<Step> {
     let hide = |secret: &mut Secret| *secret = Secret::from("(secret)".to_owned());
     let mask = |mut step: Step| {
@@ -56,7 +56,13 @@ pub fn masked(steps: Vec<Step>) -> Vec<Step> {
                 archive.registry_auth.iter_mut().for_each(|login| hide(&mut login.password));
             }
             Action::SeedCloudInit(seed) => {
-                seed.phone_home.iter_mut().for_each(|phone_home| phone_home.url = without_token(&phone_home.url));
+                seed.phone_home.iter_mut().for_each(|phone_home| phone_home.url = without_tokens(&phone_home.url));
+                seed.user_data = match is_ignition(&seed.user_data) {
+                    // It may have the token in Base64.
+                    true => format!("(an Ignition config of {} bytes)", seed.user_data.len()),
+                    false => without_tokens(&seed.user_data),
+                };
+                seed.vendor_data = seed.vendor_data.as_deref().map(without_tokens);
             }
             Action::BootReporter(reporter) => hide(&mut reporter.token),
             _ => {}
@@ -67,9 +73,20 @@ pub fn masked(steps: Vec<Step>) -> Vec<Step> {
     steps.into_iter().map(mask).collect()
 }
 
-/// Returns the URL that a system reports to, without the token that is the end of its path.
-fn without_token(url: &str) -> String {
-    url.rsplit_once('/').map_or_else(String::new, |(server, _)| format!("{server}/(secret)"))
+/// What precedes a token in the URL that a system reports to.
+const BEFORE_TOKEN: &str = "/v1/phone-home/";
+
+/// Returns a text with `(secret)` in place of the tokens of URLs that systems report to.
+fn without_tokens(text: &str) -> String {
+    let mut parts = text.split(BEFORE_TOKEN);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        shown += BEFORE_TOKEN;
+        shown += "(secret)";
+        shown += part.trim_start_matches(is_token);
+    }
+    shown
 }
 
 /// Returns the steps with [`REMOVED`] in place of each secret.
