@@ -24,6 +24,9 @@ use crate::base::limits::{Limits, Memory};
 use crate::base::meters::Counted;
 use crate::base::rate::Origin;
 
+/// Most of a refused body that is read, in bytes, and the time for it.
+const MOST_DISCARDED: usize = 8 << 20;
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 /// Minimum number of bytes of memory taken at once.
 const FIRST_BYTES: usize = 4 << 10;
 /// When this many addresses are known, those that send no body now are forgotten.
@@ -67,6 +70,7 @@ impl Bodies {
     pub async fn read(&self, unread: Unread, most: usize) -> Result<Bytes, Error> {
         let Unread { mut body, from } = unread;
         if body.size_hint().lower() > most as u64 {
+            discard(&mut body).await;
             return Err(too_large(most));
         }
         let mut held = Held { bytes: Vec::new(), budget: self.budget_of(from), permits: Vec::new() };
@@ -84,6 +88,8 @@ impl Bodies {
                 }
             };
             if held.bytes.len() + data.len() > most {
+                drop(held);
+                discard(&mut body).await;
                 return Err(too_large(most));
             }
             let grown = timeout(self.stall, held.grow(data.len(), most, &self.total));
@@ -108,6 +114,22 @@ impl Bodies {
             new
         })
     }
+}
+
+/// Reads and drops what is left of a body that is refused, within limits. A connection that is closed while the client
+/// still sends is reset, and the client would not see why it was refused.
+async fn discard(body: &mut Body) {
+    let mut left = MOST_DISCARDED;
+    let rest = async {
+        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    let _ = timeout(DISCARDED_WITHIN, rest).await;
 }
 
 /// The received part of a body, and the memory it takes.
