@@ -236,8 +236,8 @@ impl Running {
         install_provider();
         let ((stop, stopped), (ended, done)) = (oneshot::channel(), oneshot::channel());
         let (bound, is_bound) = oneshot::channel();
-        // On a thread of its own: a test blocks its thread while a command runs, and a server that could not go on would
-        // keep the lock of the database all the while.
+        // On a thread of its own: a test blocks its thread while a command runs, and a server that could not go on
+        // would keep the lock of the database all the while.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
