@@ -430,7 +430,7 @@ pub async fn rotate_operator(
     Ok(Dated(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))
 }
 
-/// Get the trouble of the site that is no single node's.
+/// Get the trouble of the site as a whole.
 #[utoipa::path(get, path = "/v1/operator/site", security(("operator" = [])),
     responses((status = 200, body = SiteStatus), (status = 401, body = ErrorBody)))]
 pub async fn site(Operator(app): Operator) -> Result<Dated<SiteStatus>, ApiError> {

@@ -28,7 +28,7 @@ pub struct Contacts {
 struct State {
     /// Both clocks, as they were looked at last.
     clocks: Clocks,
-    /// To what time the clock was set back, if what is stored may be later than it.
+    /// The time that the clock was set back to, while stored times may be later.
     set_back_to: Option<Millis>,
     /// When each node was heard from, if that is not stored yet.
     heard: HashMap<String, Millis>,

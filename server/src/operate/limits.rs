@@ -10,7 +10,7 @@ use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::{Store, flags, limits as stored};
 
-/// Returns the trouble that is no single node's, the worst first.
+/// Returns the trouble of the site as a whole, the worst first.
 pub async fn site_status(store: &Store) -> Result<SiteStatus, Error> {
     let found = flags::all(&mut *store.read().await?, Some(flags::SITE)).await?;
     let mut flags: Vec<_> = found.into_iter().map(|(_, flag)| flag).collect();

@@ -75,19 +75,26 @@ fn failed(error: Error) -> Response {
     response
 }
 
+/// Returns what each document has in its head.
+pub fn head(title: &str) -> Markup {
+    html! {
+        meta charset="utf-8";
+        meta name="viewport" content="width=device-width, initial-scale=1";
+        meta name="color-scheme" content="light dark";
+        title { (title) " · slipway" }
+        link rel="stylesheet" href=(assets::style());
+        link rel="icon" href=(assets::icon());
+    }
+}
+
 /// Returns a document without navigation. With `again`, the browser asks for it again at once.
 pub fn bare(title: &str, content: Markup, again: bool) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
             head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
+                (head(title))
                 @if again { meta http-equiv="refresh" content="0"; }
-                title { (title) " · slipway" }
-                link rel="stylesheet" href=(assets::style());
-                link rel="icon" href=(assets::icon());
             }
             body.bare { main #main tabindex="-1" { (content) } }
         }

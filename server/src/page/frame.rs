@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 use crate::api::App;
 use crate::base::error::Error;
 use crate::base::time::{rfc3339, utc};
-use crate::page::answer::Html;
+use crate::page::answer::{self, Html};
 use crate::page::assets;
 use crate::page::live::{Live, Snapshot};
 use crate::page::session::Visitor;
@@ -71,12 +71,7 @@ impl Frame {
             (DOCTYPE)
             html lang="en" {
                 head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    meta name="color-scheme" content="light dark";
-                    title { (title) " · slipway" }
-                    link rel="stylesheet" href=(assets::style());
-                    link rel="icon" href=(assets::icon());
+                    (answer::head(title))
                     script type="module" src=(assets::script()) {}
                 }
                 body data-follows=(way) data-node=[node] data-shown=(snapshot.name) data-at=(snapshot.at)

@@ -55,7 +55,7 @@ pub struct Row {
     /// What else a search finds: kinds and values of identifiers, and labels as `label` and `key=value`.
     #[serde(skip)]
     pub identifiers: Vec<(String, String)>,
-    /// How the page and commands name it: by id, or by claim code if it is no node.
+    /// How the page and commands name it: by id, or by claim code if it is a waiting machine.
     #[serde(skip)]
     pub reference: String,
     /// Whether it waits to be let in.
@@ -177,14 +177,14 @@ pub fn name(node: &NodeStatus) -> String {
     line(name.unwrap_or(&node.id)).into_owned()
 }
 
-/// Whether this is a waiting machine that is no node.
+/// Whether this is a waiting machine, and not a node.
 pub fn is_stranger(node: &NodeStatus) -> bool {
     let is_it =
         |code: &String| node.claims.iter().any(|claim| claim.code == *code && !claim.reason.identifiers_match());
     node.state == NodeState::Held && node.claim_code.as_ref().is_some_and(is_it)
 }
 
-/// How the page and commands name it: by id, or by claim code if it is no node.
+/// How the page and commands name it: by id, or by claim code if it is a waiting machine.
 pub fn reference(node: &NodeStatus) -> String {
     match &node.claim_code {
         Some(code) if is_stranger(node) => code.clone(),

@@ -73,6 +73,6 @@ impl Flag {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SiteStatus {
-    /// Trouble that is no single node's, the worst first.
+    /// Trouble of the site as a whole, the worst first.
     pub flags: Vec<Flag>,
 }
