@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use slipway_protocol::node::rare_drivers::{DIGEST_FILE, Piece, RareDrivers, RareModule};
 use slipway_protocol::{Failure, UnservedDevice};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use self::fetch::{Pack, RareError};
@@ -25,6 +25,13 @@ use crate::server::clock;
 
 /// How long a module may take to probe its devices, in the boot image.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long the interfaces of a network card may take until they are up.
+const UP_LIMIT: Duration = Duration::from_secs(5);
+/// Polling interval of interfaces.
+const UP_POLL: Duration = Duration::from_millis(50);
+/// The flag of an interface that is up (linux/if.h).
+const IFF_UP: u32 = 1;
 
 /// Loads the module in a file. Returns false if it was already loaded.
 pub type Insert = Arc<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
@@ -157,7 +164,23 @@ impl Fetched<'_> {
         let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
         let new = done.map_err(|source| RareError::File { doing: "loading", path, source })?;
         info!("loaded {name} from the server for the {}", self.device.name());
+        self.wait_until_up().await;
         Ok(new)
+    }
+
+    /// Waits until the network has brought up the device's interfaces, for a while. Many drivers look for their
+    /// firmware only then, and what they lack must be in the kernel log before the machine reports its devices.
+    async fn wait_until_up(&self) {
+        let interfaces = self.places.roots.sys.join("bus/pci/devices").join(&self.device.address).join("net");
+        let began = Instant::now();
+        let is_done = || are_up(&interfaces) || self.lacks_something();
+        while !is_done() && began.elapsed() < UP_LIMIT {
+            sleep(UP_POLL).await;
+        }
+    }
+
+    fn lacks_something(&self) -> bool {
+        discover::unserved(&self.places.roots).iter().any(|device| device.address == self.device.address)
     }
 
     async fn put_firmware(&self, name: &str, piece: &Piece) -> Result<(), RareError> {
@@ -167,6 +190,16 @@ impl Fetched<'_> {
         }
         write(&path, &self.pack.file(name.to_owned(), piece).await?)
     }
+}
+
+/// Whether all network interfaces in a folder of sysfs are up. True if there are none.
+fn are_up(folder: &Path) -> bool {
+    let is_up = |interface: std::fs::DirEntry| {
+        let flags = std::fs::read_to_string(interface.path().join("flags")).unwrap_or_default();
+        let flags = flags.trim().strip_prefix("0x").and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        flags.is_some_and(|flags| flags & IFF_UP != 0)
+    };
+    std::fs::read_dir(folder).into_iter().flatten().flatten().all(is_up)
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), RareError> {
