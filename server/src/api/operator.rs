@@ -31,6 +31,7 @@ use utoipa::{IntoParams, ToSchema};
 pub struct NewToken {
     /// Seconds until the token expires. Default: the token does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 3_155_760_000u64)]
     pub expires_in: Option<u64>,
     /// Id or name of the node that the token proves. Default: the token lets one unknown machine in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,6 +50,7 @@ pub struct NewOperator {
     pub name: String,
     /// Seconds until the operator's token expires. Default: the token does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 3_155_760_000u64)]
     pub expires_in: Option<u64>,
 }
 
@@ -412,6 +414,7 @@ pub async fn remove_operator(
 pub struct Rotation {
     /// Seconds for which the old token goes on working. Default: 0.
     #[serde(default, deserialize_with = "number")]
+    #[param(maximum = 3_155_760_000u64)]
     keep: u64,
 }
 

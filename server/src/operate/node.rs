@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof, SiteEventKind};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 
 use super::network::valid_network;
 use super::tpm::registered_tpm;
@@ -50,13 +51,29 @@ pub struct NewNode {
     /// The endorsement keys of its TPM: SHA-256 of SubjectPublicKeyInfo in DER (RFC 5280), as `sha256:` and
     /// hexadecimal. No machine with another TPM is let in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = key_digests, required = false)]
     pub ek: Vec<String>,
     /// Where the machine is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[A-Za-z0-9_./:@+-]{1,63}$")]
     pub site: Option<String>,
     /// Notes about the node, as keys and values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = labels, required = false)]
     pub labels: BTreeMap<String, String>,
+}
+
+/// Returns the schema of digests of endorsement keys, as [`NodeTpm::ek`] says.
+fn key_digests() -> Schema {
+    let digest = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^sha256:[0-9a-fA-F]{64}$"));
+    ArrayBuilder::new().items(digest).build().into()
+}
+
+/// Returns the schema of labels, as [`check_labels`] requires them.
+fn labels() -> Schema {
+    let text = || ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[A-Za-z0-9_./:@+-]{1,63}$"));
+    let labels = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_LABELS));
+    labels.property_names(Some(text())).additional_properties(Some(text())).build().into()
 }
 
 /// Changes to a node. Settings that are left out stay as they are.
@@ -83,6 +100,7 @@ pub struct NodeChange {
     /// forgets it. The node is then known by the TPM of the machine with its key, once that machine enrols again, or of
     /// a machine that is released by its claim code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = key_digests, required = false)]
     pub ek: Option<Vec<String>>,
     /// Network configuration of the installed system. If it is empty, the image's own is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,12 +113,14 @@ pub struct NodeChange {
     pub disk: Option<DiskHints>,
     /// Where the machine is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[A-Za-z0-9_./:@+-]{1,63}$")]
     pub site: Option<String>,
     /// Whether the machine is at no site any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_site: bool,
     /// Notes about the node, as keys and values. They replace those it had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = labels, required = false)]
     pub labels: Option<BTreeMap<String, String>>,
 }
 

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, SiteEventKind};
 
-use super::token::check_lifetime;
+use super::token::{LONGEST, check_lifetime};
 use super::{check_name, did};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
@@ -252,6 +252,10 @@ pub async fn remove_operator(store: &Store, data: &DataDir, name: &str) -> Resul
 /// Makes a new token for an operator, valid for as long as the current one was. The current token keeps working for
 /// `keep` milliseconds; the token before it ends.
 pub async fn rotate_operator(store: &Store, data: &DataDir, name: &str, keep: Millis) -> Result<IssuedOperator, Error> {
+    if keep > LONGEST {
+        let message = "an old token may be kept for at most 100 years: give a shorter time";
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
     let mut transaction = store.write().await?;
     let before = operators::get_by_name(&mut transaction, name).await?.ok_or_else(unknown)?;
     let lifetime = before.expires_at.map(|at| at.saturating_sub(before.created_at));

@@ -44,6 +44,9 @@ pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Re
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 
+/// The longest lifetime of a token: 100 years of 365.25 days.
+pub(super) const LONGEST: Millis = 100 * 31_557_600 * 1000;
+
 /// Issues a token for one kind of report about a node's newest run. Returns the token and the server's URL.
 pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> Result<(String, String), Error> {
     let mut transaction = store.write().await?;
@@ -58,13 +61,18 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     Ok((token, url))
 }
 
-/// Refuses a lifetime of 0, because the token would never be valid. `lifetime` is in milliseconds.
+/// Refuses a lifetime of 0, because the token would never be valid, and one of more than [`LONGEST`]. `lifetime` is in
+/// milliseconds.
 pub(super) fn check_lifetime(lifetime: Option<Millis>) -> Result<(), Error> {
-    if lifetime != Some(0) {
-        return Ok(());
-    }
-    let message =
-        "a token that expires after no time lets nobody in: give a longer time, or none for a token that stays";
+    let message = match lifetime {
+        Some(0) => {
+            "a token that expires after no time lets nobody in: give a longer time, or none for a token that stays"
+        }
+        Some(lifetime) if lifetime > LONGEST => {
+            "a token may expire after at most 100 years: give a shorter time, or none for a token that stays"
+        }
+        _ => return Ok(()),
+    };
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 

@@ -75,9 +75,7 @@ async fn a_node_out_of_service_is_told_so_at_each_request() {
 #[tokio::test]
 async fn numbers_in_a_query_have_the_bound_of_those_in_a_body() {
     let server = TestServer::start().await;
-    for (number, is_taken) in
-        [("0", true), ("9223372036854775807", true), ("9223372036854775808", false), ("-1", false)]
-    {
+    for (number, is_taken) in [("0", true), ("3155760000", true), ("3155760001", false), ("-1", false)] {
         let url = server.url(&format!("/v1/operator/operators/first/rotate?keep={number}"));
         let answer = server.client().post(url).bearer_auth(server.operator_token()).send().await.unwrap();
         assert_eq!(answer.status() == 400, !is_taken, "{number}: {}", answer.text().await.unwrap());

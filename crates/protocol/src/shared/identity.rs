@@ -22,7 +22,17 @@ pub struct Identity {
     pub serial: Option<String>,
     /// The permanent MAC addresses, in lower case with colons, sorted.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(schema_with = mac_addresses, required = false))]
     pub macs: Vec<String>,
+}
+
+/// Returns the schema of MAC addresses, as [`mac_address`] reads them.
+#[cfg(feature = "openapi")]
+fn mac_addresses() -> utoipa::openapi::schema::Schema {
+    use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Type};
+    let address = ObjectBuilder::new().schema_type(Type::String);
+    let address = address.pattern(Some("^[0-9A-Fa-f]{2}([:-]?[0-9A-Fa-f]{2}){5}$"));
+    ArrayBuilder::new().items(address).build().into()
 }
 
 /// A kind of identifier.

@@ -175,6 +175,7 @@ pub struct Firmware {
     pub platform_key: Option<String>,
     /// The major version of the TPM (1 or 2). Absent without a TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub tpm: Option<u8>,
 }
 

@@ -56,6 +56,7 @@ pub struct Interface {
     /// The size of the largest packet, in bytes: 576 to 65535. IPv6 needs at least 1280. A VLAN cannot have larger
     /// packets than the interface it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 576, maximum = 65_535))]
     pub mtu: Option<u32>,
 }
 

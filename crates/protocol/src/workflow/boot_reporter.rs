@@ -33,9 +33,11 @@ pub struct BootReporter {
     pub ca: String,
     /// The hours of one boot after which the service gives up and removes itself. Default: 1. From 1 to 24.
     #[serde(default = "one")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 24))]
     pub hours: u32,
     /// The seconds between two uploads of the boot's log. Default: 600. From 60 to 3600.
     #[serde(default = "ten_minutes")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 60, maximum = 3600))]
     pub every: u32,
     /// Whether the run goes on if the service cannot be installed. The step then warns and says why. Default: `true`.
     #[serde(default = "yes")]

@@ -216,6 +216,7 @@ fn add_statuses(operation: &mut Map<String, Value>) {
         add("401", "The caller is not a node, or has another key now.");
         add("410", "An operator took the node out of service.");
     }
+    add("429", "The client, or all at its address, ask too often. Try again later.");
     add("500", "The server has a fault.");
     add("503", "The server is stopping or overloaded. Try again.");
 }
