@@ -260,6 +260,7 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), limit_and_log))
+        .layer(middleware::map_request(body::read_to_the_end))
         .with_state(app)
 }
 

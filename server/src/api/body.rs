@@ -6,14 +6,16 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
-use hyper::body::Body as _;
+use hyper::body::{Body as _, Frame, SizeHint};
 use prometheus_client::metrics::gauge::Gauge;
 use slipway_protocol::ErrorCode;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -24,7 +26,7 @@ use crate::base::limits::{Limits, Memory};
 use crate::base::meters::Counted;
 use crate::base::rate::Origin;
 
-/// Most of a refused body that is read, in bytes, and the time for it.
+/// Most of a body that is read after its answer, in bytes, and the time for it.
 const MOST_DISCARDED: usize = 8 << 20;
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 /// Minimum number of bytes of memory taken at once.
@@ -70,7 +72,6 @@ impl Bodies {
     pub async fn read(&self, unread: Unread, most: usize) -> Result<Bytes, Error> {
         let Unread { mut body, from } = unread;
         if body.size_hint().lower() > most as u64 {
-            discard(&mut body).await;
             return Err(too_large(most));
         }
         let mut held = Held { bytes: Vec::new(), budget: self.budget_of(from), permits: Vec::new() };
@@ -88,8 +89,6 @@ impl Bodies {
                 }
             };
             if held.bytes.len() + data.len() > most {
-                drop(held);
-                discard(&mut body).await;
                 return Err(too_large(most));
             }
             let grown = timeout(self.stall, held.grow(data.len(), most, &self.total));
@@ -116,8 +115,50 @@ impl Bodies {
     }
 }
 
-/// Reads and drops what is left of a body that is refused, within limits. A connection that is closed while the client
-/// still sends is reset, and the client would not see why it was refused.
+/// Sees to it that the body of a request is read to its end, within limits, also if its handler answers without it. A
+/// connection that is closed while the client still sends is reset, and the client would not see the answer.
+pub async fn read_to_the_end(request: Request) -> Request {
+    request.map(|body| if body.is_end_stream() { body } else { Body::new(ReadToTheEnd(Some(body))) })
+}
+
+/// A body that is read on when it is dropped. `None` after its end.
+struct ReadToTheEnd(Option<Body>);
+
+impl hyper::body::Body for ReadToTheEnd {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Some(body) = &mut self.0 else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.0 = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+impl Drop for ReadToTheEnd {
+    fn drop(&mut self) {
+        let rest = self.0.take().filter(|body| !body.is_end_stream());
+        // There is no runtime when the server has stopped.
+        if let (Some(mut body), Ok(runtime)) = (rest, Handle::try_current()) {
+            runtime.spawn(async move { discard(&mut body).await });
+        }
+    }
+}
+
 async fn discard(body: &mut Body) {
     let mut left = MOST_DISCARDED;
     let rest = async {

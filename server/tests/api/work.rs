@@ -333,3 +333,13 @@ async fn the_time_is_told_to_anyone() {
     assert_eq!(response.status(), StatusCode::NO_CONTENT);
     assert!(response.headers().contains_key("date"));
 }
+
+#[tokio::test]
+async fn a_refusal_is_heard_by_a_client_that_still_sends() {
+    let server = TestServer::start().await;
+    for _ in 0..5 {
+        let request = server.client().post(server.url("/v1/node/events")).bearer_auth("nobody");
+        let answer = request.body(vec![b' '; 6 << 20]).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    }
+}
