@@ -71,7 +71,8 @@ async fn secure(mut response: Response) -> Response {
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // With `no-referrer`, a form of the page itself would have no origin either.
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     // Pages show secrets that are issued once, and nobody sees them by going back after signing out.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response

@@ -187,7 +187,9 @@ pub struct Next {
 impl Next {
     /// A path of this server.
     fn path(&self) -> &str {
-        let is_path = |next: &&str| next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\n']);
+        // Browsers take a backslash for a slash, and leave control characters out.
+        let is_odd = |c: char| c == '\\' || c.is_control();
+        let is_path = |next: &&str| next.starts_with('/') && !next.starts_with("//") && !next.contains(is_odd);
         self.next.as_deref().filter(is_path).unwrap_or("/fleet")
     }
 }

@@ -92,7 +92,7 @@ fn check_headers(headers: &HeaderMap) {
     let header = |name: &str| headers[name].to_str().unwrap();
     assert_eq!(header("content-security-policy"), CSP);
     assert_eq!(header("x-content-type-options"), "nosniff");
-    assert_eq!(header("referrer-policy"), "no-referrer");
+    assert_eq!(header("referrer-policy"), "same-origin");
     assert_eq!(header("x-frame-options"), "DENY");
 }
 
@@ -170,7 +170,7 @@ async fn an_operator_signs_in_and_out() {
     browser.cookie = cookie_of(&response);
     assert!(browser.page("/fleet").await.contains("operator first"));
     // Nobody is led elsewhere.
-    for next in ["//evil.example", "https://evil.example", "/\\evil.example"] {
+    for next in ["//evil.example", "https://evil.example", "/\\evil.example", "/\t/evil.example"] {
         assert_eq!(location(&browser.post("/login", &[("token", &token), ("next", next)]).await), "/fleet");
     }
 
