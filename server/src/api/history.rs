@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderName};
@@ -56,7 +56,7 @@ pub struct WhichEvents {
     /// Only events of the run with this id.
     run: Option<String>,
     /// Only events of these kinds, separated by commas.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Vec<SiteEventKind>>, style = Form, explode = false, min_items = 1)]
     #[serde(default, deserialize_with = "kinds")]
     kind: Option<Vec<SiteEventKind>>,
 }
@@ -79,6 +79,7 @@ fn kinds<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Vec<SiteEventKin
 #[utoipa::path(get, path = "/v1/operator/events", params(WhichEvents), security(("operator" = [])),
     responses((status = 200, content(([SiteEvent] = "application/json"), (String = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody, description = "There was no such node."),
         (status = 409, body = ErrorBody, description = "Events after this number were removed, or it is of no event."),
         (status = 503, body = ErrorBody, description = "There are too many streams.")))]
 pub async fn site_events(
@@ -114,6 +115,7 @@ pub async fn site_events(
         changes: caller.watcher.events(),
         stopping: caller.stopping.clone(),
         known: 0,
+        checked: Instant::now(),
     };
     let stream = Sse::new(follower.events(known)).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE));
     // nginx would hold the events back otherwise.
@@ -171,6 +173,8 @@ struct Follower {
     stopping: watch::Receiver<bool>,
     /// Number of the last event that was read.
     known: u64,
+    /// When it was last looked whether the token still holds.
+    checked: Instant,
 }
 
 impl Follower {
@@ -198,6 +202,10 @@ impl Follower {
     /// Waits for events, and returns them. `None` ends the stream.
     async fn next(&mut self) -> Option<Vec<Event>> {
         loop {
+            // Also while one event follows the other, when `wait` is not needed or never waits for long.
+            if *self.stopping.borrow() || (self.checked.elapsed() >= SIGN_OF_LIFE && !self.may_go_on().await) {
+                return None;
+            }
             // Before the database is read, so that no event is missed.
             let newest = *self.changes.borrow_and_update();
             let place = Place::After(self.known);
@@ -221,13 +229,18 @@ impl Follower {
                 changed = self.changes.changed() => return changed.ok(),
                 () = stopped(&mut self.stopping) => return None,
                 () = tokio::time::sleep(SIGN_OF_LIFE) => {
-                    let operator = operate::bearer(&self.store, &self.token).await.ok()??;
-                    if operator.ended.is_some() {
+                    if !self.may_go_on().await {
                         return None;
                     }
                 }
             }
         }
+    }
+
+    /// Whether the operator's token still holds.
+    async fn may_go_on(&mut self) -> bool {
+        self.checked = Instant::now();
+        matches!(operate::bearer(&self.store, &self.token).await, Ok(Some(operator)) if operator.ended.is_none())
     }
 }
 

@@ -112,8 +112,10 @@ fn outdated(manifest: &Manifest, current: &Current, folder: &str, now: Millis) -
         since: now,
         step: None,
         reason: format!("the boot files in {folder} were made with {}", differs.join("; with ")),
-        cause: "slipway-server was upgraded, or keys of the site were changed, after they were made".to_owned(),
-        command: format!("slipway-server media build --out {folder}"),
+        cause: "slipway-server was upgraded, or keys of the site were changed, after they were made; make them again, \
+                by `media build` with the options that you gave then"
+            .to_owned(),
+        command: "slipway-server media list".to_owned(),
     })
 }
 
@@ -138,7 +140,7 @@ fn useless_token(build: &str, id: &str, tokens: &[Token], now: Millis) -> Option
         cause: "machines that start from these files are held; make them again with a token that is valid, or forget \
                 them if nobody has them"
             .to_owned(),
-        command: format!("slipway-server media forget {build}"),
+        command: "slipway-server media list".to_owned(),
     })
 }
 
@@ -220,7 +222,7 @@ mod tests {
                       certificate authority than the server has now; with another key for Secure Boot than the \
                       site has now";
         assert_eq!((flag.reason.as_str(), flag.since), (expect, 7));
-        assert_eq!(flag.command, "slipway-server media build --out /srv/boot");
+        assert_eq!(flag.command, "slipway-server media list");
         let elsewhere = Current { url: Some("https://b".to_owned()), ..current.clone() };
         assert_eq!(outdated(&manifest("2", "c1", Some("s2")), &elsewhere, "/srv/boot", 7), None);
     }

@@ -87,10 +87,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// The one machine that is shown in full.
+    /// The one machine that is shown in full, if nothing but its name selects it.
     fn one(&self) -> Option<&str> {
+        let by_name = NodeFilter { names: self.nodes.clone(), ..NodeFilter::default() };
         match self.nodes.as_slice() {
-            [node] if !is_pattern(node) => Some(node),
+            [node] if !is_pattern(node) && self.filter() == by_name => Some(node),
             _ => None,
         }
     }
@@ -120,6 +121,10 @@ fn node_state(text: &str) -> Result<NodeState, String> {
     state.ok_or_else(|| format!("there is no such state; the states are {}", all()))
 }
 
+fn is_in_service(node: &NodeStatus) -> bool {
+    node.state != NodeState::Decommissioned
+}
+
 /// What was shown last: nodes, boot files of strangers, trouble of the site, and the ids of other servers.
 type Shown = (Vec<NodeStatus>, Vec<BootFetch>, Vec<Flag>, Vec<String>);
 
@@ -133,14 +138,29 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     let mut output = std::io::stdout();
     let redraws = options.watch && output.is_terminal();
     let (filter, began) = (options.filter(), Instant::now());
+    // A wait is for the machines that are selected when it begins, in whatever state they are later.
+    let mut awaited: Option<Vec<String>> = None;
     loop {
         let (servers, at) = other_servers(store, data).await?;
         // Another server of the site may run while the one of this folder does not.
         let stopped = data.stopped_at().filter(|_| servers.is_empty());
-        let mut nodes = match options.one() {
-            Some(node) => vec![operate::show_node(store, node).await?],
-            None => selected(status::all_at(store, stopped.unwrap_or_else(now)).await?, &filter)?,
+        let all_at = stopped.unwrap_or_else(now);
+        let mut nodes = match (options.one(), &awaited) {
+            (Some(node), _) => vec![operate::show_node(store, node).await?],
+            (None, None) => selected(status::all_at(store, all_at).await?, &filter)?,
+            (None, Some(ids)) => {
+                let mut nodes = status::all_at(store, all_at).await?;
+                nodes.retain(|node| ids.contains(&node.id));
+                nodes
+            }
         };
+        if options.wait.is_some() && awaited.is_none() {
+            let ids: Vec<String> =
+                nodes.iter().filter(|node| is_in_service(node)).map(|node| node.id.clone()).collect();
+            ensure!(!ids.is_empty(), "waiting for machines: none is selected; see `slipway-server status`");
+            nodes.retain(|node| ids.contains(&node.id));
+            awaited = Some(ids);
+        }
         if stopped.is_some() && options.one().is_some() {
             // While no server runs, every machine would look silent.
             for node in &mut nodes {

@@ -8,7 +8,7 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::limits::{Changes, Limits};
 use crate::rules::trouble::{self, GONE, Known, Usual, WINDOW};
-use crate::store::{Connection, boot_fetches, flags, history, limits, nodes, servers, step_times, systems};
+use crate::store::{Connection, boot_fetches, clock, flags, history, limits, nodes, servers, step_times, systems};
 
 /// What is known of nodes beside their status.
 #[derive(Debug)]
@@ -33,14 +33,17 @@ impl Facts {
     /// Reads what is known of one node, or of all if `node` is `None`.
     pub async fn load(connection: &mut Connection, node: Option<&str>, now: Millis) -> Result<Self, Error> {
         let servers = servers::all(connection).await?;
-        let live = servers.iter().filter(|server| server.is_live(now)).map(|server| server.started_at);
+        // The servers' times are of the clock of the database, which may differ from this host's.
+        let at = clock::now(connection).await?;
+        let live = servers.iter().filter(|server| server.is_live(at)).map(|server| server.started_at);
+        let since = live.min().map(|since| now.saturating_sub(at.saturating_sub(since)));
         let mut noticed: HashMap<String, Vec<Flag>> = HashMap::new();
         for (node, flag) in flags::all(connection, node).await? {
             noticed.entry(node).or_default().push(flag);
         }
         let systems = systems::all(connection).await?.into_iter();
         Ok(Self {
-            heard_since: live.min().unwrap_or_default(),
+            heard_since: since.unwrap_or_default(),
             left: HashSet::new(),
             often: history::of_the_hour(connection, node, now.saturating_sub(WINDOW)).await?,
             noticed,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use slipway_protocol::{Flag, NodeStatus, SiteEventKind, StepState};
 
 use crate::base::error::{Error, chain};
+use crate::base::set_clock::Clocks;
 use crate::base::time::{Millis, now};
 use crate::node::flags::{Facts, is_same};
 use crate::node::reports::{node_state, secrets};
@@ -23,12 +24,15 @@ const LEASE: &str = "noticing trouble";
 
 /// Looks for trouble, as long as the server runs, if no other server does. `server` is the id of this one.
 pub async fn keep(store: &Store, server: &str) {
+    // A server that was away, or whose clock was set, cannot tell who was silent meanwhile.
+    let (mut heard_since, mut is_failing, mut clocks) = (0, false, Clocks::read());
     loop {
         let held = Lease::new(store, LEASE, server).wait().await;
         let looking = async {
-            // A server that was away cannot tell who was silent meanwhile.
-            let (mut heard_since, mut is_failing) = (0, false);
             loop {
+                if clocks.look().is_some() {
+                    heard_since = now();
+                }
                 match look(store, heard_since, now()).await {
                     Ok(()) => is_failing = false,
                     Err(error) => {
@@ -41,8 +45,9 @@ pub async fn keep(store: &Store, server: &str) {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
-        // It ends when the lease is lost.
+        // It ends when the lease is lost, as in an outage of the database.
         let _: Option<()> = held.during(looking).await;
+        heard_since = now();
     }
 }
 
@@ -53,8 +58,8 @@ struct Difference {
     begins: Vec<(String, Flag)>,
     /// Trouble that is over.
     is_over: Vec<(String, Flag)>,
-    /// Runs that are to end, with the reason.
-    ends: Vec<(String, String)>,
+    /// Nodes whose runs are to end.
+    ends: Vec<String>,
 }
 
 /// Looks at all nodes once, and records what is different from what was noticed before. Silence before `heard_since`
@@ -85,8 +90,14 @@ pub async fn look(store: &Store, heard_since: Millis, now: Millis) -> Result<(),
             record(&mut transaction, SiteEventKind::Unflagged, node, flag, message, now).await?;
         }
     }
-    for (run, reason) in &found.ends {
-        end(&mut transaction, run, reason, now).await?;
+    for node in &found.ends {
+        // Its machine may have reported while the others waited for their turn to write.
+        let fresh = status::unflagged(&mut transaction, Some(std::slice::from_ref(node)), now).await?.nodes;
+        for node in &fresh {
+            if let (Some(run), Some(reason)) = (&node.run, facts.end(node, now)) {
+                end(&mut transaction, &run.id, &reason, now).await?;
+            }
+        }
     }
     store::commit(transaction).await
 }
@@ -99,8 +110,7 @@ fn compare(nodes: &[NodeStatus], facts: &Facts, now: Millis) -> Difference {
         found.is_over.extend(ended.map(|flag| (node.id.clone(), flag.clone())));
         let begun = flags.into_iter().filter(|flag| !before.iter().any(|before| is_same(before, flag)));
         found.begins.extend(begun.map(|flag| (node.id.clone(), flag)));
-        let end = facts.end(node, now);
-        found.ends.extend(node.run.as_ref().zip(end).map(|(run, reason)| (run.id.clone(), reason)));
+        found.ends.extend(facts.end(node, now).map(|_| node.id.clone()));
     }
     found
 }

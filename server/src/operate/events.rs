@@ -2,14 +2,15 @@
 
 use slipway_protocol::{ErrorCode, SiteEvent, SiteEventKind};
 
+use super::known_node;
 use crate::base::error::Error;
 use crate::store::history::{self, Filter, Place};
-use crate::store::{Connection, nodes};
+use crate::store::{Connection, nodes, runs};
 
 /// Maximum number of events in one answer.
 pub const MOST_EVENTS: u32 = 1000;
 
-/// Returns a filter. `node` is the id or name of a node, which may be removed meanwhile.
+/// Returns a filter. `node` is the id, name or claim code of a node, or the id or name of one that was removed.
 pub async fn event_filter(
     connection: &mut Connection,
     node: Option<&str>,
@@ -20,10 +21,18 @@ pub async fn event_filter(
         None => None,
         Some(reference) => Some(match nodes::find(connection, reference).await? {
             Some(node) => node.id,
-            None => history::node_named(connection, reference).await?.unwrap_or_else(|| reference.to_owned()),
+            None => match history::node_named(connection, reference).await? {
+                Some(id) => id,
+                None => known_node(connection, reference).await?.id,
+            },
         }),
     };
-    Ok(Filter { node, run, kinds })
+    // The events of a run are among those of its node, of which there are fewer than of all.
+    let of_run = match &run {
+        Some(run) if node.is_none() => runs::get_by_id(connection, run).await?.map(|run| run.node),
+        _ => None,
+    };
+    Ok(Filter { node: node.or(of_run), run, kinds })
 }
 
 /// Returns events, oldest first: those after or before a number, or else the newest. Refuses a number after which

@@ -162,15 +162,20 @@ impl Limits {
         own.or_else(|| self.value(STEP)).unwrap_or(u64::MAX).saturating_mul(1000)
     }
 
-    /// Returns after how many milliseconds a limit ends a run. `None` if never.
+    /// Returns after how many milliseconds a limit ends a run. `None` if never. No run ends before it is flagged.
     pub fn end(&self, name: &str) -> Option<Millis> {
-        let end = |changes: &Changes| changes.get(name).and_then(|change| change.end_after);
-        end(&self.system).or_else(|| end(&self.site)).map(|seconds| seconds.saturating_mul(1000))
+        self.end_alone(name).map(|end| end.max(self.millis(name)))
     }
 
-    /// Like [`Self::end`], for a step of an action.
+    /// Like [`Self::end`], for a step of an action. The limit of all steps may be shorter than the action's own.
     pub fn end_of_step(&self, action: &str) -> Option<Millis> {
-        self.end(&format!("{STEP}.{action}")).or_else(|| self.end(STEP))
+        let end = self.end_alone(&format!("{STEP}.{action}")).or_else(|| self.end_alone(STEP));
+        end.map(|end| end.max(self.of_step(action)))
+    }
+
+    fn end_alone(&self, name: &str) -> Option<Millis> {
+        let end = |changes: &Changes| changes.get(name).and_then(|change| change.end_after);
+        end(&self.system).or_else(|| end(&self.site)).map(|seconds| seconds.saturating_mul(1000))
     }
 
     fn value(&self, name: &str) -> Option<u64> {
@@ -292,8 +297,14 @@ mod tests {
         assert!(limits.all().iter().any(|limit| limit.name == "stuck.step.partition" && limit.changed));
 
         assert_eq!((limits.end("silent.step"), limits.end_of_step("reboot")), (None, None));
-        limits.site.insert("stuck.step".to_owned(), Change { flag_after: None, end_after: Some(9) });
-        assert_eq!((limits.end_of_step("reboot"), limits.of_step("kexec")), (Some(9000), 600_000));
+        limits.site.insert("stuck.step".to_owned(), Change { flag_after: Some(9), end_after: Some(10) });
+        assert_eq!((limits.end_of_step("reboot"), limits.of_step("kexec")), (Some(10_000), 9000));
+        // No run ends before it is flagged.
+        limits.system.insert("stuck.step.reboot".to_owned(), change(11));
+        assert_eq!(limits.end_of_step("reboot"), Some(11_000));
+        let erasing = limits.of_step("erase-disk");
+        assert_eq!(limits.end_of_step("erase-disk"), Some(erasing));
+        assert!(erasing > 10_000, "{erasing}");
     }
 
     #[test]

@@ -219,6 +219,8 @@ impl Look<'_> {
         }
         match (self.node.state, self.run) {
             (NodeState::Decommissioned | NodeState::Registered, _) => None,
+            // The backup knows it as it was then: its system may run by now.
+            (_, Some(run)) if run.restored => None,
             (NodeState::Held, _) => {
                 let asked = self.node.claims.iter().map(|claim| claim.last_asked).max()?;
                 Some(("silent.waiting", "while it waited to be let in".to_owned(), asked))
@@ -283,7 +285,9 @@ impl Look<'_> {
     }
 
     fn boot_files(&self) -> Option<Flag> {
-        let newest = self.node.boot_files_fetched.as_ref()?.files.last()?.at;
+        // Whoever fetches boot files of a machine whose system runs is not the machine.
+        let fetched = self.node.boot_files_fetched.as_ref().filter(|_| self.node.state != NodeState::Running)?;
+        let newest = fetched.files.last()?.at;
         let since = self.beyond(newest, self.limits.millis("stuck.boot-files"))?;
         let cause = "the kernel or its network did not come up; look at its console";
         Some(self.flag(STUCK, since, "has been silent after fetching its boot files", cause, "status NODE"))
@@ -291,7 +295,7 @@ impl Look<'_> {
 
     /// A run that was fetched: whether it begins, and its running step.
     fn begun(&self) -> Option<Flag> {
-        let run = self.run.filter(|run| run.state == RunState::Running)?;
+        let run = self.run.filter(|run| run.state == RunState::Running && !run.restored)?;
         let Some((index, step)) = running(run) else {
             let fetched = run.started_at.filter(|_| !has_begun(run))?;
             let since = self.beyond(fetched, self.limits.millis("stuck.enrolled"))?;
@@ -342,7 +346,11 @@ impl Look<'_> {
     }
 
     fn looping(&self) -> Vec<Flag> {
-        let is_repeated = |step: &&ExternalStep| u64::from(step.begins) >= self.limits.times("looping.external");
+        // A job that runs each day ends each time.
+        let is_repeated = |step: &&ExternalStep| {
+            step.status != Some(ExternalStepStatus::Done)
+                && u64::from(step.begins) >= self.limits.times("looping.external")
+        };
         let external = self.external_steps().iter().filter(is_repeated).map(|step| {
             let reason = format!("began the external step {} {} times", step.name, step.begins);
             let cause = "what reports it fails and is started again, or its machine restarts in the middle";
@@ -350,12 +358,15 @@ impl Look<'_> {
             self.flag((FlagKind::Looping, Severity::Warn), step.first_at, reason, cause, command).of_step(&step.name)
         });
         // One of them, because each of the later ones follows from the one before.
-        let machine = self.begins().or_else(|| self.keys()).or_else(|| self.boots()).or_else(|| self.system_boots());
+        // A machine whose system runs is out of it.
+        let is_up = self.node.state == NodeState::Running;
+        let often = || self.keys().or_else(|| self.boots()).filter(|_| !is_up);
+        let machine = self.begins().or_else(often).or_else(|| self.system_boots());
         machine.into_iter().chain(external).collect()
     }
 
     fn begins(&self) -> Option<Flag> {
-        let run = self.run.filter(|run| run.state == RunState::Running)?;
+        let run = self.run.filter(|run| run.state == RunState::Running && !run.restored)?;
         if u64::from(run.begins) < self.limits.times("looping.begins") {
             return None;
         }
@@ -446,8 +457,9 @@ impl Look<'_> {
     }
 
     fn slow(&self) -> Option<Flag> {
-        let run = self.run.filter(|run| run.state == RunState::Running)?;
-        let (index, step) = running(run)?;
+        let run = self.run.filter(|run| run.state == RunState::Running && !run.restored)?;
+        // The times of a later attempt cannot be told from those of the earlier ones.
+        let (index, step) = running(run).filter(|(_, step)| step.attempt <= 1)?;
         let usual = self.known.usual.filter(|usual| usual.runs >= self.limits.times("slow.runs"))?;
         let (began, times) = (step.started_at?, self.limits.times("slow.times"));
         let elapsed = self.age(began);

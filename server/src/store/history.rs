@@ -231,11 +231,18 @@ pub async fn read(
     Ok(events)
 }
 
-/// Returns the id of the node that had this name last.
+/// Returns the id of the node that had this name last, or has this id.
 pub async fn node_named(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
-    let sql = "SELECT node FROM history WHERE name = $1 AND node IS NOT NULL ORDER BY number DESC LIMIT 1";
-    let row = db::query(sql).bind(name).fetch_optional(connection).await;
-    row.map_err(database("looking for a node in the history"))?.map(|row| get(&row, "node")).transpose()
+    for sql in [
+        "SELECT node FROM history WHERE name = $1 AND node IS NOT NULL ORDER BY number DESC LIMIT 1",
+        "SELECT node FROM history WHERE node = $1 ORDER BY number DESC LIMIT 1",
+    ] {
+        let row = db::query(sql).bind(name).fetch_optional(&mut *connection).await;
+        if let Some(row) = row.map_err(database("looking for a node in the history"))? {
+            return get(&row, "node").map(Some);
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the numbers of the oldest and of the newest event. Both are 0 if there is none.

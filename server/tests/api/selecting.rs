@@ -86,6 +86,11 @@ async fn a_script_waits_until_nodes_are_in_a_state() {
     assert_eq!(code(&["status", "web1", "--wait", "running"]), Some(3));
     assert_eq!(code(&["status", "web1", "--wait", "failed"]), Some(0));
     assert_eq!(code(&["status", "web1", "--timeout", "1s"]), Some(2), "a time without a wait");
+    assert_eq!(code(&["status", "--site", "nowhere", "--wait", "running"]), Some(1), "nothing to wait for");
+    // The machines that were selected, whatever becomes of them.
+    assert_eq!(code(&["status", "--state", "enrolled,installed,booting", "--wait", "running"]), Some(3));
+    let output = run(&data, &["status", "web1", "--state", "running"]);
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("web1"), "it is in another state");
 }
 
 #[tokio::test]

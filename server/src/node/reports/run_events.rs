@@ -142,7 +142,6 @@ pub async fn store_events(
         ended.extend(
             run.progress.steps.get(step).filter(|step| before != Some(step.state) && has_ended(step.state)).cloned(),
         );
-        record(&mut transaction, &run, event, has_begun, now).await?;
         let destroys = || run.workflow.get(step).is_some_and(|step| step.action.destroys());
         run.destroyed |= turn == RunTransition::StepStarted && destroys();
         if turn == RunTransition::StepStarted && is_beginning(event) {
@@ -156,7 +155,10 @@ pub async fn store_events(
         if turn == RunTransition::StepStarted && event.attempt == 1 {
             notes::forget_from(&mut transaction, &run.id, event.step).await?;
         }
-        keep(&mut transaction, &mut run, event, budget).await?;
+        // What is beyond the budget of a run fills neither its log nor the history of the site.
+        if keep(&mut transaction, &mut run, event, budget).await? {
+            record(&mut transaction, &run, event, has_begun, now).await?;
+        }
         if let Some(node_event) = node_event(turn, &run) {
             node_state::advance(&mut transaction, &run, node_event).await?;
         }
@@ -213,17 +215,17 @@ async fn keep_time(connection: &mut Connection, run: &Run, step: &StepStatus, no
     step_times::insert(connection, &time).await
 }
 
-/// Adds an event to the history of its run, within the run's limit.
-async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget: u64) -> Result<(), Error> {
+/// Adds an event to the history of its run, within the run's limit. Returns whether it did.
+async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget: u64) -> Result<bool, Error> {
     if matches!(event.kind, EventKind::Progress(_)) {
-        return Ok(());
+        return Ok(false);
     }
     let mut json = store::to_json(event);
     let beyond = |run: &Run, json: &str, limit: u64| run.event_bytes + json.len() as u64 > limit;
     match &event.kind {
         EventKind::Note(_) | EventKind::Retrying(_) if beyond(run, &json, budget) => {
             if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
-                return Ok(());
+                return Ok(false);
             }
             // From now on the limit counts as reached, so that later, shorter notes are dropped too.
             run.event_bytes = run.event_bytes.max(budget);
@@ -233,10 +235,11 @@ async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget:
         _ => {}
     }
     if beyond(run, &json, budget + RESERVE_BYTES) {
-        return Ok(());
+        return Ok(false);
     }
     run.event_bytes += json.len() as u64;
-    events::insert(connection, &run.id, event.seq, &json).await
+    events::insert(connection, &run.id, event.seq, &json).await?;
+    Ok(true)
 }
 
 fn check_batch(batch: &EventBatch) -> Result<(), Error> {

@@ -200,8 +200,11 @@ fn what_does_not_get_on_is_stuck() {
     check(&pending(), NOTHING, 15 * MINUTE, (Stuck, BAD, reason, "was not restarted", show));
     let there = NodeStatus { last_seen: Some(BEGAN + 14 * MINUTE + MINUTE / 2), ..pending() };
     check(&there, NOTHING, 15 * MINUTE, (Stuck, BAD, reason, "proved less than its run requires", show));
-    let restored = with_run(pending(), |run| run.restored = true);
-    assert_eq!(found(&restored, NOTHING, BEGAN + 60 * MINUTE), [], "an operator must confirm it");
+    for node in [pending(), installing(), node(NodeState::Installing, Some(run(RunState::Running, StepState::Running)))]
+    {
+        let restored = with_run(node, |run| run.restored = true);
+        assert_eq!(found(&restored, NOTHING, BEGAN + 60 * MINUTE), [], "an operator must confirm it");
+    }
 
     let file = BootFetch {
         at: BEGAN,
@@ -289,6 +292,16 @@ fn what_happens_again_and_again_loops() {
     let events = "events --node web1 --kind external-step";
     let reason = "began the external step packages 3 times";
     check_now(&repeated(3), NOTHING, BEGAN, (Looping, Severity::Warn, reason, "started again", events));
+    let daily = with_run(repeated(3), |run| run.external_steps[0].status = Some(ExternalStepStatus::Done));
+    assert_eq!(found(&daily, NOTHING, BEGAN), [], "it ends each time");
+}
+
+#[test]
+fn a_machine_whose_system_runs_is_out_of_its_loop() {
+    let many = Often { times: 100, since: BEGAN };
+    let known = Known { boots: many, keys: many, ..NOTHING.clone() };
+    assert_eq!(found(&node(NodeState::Enrolled, None), &known, BEGAN).len(), 1);
+    assert_eq!(found(&node(NodeState::Running, None), &known, BEGAN), []);
 }
 
 #[test]
@@ -312,6 +325,8 @@ fn a_step_that_takes_twice_the_median_is_slow() {
     let expect = (FlagKind::Slow, Severity::Warn, reason, "slower than those of other machines", "status web1");
     check_now(&moving(99_999_900), &known, now, expect);
     assert_eq!(found(&moving(1), &known, BEGAN + 30 * SECOND), [], "it has only begun");
+    let again = with_run(moving(1), |run| run.steps[0].attempt = 2);
+    assert_eq!(found(&again, &known, now), [], "the times are of all attempts");
     let four = Known { usual: usual(&times[..4]), ..NOTHING.clone() };
     assert_eq!(found(&moving(1), &four, now), [], "four runs are too few");
 
