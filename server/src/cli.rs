@@ -82,8 +82,8 @@ pub struct Arguments {
     /// credential site-key]
     #[arg(long, global = true, value_name = "FILE")]
     site_key: Option<PathBuf>,
-    /// Bucket of S3-compatible storage with the images: s3://BUCKET[/PREFIX][?endpoint=https://HOST&region=REGION].
-    /// [default: SLIPWAY_OBJECTS, or the data folder]
+    /// Bucket of S3-compatible storage with images and boot files:
+    /// s3://BUCKET[/PREFIX][?endpoint=https://HOST&region=REGION]. [default: SLIPWAY_OBJECTS, or the data folder]
     #[arg(long, global = true, value_name = "URL")]
     objects: Option<String>,
     /// File with the access key for that bucket. [default: SLIPWAY_OBJECTS_CREDENTIALS, the systemd credential
@@ -229,7 +229,8 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Remove files and objects that no image names and no unfinished run fetches, if they are older than a day.
+    /// Remove files and objects that no image names and no unfinished run fetches, and boot files in the bucket that are
+    /// not published any more, if they are older than a day.
     Clean {
         /// Only list them.
         #[arg(long)]
@@ -459,7 +460,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 25, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 26, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

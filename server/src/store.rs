@@ -35,6 +35,7 @@ mod postgres;
 pub mod probe;
 mod records;
 pub mod recovery_keys;
+pub mod published;
 pub mod refused_pins;
 pub mod run_tokens;
 pub mod runs;

@@ -20,6 +20,7 @@ use crate::api::auth::Peer;
 use crate::api::files::{self, Content, Served};
 use crate::base::error::Error;
 use crate::base::time::now;
+use crate::boot_files::follow;
 use crate::node::admission;
 use crate::node::reports::node_state::known_to_loader;
 use crate::rules::ipxe::{self, Known};
@@ -52,7 +53,11 @@ pub async fn script(
 ) -> Result<Response, ApiError> {
     let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
     let (known, node) = known(&app, machine).await?;
-    let script = ipxe::script(&known, &arch);
+    let place = match (app.boot.as_deref(), ipxe::arch(&arch)) {
+        (Some(boot), Some(arch)) => Some(follow::place_for(&app.store, boot, arch).await?),
+        _ => None,
+    };
+    let script = ipxe::script(&known, &arch, place.as_deref());
     if method == Method::GET {
         app.boot_fetches.fetched(Fetched {
             at: now(),
@@ -97,7 +102,8 @@ fn text(script: String) -> Response {
 #[utoipa::path(get, path = "/boot/{path}", params(("path" = String, Path, description = "Path in the boot folder.")),
     responses((status = 200, content_type = "application/octet-stream"),
         (status = 206, content_type = "application/octet-stream"),
-        (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+        (status = 404, body = ErrorBody), (status = 416, body = ErrorBody),
+        (status = 503, body = ErrorBody, description = "The server still fetches these boot files.")))]
 pub async fn file(
     State(app): State<Arc<App>>,
     Extension(way): Extension<BootWay>,
@@ -111,7 +117,9 @@ pub async fn file(
         return Err(not_found().into());
     }
     let at = folder.join(&path);
-    let (file, metadata) = files::open(&at).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
+    let Some((file, metadata)) = files::open(&at).await?.filter(|(file, _)| !app.data.has(file)) else {
+        return Err(follow::not_yet(&app.store, folder, &path).await?.unwrap_or_else(not_found).into());
+    };
     // A replaced file has another inode, size or modification time. Files must not be changed in place while served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());

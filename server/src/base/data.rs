@@ -51,6 +51,8 @@ const SERVER: &str = ", server ";
 const OPERATOR_TOKEN: &str = "operator-token";
 /// Prefix of the names of images that are being copied.
 const INCOMING: &str = "incoming-";
+/// Prefix of the names of folders with boot files that are being published.
+const INCOMING_BOOT_FILES: &str = "incoming-boot-files-";
 /// Prefix of the names of images that are being fetched.
 const FETCHED: &str = "fetched-";
 /// Files that identify a data folder. One of them is enough, because a first start may have failed, or a CA may have
@@ -309,6 +311,17 @@ impl DataDir {
         for file in copies.chain(files(self.root.join("images")).filter(is_image)) {
             aside::remove_unless_locked(&file.path());
         }
+        let is_boot = |file: &fs::DirEntry| file.file_name().to_string_lossy().starts_with(INCOMING_BOOT_FILES);
+        for folder in files(self.root.clone()).filter(is_boot) {
+            if File::open(folder.path()).is_ok_and(|opened| opened.try_lock().is_ok()) {
+                let _ = fs::remove_dir_all(folder.path());
+            }
+        }
+    }
+
+    /// A new path for a folder with boot files that are being published.
+    pub fn incoming_boot_files(&self) -> PathBuf {
+        self.root.join(format!("{INCOMING_BOOT_FILES}{}", random::id()))
     }
 
     /// Removes what was fetched of images and then left for this long, in milliseconds. With `dry_run`, only looks for

@@ -22,6 +22,8 @@ pub enum Need {
     Running,
     /// A bucket that answers, if the images are in one. Without it, the server does all its other work.
     Objects,
+    /// The boot files that are published in the bucket. Until it has them, the server hands out those before.
+    BootFiles,
 }
 
 /// Why the server is not ready.
@@ -43,11 +45,12 @@ pub struct Readiness {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Database, Self::Keys, Self::Clock, Self::Running, Self::Objects];
+    pub const ALL: [Self; 6] =
+        [Self::Database, Self::Keys, Self::Clock, Self::Running, Self::Objects, Self::BootFiles];
 
     /// Whether the server should get no requests without it.
     pub fn is_vital(self) -> bool {
-        self != Self::Objects
+        !matches!(self, Self::Objects | Self::BootFiles)
     }
 }
 
@@ -63,7 +66,7 @@ impl Readiness {
         problems.insert(what, Problem { what, message, since });
         match what {
             Need::Running => {}
-            Need::Objects => tracing::error!(error = log, "{message}"),
+            Need::Objects | Need::BootFiles => tracing::error!(error = log, "{message}"),
             Need::Database | Need::Keys | Need::Clock => tracing::error!(error = log, "not ready: {message}"),
         }
     }
@@ -73,7 +76,8 @@ impl Readiness {
         let mut problems = self.problems();
         if problems.remove(&what).is_some() {
             match problems.values().find(|problem| problem.what.is_vital()) {
-                _ if !what.is_vital() => tracing::info!("the bucket with the images answers again"),
+                _ if what == Need::Objects => tracing::info!("the bucket with the images answers again"),
+                _ if what == Need::BootFiles => tracing::info!("the published boot files could be fetched"),
                 None => tracing::info!("ready again"),
                 Some(Problem { message, .. }) => tracing::info!("one problem is gone; still not ready: {message}"),
             }

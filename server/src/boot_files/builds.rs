@@ -10,6 +10,7 @@ use crate::base::random::token_hash;
 use crate::base::time::now;
 use crate::store;
 use crate::store::boot_builds::{self, Build, Program};
+use crate::store::published::{self, Published};
 use crate::store::{Store, settings, tokens};
 
 /// What a machine that must be attested may have started.
@@ -21,6 +22,9 @@ pub struct KnownBootFiles {
     pub builds: Vec<Build>,
     /// Programs that may start before boot files, such as boot loaders.
     pub programs: Vec<Program>,
+    /// The builds that servers take from the bucket, the newest first. Servers hand out that one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
 }
 
 /// Records a build, so that machines that started its files are known. `token` is the bootstrap token in it.
@@ -39,6 +43,7 @@ pub async fn known(store: &Store) -> Result<KnownBootFiles, Error> {
         required: settings::read(&mut connection, settings::ATTESTED_BOOT).await?.is_none(),
         builds: boot_builds::all(&mut connection).await?,
         programs: boot_builds::programs(&mut connection).await?,
+        published: published::all(&mut connection).await?,
     })
 }
 

@@ -34,6 +34,9 @@ pub enum MediaError {
         path.display()
     )]
     InTheWay { path: PathBuf },
+    /// A file of a build is not the one that its manifest names.
+    #[error("checking {}: it was changed since it was made; make the boot files again", path.display())]
+    Changed { path: PathBuf },
     /// The file has no place for the settings of a machine.
     #[error(
         "writing the settings of a machine to {}: it was not made by `slipway-server media build`, or is truncated",

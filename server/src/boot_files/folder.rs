@@ -2,13 +2,14 @@
 //! digest of the build's inputs. Links next to `media` lead to the files of the newest build.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File, Permissions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
-use slipway_media::{BuildError, MANIFEST, Manifest, Sink};
+use sha2::{Digest as _, Sha256};
+use slipway_media::{AssetInfo, BuildError, MANIFEST, Manifest, Sink};
 
 use super::MediaError;
 
@@ -23,52 +24,180 @@ pub fn add(
     is_secret: bool,
     build: impl FnOnce(&mut Sink) -> Result<Manifest, BuildError>,
 ) -> Result<Manifest, MediaError> {
-    let builds = out.join(BUILDS);
-    // Other builds wait until the files of this build have their names.
-    let is_new = !out.exists();
-    let _lock = lock(&builds)?;
-    if is_new {
-        hand_over(out, out, false)?;
-    }
-    hand_over(out, &builds, false)?;
-    let (folder, unfinished) = (builds.join(id), builds.join(format!("{id}.unfinished")));
-    remove(&unfinished)?;
+    let unfinished = Unfinished::begin(out, id)?;
+    remove(unfinished.path())?;
     let mut write = |path: &str, pieces: &[&[u8]]| {
-        let path = unfinished.join(path);
+        let path = unfinished.path().join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let mut file = File::create(path)?;
         pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         file.sync_all()
     };
     let manifest = build(&mut write)?;
-    let names = names(&manifest);
-    if let Some(path) = names.iter().map(|name| out.join(name)).find(|path| is_in_the_way(path)) {
-        remove(&unfinished)?;
-        return Err(MediaError::InTheWay { path });
+    if let Err(error) = check_names(out, &manifest) {
+        remove(unfinished.path())?;
+        return Err(error);
     }
-    hand_over_all(out, &unfinished, is_secret)?;
-    match folder.exists() {
-        // The folder has the same files, unless somebody changed them. They are there at all times, because a machine
-        // may be loading them.
-        true => exchange(&unfinished, &folder)?,
-        false => rename(&unfinished, &folder)?,
-    }
-    let before = fs::read_link(out.join(MANIFEST)).ok().and_then(|link| build_of(&link));
-    for name in &names {
-        name_file(out, name, id)?;
-    }
-    forget(&builds, &[Some(id.to_owned()), before])?;
-    remove_dangling(out)?;
+    let before = named(out);
+    unfinished.finish(is_secret)?;
+    name(out, &manifest, &[Some(id.to_owned()), before])?;
     Ok(manifest)
+}
+
+/// A build whose files are being written. Other builds in the same folder of boot files wait until it ends.
+pub struct Unfinished {
+    out: PathBuf,
+    id: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Unfinished {
+    /// Waits for other builds, and begins the one with this id. There may be files of it already.
+    fn begin(out: &Path, id: &str) -> Result<Self, MediaError> {
+        let is_new = !out.exists();
+        let folder = open_builds(out)?;
+        folder.lock().map_err(|source| failed("locking", &out.join(BUILDS))(source))?;
+        Self::locked(out, id, folder, is_new)
+    }
+
+    /// Like [`Self::begin`], but does not wait. `None` while there is another build.
+    pub fn try_begin(out: &Path, id: &str) -> Result<Option<Self>, MediaError> {
+        let is_new = !out.exists();
+        let folder = open_builds(out)?;
+        match folder.try_lock() {
+            Ok(()) => Self::locked(out, id, folder, is_new).map(Some),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(failed("locking", &out.join(BUILDS))(source)),
+        }
+    }
+
+    fn locked(out: &Path, id: &str, lock: File, is_new: bool) -> Result<Self, MediaError> {
+        if is_new {
+            hand_over(out, out, false)?;
+        }
+        hand_over(out, &out.join(BUILDS), false)?;
+        let path = out.join(BUILDS).join(format!("{id}.unfinished"));
+        Ok(Self { out: out.to_owned(), id: id.to_owned(), path, _lock: lock })
+    }
+
+    /// The folder for its files. It need not exist.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the complete build its folder. The usual names do not lead there yet. If the files have a secret, only the
+    /// owner of the folder of boot files may read them.
+    pub fn finish(&self, is_secret: bool) -> Result<(), MediaError> {
+        hand_over_all(&self.out, &self.path, is_secret)?;
+        let folder = of_build(&self.out, &self.id);
+        match folder.exists() {
+            // The folder has the same files, unless somebody changed them. They are there at all times, because a
+            // machine may be loading them.
+            true => exchange(&self.path, &folder)?,
+            false => rename(&self.path, &folder)?,
+        }
+        remove(&self.path)
+    }
+}
+
+/// The folder of the build with this id, in a folder of boot files. It need not exist.
+pub fn of_build(out: &Path, id: &str) -> PathBuf {
+    out.join(BUILDS).join(id)
+}
+
+/// Lets the usual names lead to a build that is in the folder of boot files, and removes all builds except those in
+/// `keep`.
+pub fn name(out: &Path, manifest: &Manifest, keep: &[Option<String>]) -> Result<(), MediaError> {
+    check_names(out, manifest)?;
+    for name in &names(manifest) {
+        name_file(out, name, &manifest.id)?;
+    }
+    forget(&out.join(BUILDS), keep)?;
+    remove_dangling(out)
+}
+
+/// Refuses if anything but a link of an earlier build has a name that a build needs.
+fn check_names(out: &Path, manifest: &Manifest) -> Result<(), MediaError> {
+    match names(manifest).iter().map(|name| out.join(name)).find(|path| is_in_the_way(path)) {
+        None => Ok(()),
+        Some(path) => Err(MediaError::InTheWay { path }),
+    }
+}
+
+/// The id of the build that the usual names lead to. `None` if there is none, or if somebody put files there.
+pub fn named(out: &Path) -> Option<String> {
+    fs::read_link(out.join(MANIFEST)).ok().and_then(|link| build_of(&link))
+}
+
+/// Where the files for an architecture are: the path below the folder of boot files, with the id of their build, so
+/// that a machine that is told this path gets all of its files from one build.
+pub fn place_of(out: &Path, arch: &str) -> PlaceOf {
+    match fs::read_link(out.join(arch)).ok().and_then(|link| build_of(&link)) {
+        Some(id) => PlaceOf::Build(id),
+        None if out.join(arch).exists() => PlaceOf::Files,
+        None => PlaceOf::Nowhere,
+    }
+}
+
+/// Where the files for an architecture are in a folder of boot files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceOf {
+    /// In the build with this id.
+    Build(String),
+    /// Somebody put them there.
+    Files,
+    /// There are none.
+    Nowhere,
+}
+
+/// The path below a folder of boot files at which a file of a build always is, as long as the build is kept.
+pub fn path_of(id: &str, path: &str) -> String {
+    format!("{BUILDS}/{id}/{path}")
+}
+
+/// The id of the build that a path below a folder of boot files names. `None` for the usual names.
+pub fn build_at(path: &str) -> Option<&str> {
+    path.strip_prefix(BUILDS)?.trim_start_matches('/').split('/').next()
+}
+
+/// Reads the manifest of the build in a folder, and checks all of its files. Returns the manifest and its text. Fails
+/// if a file is missing, or is not the one in the manifest.
+pub fn check(folder: &Path) -> Result<(Manifest, Vec<u8>), MediaError> {
+    let path = folder.join(MANIFEST);
+    let text = fs::read(&path).map_err(failed("reading", &path))?;
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| failed("reading", &path)(error.into()))?;
+    for asset in &manifest.assets {
+        let path = folder.join(&asset.path);
+        if !is_whole(&path, asset).map_err(failed("reading", &path))? {
+            return Err(MediaError::Changed { path });
+        }
+    }
+    Ok((manifest, text))
+}
+
+/// Whether a file has the size and the digest of a manifest.
+pub fn is_whole(path: &Path, asset: &AssetInfo) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() != asset.size {
+        return Ok(false);
+    }
+    let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(base16ct::lower::encode_string(&hash.finalize()) == asset.sha256),
+            count => hash.update(piece.get(..count).unwrap_or_default()),
+        }
+    }
 }
 
 /// The manifest of the newest build in a folder of boot files, if there is one.
 pub fn newest(out: &Path) -> Result<Option<Manifest>, MediaError> {
     let path = out.join(MANIFEST);
-    let failed = |source| MediaError::File { doing: "reading", path: path.clone(), source };
+    let failed = failed("reading", &path);
     match fs::read(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        read => serde_json::from_slice(&read.map_err(failed)?).map(Some).map_err(|error| failed(error.into())),
+        read => serde_json::from_slice(&read.map_err(&failed)?).map(Some).map_err(|error| failed(error.into())),
     }
 }
 
@@ -164,13 +293,16 @@ fn remove(path: &Path) -> Result<(), MediaError> {
     }
 }
 
-/// Creates the folder and waits until no other process builds there. The lock ends when the returned file is dropped.
-fn lock(builds: &Path) -> Result<File, MediaError> {
-    let failed = |doing| move |source| MediaError::File { doing, path: builds.to_owned(), source };
-    fs::create_dir_all(builds).map_err(failed("creating"))?;
-    let folder = File::open(builds).map_err(failed("opening"))?;
-    folder.lock().map_err(failed("locking"))?;
-    Ok(folder)
+/// Creates the folder of all builds, and opens it, so that it can be locked. The lock ends when the file is dropped.
+fn open_builds(out: &Path) -> Result<File, MediaError> {
+    let builds = out.join(BUILDS);
+    fs::create_dir_all(&builds).map_err(failed("creating", &builds))?;
+    File::open(&builds).map_err(failed("opening", &builds))
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> MediaError {
+    let path = path.to_owned();
+    move |source| MediaError::File { doing, path: path.clone(), source }
 }
 
 fn exchange(one: &Path, other: &Path) -> Result<(), MediaError> {

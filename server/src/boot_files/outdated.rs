@@ -9,7 +9,7 @@ use slipway_media::Manifest;
 use slipway_protocol::{Flag, FlagKind, Severity, SiteEventKind};
 use tokio::task::spawn_blocking;
 
-use super::newest;
+use super::{newest, published};
 use crate::base::data::DataDir;
 use crate::base::error::{Error, chain};
 use crate::base::time::{Millis, now, utc};
@@ -64,9 +64,11 @@ pub async fn keep(store: &Store, data: &DataDir, boot: Option<&Path>, server: &s
 
 /// Looks once, and records what is different from what was noticed before.
 pub async fn look(store: &Store, data: &DataDir, boot: Option<&Path>, now: Millis) -> Result<(), Error> {
+    let published = published::newest(store, boot).await?;
+    let is_published = published.is_some();
     let (folder, site) = (boot.map(Path::to_owned), data.clone());
     let reading = spawn_blocking(move || {
-        let manifest = folder.as_deref().and_then(|folder| newest(folder).ok().flatten());
+        let manifest = published.or_else(|| folder.as_deref().and_then(|folder| newest(folder).ok().flatten()));
         let signer =
             SecureBoot::open(&site)?.map(|keys| base16ct::lower::encode_string(&keys.signer().certificate().sha256()));
         Ok::<_, Error>((manifest, Sha256::digest(ca::anchors(&site)?), signer))
@@ -80,17 +82,17 @@ pub async fn look(store: &Store, data: &DataDir, boot: Option<&Path>, now: Milli
         flags::all(&mut connection, Some(flags::SITE)).await?.into_iter().map(|(_, flag)| flag).collect();
     drop(connection);
     let current = Current { version: env!("CARGO_PKG_VERSION"), url, ca: base16ct::lower::encode_string(&ca), signer };
-    let folder = boot.map(|folder| folder.display().to_string()).unwrap_or_default();
+    let folder = boot.filter(|_| !is_published).map(|folder| folder.display().to_string());
     let mut found: Vec<Flag> =
-        manifest.and_then(|manifest| outdated(&manifest, &current, &folder, now)).into_iter().collect();
+        manifest.and_then(|manifest| outdated(&manifest, &current, folder.as_deref(), now)).into_iter().collect();
     for build in &builds {
         found.extend(build.token.as_deref().and_then(|token| useless_token(&build.id, token, &tokens, now)));
     }
     record(store, &before, &found, now).await
 }
 
-/// Says why boot files do not fit the server.
-fn outdated(manifest: &Manifest, current: &Current, folder: &str, now: Millis) -> Option<Flag> {
+/// Says why boot files do not fit the server. They are in this folder, or are published.
+fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: Millis) -> Option<Flag> {
     let mut differs = Vec::new();
     if manifest.version != current.version {
         differs.push(format!("version {}, and the server has {}", manifest.version, current.version));
@@ -106,12 +108,13 @@ fn outdated(manifest: &Manifest, current: &Current, folder: &str, now: Millis) -
     if differs.is_empty() {
         return None;
     }
+    let which = folder.map_or_else(|| "that are published".to_owned(), |folder| format!("in {folder}"));
     Some(Flag {
         kind: FlagKind::BootFilesOutdated,
         severity: Severity::Warn,
         since: now,
         step: None,
-        reason: format!("the boot files in {folder} were made with {}", differs.join("; with ")),
+        reason: format!("the boot files {which} were made with {}", differs.join("; with ")),
         cause: "slipway-server was upgraded, or keys of the site were changed, after they were made; make them again, \
                 by `media build` with the options that you gave then"
             .to_owned(),
@@ -214,7 +217,7 @@ mod tests {
         };
         let url = Some("https://a".to_owned());
         let current = Current { version: "2", url, ca: "c2".to_owned(), signer: Some("s2".to_owned()) };
-        let said = |manifest: &Manifest| outdated(manifest, &current, "/srv/boot", 7);
+        let said = |manifest: &Manifest| outdated(manifest, &current, Some("/srv/boot"), 7);
         assert_eq!(said(&manifest("2", "c2", Some("s2"))), None);
         assert_eq!(said(&manifest("2", "c2", None)), None, "they were not to be signed");
         let flag = said(&manifest("1", "c1", Some("s1"))).expect("a flag");
@@ -223,7 +226,10 @@ mod tests {
                       site has now";
         assert_eq!((flag.reason.as_str(), flag.since), (expect, 7));
         assert_eq!(flag.command, "slipway-server media list");
+        let published = outdated(&manifest("1", "c2", None), &current, None, 7).expect("a flag");
+        let expect = "the boot files that are published were made with version 1, and the server has 2";
+        assert_eq!(published.reason, expect);
         let elsewhere = Current { url: Some("https://b".to_owned()), ..current.clone() };
-        assert_eq!(outdated(&manifest("2", "c1", Some("s2")), &elsewhere, "/srv/boot", 7), None);
+        assert_eq!(outdated(&manifest("2", "c1", Some("s2")), &elsewhere, Some("/srv/boot"), 7), None);
     }
 }

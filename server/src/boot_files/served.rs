@@ -9,13 +9,14 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::make::{NewMedia, Policy, Site};
-use super::{MediaError, make, newest};
+use super::{MediaError, make, newest, published};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::store::Store;
 
 /// The server's folders of parts and of boot files. One build at a time: each holds the parts in memory.
 pub struct BootFiles {
+    store: Store,
     parts: PathBuf,
     boot: Option<PathBuf>,
     turn: Arc<Mutex<()>>,
@@ -23,13 +24,17 @@ pub struct BootFiles {
 
 impl BootFiles {
     /// Takes the folder of prebuilt parts, and the folder of boot files if the server has one.
-    pub fn new(parts: PathBuf, boot: Option<PathBuf>) -> Self {
-        Self { parts, boot, turn: Arc::default() }
+    pub fn new(store: &Store, parts: PathBuf, boot: Option<PathBuf>) -> Self {
+        Self { store: store.clone(), parts, boot, turn: Arc::default() }
     }
 
-    /// Makes boot files in the server's folder.
+    /// Makes boot files in the server's folder, or for all servers of the site if it has a bucket.
     pub async fn make(&self, store: &Store, data: &DataDir, new: NewMedia) -> Result<Manifest, Error> {
-        let (parts, boot) = (self.parts.clone(), self.folder()?.to_owned());
+        let boot = match published::bucket(store) {
+            Some(_) => None,
+            None => Some(self.folder()?.to_owned()),
+        };
+        let (parts, store, data) = (self.parts.clone(), store.clone(), data.clone());
         let Ok(turn) = Arc::clone(&self.turn).try_lock_owned() else {
             let message = "other boot files are being made; try again when that is done";
             return Err(Error::refused(ErrorCode::Conflict, message));
@@ -38,13 +43,19 @@ impl BootFiles {
         // The build goes on, and keeps its turn, if the caller stops waiting for it.
         let making = tokio::spawn(async move {
             let _turn = turn;
-            make(new, &parts, &boot, policy).await
+            match boot {
+                Some(boot) => make(new, &parts, &boot, policy).await,
+                None => published::make_and_publish(new, &parts, &store, &data, policy).await,
+            }
         });
         making.await.map_err(failed)?.map_err(refusal)
     }
 
-    /// The manifest of the newest boot files.
+    /// The manifest of the newest boot files: those that are published, if the site has a bucket and any are.
     pub async fn newest(&self) -> Result<Manifest, Error> {
+        if let Some(published) = published::newest(&self.store, self.boot.as_deref()).await? {
+            return Ok(published);
+        }
         let boot = self.folder()?.to_owned();
         let newest = spawn_blocking(move || newest(&boot)).await.map_err(failed)?.map_err(refusal)?;
         newest.ok_or_else(|| Error::refused(ErrorCode::NotFound, "no boot files were made yet"))

@@ -8,25 +8,38 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_media::{AssetInfo, Kind};
+use slipway_media::{AssetInfo, Kind, Manifest};
 use slipway_parts::Arch;
 use slipway_protocol::{MachineSettings, Proof, Secret};
 use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::error::Error;
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
-use slipway_server::boot_files::{MediaError, machine_settings};
+use slipway_server::boot_files::{MediaError, machine_settings, published};
 use slipway_server::{boot_files, operate};
 
 use super::{print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum MediaCommand {
-    /// Make what machines boot from: files for the network, and the images of a stick and of a disc.
+    /// Make what machines boot from: files for the network, and the images of a stick and of a disc. If the site has a
+    /// bucket, they are published there, and all servers fetch them.
     #[command(after_help = "\
 Examples:
   slipway-server media build
   slipway-server media build --out /srv/boot --kernel cloud --kind network
   slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
     Build(Box<BuildOptions>),
+    /// Give all servers of the site the boot files in a folder: store them in the bucket, from which the servers fetch
+    /// them. `media build` without --out does so itself. The build before stays for machines that began with it.
+    #[command(after_help = "\
+Examples:
+  slipway-server media publish
+  slipway-server media publish /srv/boot")]
+    Publish {
+        /// Folder of boot files that `media build` made.
+        #[arg(value_name = "FOLDER", default_value = BOOT_FOLDER)]
+        folder: PathBuf,
+    },
     /// Write the settings of one machine onto a medium: a few bytes of an image or of a stick. Whoever has the medium
     /// can read them. Without options, the settings are removed.
     #[command(after_help = "\
@@ -46,8 +59,8 @@ Examples:
   slipway-server media write --disk /dev/sdb
   slipway-server media write --disk /dev/sdb --image media/slipway.img")]
     Write(write::WriteOptions),
-    /// List the builds that a machine that must be attested may have started, and the programs that may start before
-    /// them.
+    /// List the builds that a machine that must be attested may have started, the programs that may start before them,
+    /// and the builds that are published.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -87,9 +100,10 @@ pub const PARTS_FOLDER: &str = "/usr/share/slipway/parts";
 
 #[derive(Args)]
 pub struct BuildOptions {
-    /// Folder for the files. It may be the folder that `serve --boot` names.
-    #[arg(long, value_name = "FOLDER", default_value = BOOT_FOLDER)]
-    out: PathBuf,
+    /// Folder for the files, which are then not published. Without a bucket, it may be the folder that `serve --boot`
+    /// names. [default: the bucket of the site, or else /var/lib/slipway-boot]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
     /// Folder of the prebuilt parts.
     #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = PARTS_FOLDER)]
     parts: PathBuf,
@@ -156,6 +170,7 @@ enum KindName {
 pub async fn run(place: &Place, command: MediaCommand) -> anyhow::Result<()> {
     match command {
         MediaCommand::Build(options) => build(place, *options).await,
+        MediaCommand::Publish { folder } => publish(place, &folder).await,
         MediaCommand::Settings { medium, options } => {
             let settings = options.read()?;
             machine_settings::write(&medium, &settings)?;
@@ -198,20 +213,75 @@ async fn build(place: &Place, options: BuildOptions) -> anyhow::Result<()> {
         Err(error) => Err(error),
     };
     let store = site.as_ref().ok().map(|site| site.store.clone());
-    let made = boot_files::make(new, &parts, &out, Policy { site, vouches_for_all: true }).await;
+    let made = build_for(place, new, &parts, out.as_deref(), site).await;
     if let Some(store) = store {
         store.close().await;
     }
-    let manifest = made.map_err(|error| match error {
-        // Converted as in other commands, so that `owner::told` can add who may use the data folder.
-        MediaError::Site(error) => anyhow::Error::from(error),
-        error => error.into(),
-    })?;
+    let (manifest, folder) = made.map_err(told)?;
     if is_json {
         return print_json(&manifest);
     }
-    let line = |asset: &AssetInfo| format!("{:>11} bytes  {}\n", asset.size, out.join(&asset.path).display());
-    print(&manifest.assets.iter().map(line).collect::<String>())
+    let path = |asset: &AssetInfo| match &folder {
+        Some(folder) => folder.join(&asset.path).display().to_string(),
+        None => asset.path.clone(),
+    };
+    let line = |asset: &AssetInfo| format!("{:>11} bytes  {}\n", asset.size, path(asset));
+    print(&manifest.assets.iter().map(line).collect::<String>())?;
+    match folder {
+        Some(_) => Ok(()),
+        None => print_line(&rule_of_publishing(&manifest.id)),
+    }
+}
+
+/// Makes boot files in a folder, or publishes them. Returns their manifest, and the folder.
+async fn build_for(
+    place: &Place,
+    new: NewMedia,
+    parts: &Path,
+    out: Option<&Path>,
+    site: Result<Site, Error>,
+) -> Result<(Manifest, Option<PathBuf>), MediaError> {
+    let site = match (out, site) {
+        (None, Ok(site)) => {
+            // If the server has a bucket, its boot files are there.
+            operate::check_objects(&site.store).await?;
+            Ok(site)
+        }
+        (_, site) => site,
+    };
+    if out.is_none() && place.bucket.is_some() {
+        let site = site?;
+        let (store, data) = (site.store.clone(), site.data.clone());
+        let policy = Policy { site: Ok(site), vouches_for_all: true };
+        let made = published::make_and_publish(new, parts, &store, &data, policy).await?;
+        return Ok((made, None));
+    }
+    let out = out.unwrap_or(Path::new(BOOT_FOLDER));
+    let made = boot_files::make(new, parts, out, Policy { site, vouches_for_all: true }).await?;
+    Ok((made, Some(out.to_owned())))
+}
+
+async fn publish(place: &Place, folder: &Path) -> anyhow::Result<()> {
+    let store = super::open(&DataDir::open(place)?).await?;
+    let published = async {
+        operate::check_objects(&store).await?;
+        published::publish(&store, folder).await
+    };
+    let published = published.await;
+    store.close().await;
+    print_line(&rule_of_publishing(&published.map_err(told)?.id))
+}
+
+fn rule_of_publishing(id: &str) -> String {
+    format!("{id} is published: each server with --boot fetches it from the bucket")
+}
+
+fn told(error: MediaError) -> anyhow::Error {
+    match error {
+        // Converted as in other commands, so that `owner::told` can add who may use the data folder.
+        MediaError::Site(error) => error.into(),
+        error => error.into(),
+    }
 }
 
 fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {

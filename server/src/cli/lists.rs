@@ -64,7 +64,7 @@ pub fn cleaned(cleaned: &[Cleaned], dry_run: bool) -> String {
     let verb = if dry_run { "can be" } else { "is" };
     let lines = cleaned.iter().map(|Cleaned { name, size }| format!("{name} ({}) {verb} removed\n", bytes(*size)));
     match cleaned.is_empty() {
-        true => "every file older than a day belongs to an image or a run\n".to_owned(),
+        true => "every file older than a day belongs to an image, a run or boot files\n".to_owned(),
         false => lines.collect(),
     }
 }

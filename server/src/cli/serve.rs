@@ -39,7 +39,8 @@ pub struct Options {
     /// of a network for management. Off by default. Operators can read metrics on the HTTPS port too.
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
-    /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
+    /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot. With a
+    /// bucket, the server keeps the boot files that are published there in it.
     #[arg(long)]
     boot: Option<PathBuf>,
     /// Folder of the prebuilt parts, from which operators make boot files over HTTPS.

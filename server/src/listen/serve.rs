@@ -35,7 +35,7 @@ use crate::base::rate::{Buckets, Rate};
 use crate::base::readiness::Need;
 use crate::base::set_clock::Clocks;
 use crate::boot_files::fetches::BootFetches;
-use crate::boot_files::outdated;
+use crate::boot_files::{follow, outdated};
 use crate::boot_files::pxe::{self, NetworkBoot};
 use crate::boot_files::served::BootFiles;
 use crate::keys::in_use::InUse;
@@ -251,6 +251,7 @@ impl Server {
         let watcher = Arc::new(Watcher::new(store.clone(), revision));
         let measured = Metrics::new(&store);
         let waiting = &measured.http.bodies_waiting;
+        let boot_files = BootFiles::new(&store, config.parts, config.boot.clone());
         let (bodies, stranger_bodies) = (Bodies::of_known(&limits, waiting), Bodies::of_strangers(&limits, waiting));
         let app = App {
             store,
@@ -258,7 +259,7 @@ impl Server {
             keys: RwLock::new(Arc::new(keys)),
             policy: config.policy,
             tpms,
-            boot_files: BootFiles::new(config.parts, config.boot.clone()),
+            boot_files,
             signing: Arc::default(),
             boot: config.boot,
             trusted_proxies: config.trusted_proxies,
@@ -372,6 +373,7 @@ impl Server {
             () = retention::keep(&app.store) => {}
             () = noticing::keep(&app.store, self.presence.id()) => {}
             () = outdated::keep(&app.store, &app.data, app.boot.as_deref(), self.presence.id()) => {}
+            () = follow::keep(&app.store, app.boot.as_deref(), &app.health.readiness) => {}
             () = app.contacts.keep_stored(&app.store) => {}
             () = app.boot_fetches.keep_written(&app.store) => {}
             () = pxe => {}

@@ -7,6 +7,7 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::objects::{Objects, Seen, Stamp};
 use crate::base::time::{Millis, now};
+use crate::boot_files::published;
 use crate::image::named;
 use crate::image::turn::Turn;
 use crate::rules::state;
@@ -83,14 +84,14 @@ const OLD: Millis = 24 * 60 * 60 * 1000;
 /// A file or an object that belonged to no image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Name of the file in the data folder, or digest of the object.
+    /// Name of the file in the data folder, or digest of the object, after the words "boot file" if it was one.
     pub name: String,
     /// Size in bytes.
     pub size: u64,
 }
 
-/// Removes the files or objects that no image has and no unfinished run may fetch, and downloads that were given up, if
-/// they are older than a day. With `dry_run`, removes nothing. Returns what was removed or would be.
+/// Removes the files or objects that no image has and no unfinished run may fetch, downloads that were given up, and
+/// boot files in the bucket of builds that are not published any more, if they are older than a day. With `dry_run`, removes nothing. Returns what was removed or would be.
 pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Result<Vec<Cleaned>, Error> {
     let mut cleaned = data.clean_fetched(OLD, dry_run)?;
     let mut found: Vec<(Digest, Stamp)> = store.objects().list().await?.into_iter().collect();
@@ -103,6 +104,8 @@ pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Resul
             cleaned.push((digest.to_string(), seen.size));
         }
     }
+    let boot_files = published::clean(store, is_old, dry_run).await?;
+    cleaned.extend(boot_files.into_iter().map(|(digest, size)| (format!("boot file {digest}"), size)));
     Ok(cleaned.into_iter().map(|(name, size)| Cleaned { name, size }).collect())
 }
 

@@ -23,8 +23,9 @@ pub enum Known {
     },
 }
 
-/// Returns the script for a machine. `build_arch` is iPXE's own architecture, from its setting `buildarch`.
-pub fn script(known: &Known, build_arch: &str) -> String {
+/// Returns the script for a machine. `build_arch` is iPXE's own architecture, from its setting `buildarch`. `place` is
+/// the path of the machine's files below `/boot/`, if it is not the name of the architecture.
+pub fn script(known: &Known, build_arch: &str, place: Option<&str>) -> String {
     if boots_from_disk(known) {
         return DISK.to_owned();
     }
@@ -32,7 +33,12 @@ pub fn script(known: &Known, build_arch: &str) -> String {
         let message = format!("there is no boot image for {:?}", printable(build_arch));
         return UNSUPPORTED.replace("{{message}}", &message);
     };
-    INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
+    INSTALL.replace("{{place}}", place.unwrap_or(arch)).replace("{{serial_console}}", serial_console)
+}
+
+/// Returns the name of a machine's architecture, as in uname(2). `None` if there is no boot image for it.
+pub fn arch(build_arch: &str) -> Option<&'static str> {
+    machine(build_arch).map(|(arch, _)| arch)
 }
 
 /// Returns whether the machine has nothing to install and boots from its disk.
@@ -87,7 +93,7 @@ mod tests {
             (node(N::Running, Some(R::Pending)), false),
         ];
         for (known, disk) in table {
-            let script = script(&known, "x86_64");
+            let script = script(&known, "x86_64", None);
             assert_eq!(script.contains("\nexit 1\n"), disk, "{known:?}\n{script}");
             assert_eq!(script.contains("\nkernel "), !disk, "{known:?}\n{script}");
         }
@@ -97,13 +103,16 @@ mod tests {
     fn scripts_are_filled_in() {
         for arch in ["x86_64", "arm64", "riscv\nexit 0"] {
             for known in [Known::No, node(NodeState::Running, None)] {
-                let script = script(&known, arch);
+                let script = script(&known, arch, None);
                 assert!(script.starts_with("#!ipxe\n"), "{script}");
                 assert!(!script.contains("{{"), "{script}");
                 assert!(!script.contains("\nexit 0"), "{script}");
             }
         }
-        let script = script(&Known::No, "arm64");
+        let of_build = script(&Known::No, "arm64", Some("media/b1/aarch64"));
+        assert!(of_build.contains("kernel /boot/media/b1/aarch64/vmlinuz initrd=initramfs "), "{of_build}");
+        assert!(of_build.contains("initrd --name initramfs /boot/media/b1/aarch64/initramfs "), "{of_build}");
+        let script = script(&Known::No, "arm64", None);
         assert!(script.contains("kernel /boot/aarch64/vmlinuz initrd=initramfs console=tty0 console=ttyAMA0,115200"));
     }
 }

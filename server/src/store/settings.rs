@@ -20,6 +20,10 @@ pub const IMAGES_CA: &str = "images-ca";
 /// folder.
 pub const OBJECTS: &str = "objects";
 
+/// Name of the setting with the boot files that all servers of the site take from the bucket: those that were published
+/// last, and the ones before, in JSON.
+pub const PUBLISHED: &str = "published-boot-files";
+
 /// Returns the refusal of a command that needs the URL before a server was started on this database.
 pub fn no_server_url() -> Error {
     let message = "the server's URL is not known yet; start the server once with `serve --url`";

@@ -61,6 +61,7 @@ mod phone_home;
 mod postgres;
 mod program;
 mod proxies;
+mod published;
 mod recovery_keys;
 mod replicas;
 mod reporting;

@@ -192,7 +192,7 @@ async fn a_bucket_that_is_away_is_named_by_readyz_the_metrics_and_the_log() {
 const AWAY: &str = "the bucket with the images does not answer";
 
 /// Writes a file with an access key.
-fn key_file(folder: &Path, secret: &str) -> String {
+pub fn key_file(folder: &Path, secret: &str) -> String {
     let file = folder.join("key");
     std::fs::write(&file, format!("aws_access_key_id = {KEY_ID}\naws_secret_access_key = {secret}\n")).unwrap();
     file.to_str().unwrap().to_owned()
@@ -265,7 +265,7 @@ async fn check_killed_upload(objects: &ObjectStore) {
 }
 
 /// A file in the past.
-fn age(file: &Path, days: u64) {
+pub fn age(file: &Path, days: u64) {
     let then = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
     std::fs::File::options().write(true).open(file).unwrap().set_modified(then).unwrap();
 }

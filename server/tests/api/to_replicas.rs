@@ -17,12 +17,14 @@ use slipway_installer::discover::tpm::{MachineTpm, Place as TpmPlace};
 use slipway_installer::enrol::Facts;
 use slipway_installer::report::log_book::LogBook;
 use slipway_installer::{End, Options};
+use slipway_parts::Arch;
 use slipway_protocol::{Event, EventKind, Identity, Inventory, RunState};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::media::write_parts;
 use crate::object_store::{KEY_ID, ObjectStore, SECRET};
 use crate::postgres::{self, Server};
 use crate::program::Ended;
@@ -240,7 +242,8 @@ impl Site {
 
     /// Starts a server as its unit does, with the settings in `/etc/default/slipway-server`.
     fn serve(&self, host: &str) -> Running {
-        let options = "--listen 127.0.0.1:0 --boot-listen 127.0.0.1:0";
+        let boot = self.path(&format!("{host}-boot"));
+        let options = format!("--listen 127.0.0.1:0 --boot-listen 127.0.0.1:0 --boot {}", boot.display());
         let script = format!("set -a; . /etc/default/slipway-server; set +a; exec slipway-server serve {options}");
         let mut command = Command::new("sh");
         command.args(["-euc", &self.replace(&script)]);
@@ -332,6 +335,9 @@ fn go(site: &Site) {
     fs::File::create(site.path("disk")).unwrap().set_len(IMAGE).unwrap();
     let add = format!("slipway-server image add {}", site.path("disk.img").display());
     let digest = site.run("one", &add, "").trim().to_owned();
+    write_parts(&site.path("parts"), Arch::X86_64, 1);
+    let parts = site.path("parts").display().to_string();
+    site.run("one", &format!("slipway-server media build --parts {parts} --out /var/lib/slipway-boot"), "");
     let steps = json!({ "steps": [
         { "name": "write", "action": { "stream-image": {
             "url": site.replace(&format!("https://install.example:8443/images/{digest}")),
@@ -399,6 +405,12 @@ fn go(site: &Site) {
     let said = site.run("two", &format!("{with_settings}{listing}"), "");
     assert_eq!(said.lines().count(), 3, "{said}");
     site.network.pass_a_part();
+
+    // It fetches the boot files.
+    let publishing = block("replicas.md", WAY, "media publish");
+    site.run("one", &format!("{with_settings}{publishing}"), "");
+    let kernel = |host: &str| fs::read(site.path(&format!("{host}-boot/x86_64/vmlinuz")));
+    until("the second server has the boot files", || kernel("two").is_ok_and(|two| two == kernel("one").unwrap()));
 
     // Move the address, and stop the server that has the machine's connections.
     let balancer = nginx(site, &one, &two);

@@ -23,6 +23,7 @@ use object_store::{
 };
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -47,16 +48,42 @@ const PART_BYTES: u64 = 8 << 20;
 /// Maximum number of parts of an upload (S3's user guide, "multipart upload limits").
 const MAX_PARTS: u64 = 10_000;
 
-/// What storing an image is called in errors.
-const STORING: &str = "storing an image in";
+/// What the objects of one kind are called: in their names, and in errors.
+#[derive(Debug)]
+struct Kind {
+    folder: &'static str,
+    one: &'static str,
+    looking: &'static str,
+    reading: &'static str,
+    storing: &'static str,
+    removing: &'static str,
+}
+
+const IMAGES: Kind = Kind {
+    folder: "images",
+    one: "an image",
+    looking: "looking for an image in",
+    reading: "reading an image from",
+    storing: "storing an image in",
+    removing: "removing an image from",
+};
+const BOOT_FILES: Kind = Kind {
+    folder: "boot",
+    one: "a boot file",
+    looking: "looking for a boot file in",
+    reading: "reading a boot file from",
+    storing: "storing a boot file in",
+    removing: "removing a boot file from",
+};
 
 /// The content of an object, as it arrives.
 pub type Content = BoxStream<'static, io::Result<Bytes>>;
 
-/// A bucket, and the key to it.
+/// A bucket, and the key to it. Its objects are images, or boot files after [`Bucket::boot_files`].
 #[derive(Clone)]
 pub struct Bucket {
     s3: Arc<AmazonS3>,
+    kind: &'static Kind,
     prefix: Path,
     name: String,
     has_tls: bool,
@@ -114,7 +141,12 @@ impl Bucket {
             (address.name(), !address.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")));
         let failed = |error: StoreError| failure("using", &name, &error);
         let s3 = builder.build().map_err(failed)?;
-        Ok(Self { s3: Arc::new(s3), prefix: address.prefix, name, has_tls })
+        Ok(Self { s3: Arc::new(s3), kind: &IMAGES, prefix: address.prefix, name, has_tls })
+    }
+
+    /// The same bucket, with boot files as its objects: `boot/sha256/HEX`.
+    pub fn boot_files(&self) -> Self {
+        Self { kind: &BOOT_FILES, ..self.clone() }
     }
 
     /// Bucket, prefix and server, for messages.
@@ -136,25 +168,25 @@ impl Bucket {
         move |error| failure(doing, &self.name, &error)
     }
 
-    /// Path of the image with this digest.
-    fn image(&self, digest: &Digest) -> Path {
-        self.images(digest.algorithm()).join(digest.hex())
+    /// Path of the object with this digest.
+    fn object(&self, digest: &Digest) -> Path {
+        self.folder(digest.algorithm()).join(digest.hex())
     }
 
-    fn images(&self, algorithm: Algorithm) -> Path {
-        self.prefix.clone().join("images").join(algorithm.name())
+    fn folder(&self, algorithm: Algorithm) -> Path {
+        self.prefix.clone().join(self.kind.folder).join(algorithm.name())
     }
 
     /// Asks for the first objects of the bucket, which fails if the bucket or the key to it is wrong.
     pub async fn check(&self) -> Result<(), Error> {
-        let mut found = self.s3.list(Some(&self.images(Algorithm::Sha256)));
+        let mut found = self.s3.list(Some(&self.folder(Algorithm::Sha256)));
         found.next().await.transpose().map(drop).map_err(self.failed("listing"))
     }
 
     /// Asks for an object that never exists, so that the answer is short. Fails if the bucket does not answer in time,
     /// or refuses.
     pub async fn probe(&self) -> Result<(), Error> {
-        let nothing = self.images(Algorithm::Sha256).join("probe");
+        let nothing = self.folder(Algorithm::Sha256).join("probe");
         match tokio::time::timeout(PROBE_TIMEOUT, self.s3.head(&nothing)).await {
             Ok(Ok(_) | Err(StoreError::NotFound { .. })) => Ok(()),
             Ok(Err(error)) => Err(self.failed("asking")(error)),
@@ -162,18 +194,18 @@ impl Bucket {
         }
     }
 
-    /// Returns size and modification time of an image. `None` if there is none.
+    /// Returns size and modification time of an object. `None` if there is none.
     pub async fn stamp(&self, digest: &Digest) -> Result<Option<Stamp>, Error> {
-        match self.s3.head(&self.image(digest)).await {
+        match self.s3.head(&self.object(digest)).await {
             Ok(found) => Ok(Some(stamp_of(&found))),
             Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.failed("looking for an image in")(error)),
+            Err(error) => Err(self.failed(self.kind.looking)(error)),
         }
     }
 
-    /// Returns size and modification time of all images.
+    /// Returns size and modification time of all objects by SHA-256.
     pub async fn list(&self) -> Result<HashMap<Digest, Stamp>, Error> {
-        let found = self.s3.list(Some(&self.images(Algorithm::Sha256))).map_err(self.failed("listing"));
+        let found = self.s3.list(Some(&self.folder(Algorithm::Sha256))).map_err(self.failed("listing"));
         let named = |found: ObjectMeta| {
             let digest = Digest::new(Algorithm::Sha256, found.location.filename()?).ok()?;
             Some((digest, stamp_of(&found)))
@@ -181,37 +213,97 @@ impl Bucket {
         found.try_filter_map(|found| std::future::ready(Ok(named(found)))).try_collect().await
     }
 
-    /// Opens a range of an image. `None` if there is no such image.
+    /// Opens a range of an object. `None` if there is no such object.
     pub async fn read(&self, digest: &Digest, bytes: Range<u64>) -> Result<Option<Content>, Error> {
         if bytes.is_empty() {
             return Ok(Some(futures_util::stream::empty().boxed()));
         }
         let options = GetOptions { range: Some(bytes.into()), ..GetOptions::default() };
-        match self.s3.get_opts(&self.image(digest), options).await {
+        match self.s3.get_opts(&self.object(digest), options).await {
             Ok(found) => {
-                let bucket = self.name.clone();
+                let (bucket, doing) = (self.name.clone(), self.kind.reading);
                 let failed = move |error| {
-                    let error = failure("reading an image from", &bucket, &error);
-                    tracing::warn!(error = crate::base::error::chain(&error), "an image was not sent to its end");
+                    let error = failure(doing, &bucket, &error);
+                    tracing::warn!(error = crate::base::error::chain(&error), "an object was not read to its end");
                     io::Error::other(error)
                 };
                 Ok(Some(found.into_stream().map_err(failed).boxed()))
             }
             Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.failed("reading an image from")(error)),
+            Err(error) => Err(self.failed(self.kind.reading)(error)),
         }
     }
 
-    /// Stores a file as the image with this digest. Nothing is visible before all of it is there, and if the file has
+    /// Reads an object of at most `most` bytes. Fails if there is none, or if its digest is another one.
+    pub async fn get(&self, digest: &Digest, most: u64) -> Result<Vec<u8>, Error> {
+        let size = self.stamp(digest).await?.ok_or_else(|| self.missing(digest))?.size;
+        if size > most {
+            return Err(self.damaged(digest, &format!("it has {size} bytes, of which {most} are expected at most")));
+        }
+        let (mut content, mut found) = (Vec::new(), Sum::default());
+        let mut pieces = self.read(digest, 0..size).await?.ok_or_else(|| self.missing(digest))?;
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| self.lost())?;
+            found.add(&piece);
+            content.extend_from_slice(&piece);
+        }
+        self.compare(found, digest, size)?;
+        Ok(content)
+    }
+
+    /// Copies an object of `size` bytes into a new file, which is on its disk when this returns. Fails if there is no
+    /// such object, or if its digest is another one.
+    pub async fn fetch(&self, digest: &Digest, size: u64, to: &std::path::Path) -> Result<(), Error> {
+        let failed = |source| Error::File { doing: "writing", path: to.to_owned(), source };
+        let mut file = tokio::fs::File::create(to).await.map_err(failed)?;
+        let mut pieces = self.read(digest, 0..size).await?.ok_or_else(|| self.missing(digest))?;
+        let mut found = Sum::default();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| self.lost())?;
+            found.add(&piece);
+            file.write_all(&piece).await.map_err(failed)?;
+        }
+        self.compare(found, digest, size)?;
+        file.flush().await.map_err(failed)?;
+        file.sync_all().await.map_err(failed)
+    }
+
+    /// Fails unless what was read of an object has this digest and size.
+    fn compare(&self, found: Sum, digest: &Digest, size: u64) -> Result<(), Error> {
+        let hex = base16ct::lower::encode_string(&found.hash.finalize());
+        if found.size == size && hex == digest.hex() {
+            return Ok(());
+        }
+        Err(self.damaged(digest, &format!("{} bytes of it have the digest sha256:{hex}", found.size)))
+    }
+
+    fn lost(&self) -> Error {
+        self.error(self.kind.reading, "the connection was lost")
+    }
+
+    fn missing(&self, digest: &Digest) -> Error {
+        self.fault(format!("there is no object {}", self.object(digest)))
+    }
+
+    fn damaged(&self, digest: &Digest, why: &str) -> Error {
+        self.fault(format!("the object {} is not what its name says: {why}", self.object(digest)))
+    }
+
+    /// A fault that somebody must correct.
+    fn fault(&self, why: String) -> Error {
+        Error::Objects { doing: self.kind.reading, bucket: self.name.clone(), source: ObjectsFault::new(why) }
+    }
+
+    /// Stores a file as the object with this digest. Nothing is visible before all of it is there, and if the file has
     /// another digest, nothing ever is. `sent` is called with the number of bytes that are stored.
     pub async fn put(&self, file: File, digest: &Digest, sent: &mut (dyn FnMut(u64) + Send)) -> Result<(), Error> {
-        let reading = |source| Error::File { doing: "reading", path: PathBuf::from("an image"), source };
+        let reading = |source| Error::File { doing: "reading", path: PathBuf::from(self.kind.one), source };
         let size = file.metadata().map_err(reading)?.len();
         let mut reader = Reader { file, size, offset: 0, hash: Sha256::new(), part: part_bytes(size) };
         if size <= reader.part {
             let (whole, reader) = reader.next().await.map_err(reading)?;
             reader.check(digest)?;
-            self.s3.put(&self.image(digest), whole.into()).await.map_err(self.failed(STORING))?;
+            self.s3.put(&self.object(digest), whole.into()).await.map_err(self.failed(self.kind.storing))?;
             sent(size);
             return Ok(());
         }
@@ -302,7 +394,7 @@ impl Bucket {
     async fn stored(&self, part: Option<JoinHandle<Result<(), StoreError>>>) -> Result<(), Error> {
         let Some(part) = part else { return Ok(()) };
         let stored = part.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()));
-        stored.map_err(self.failed(STORING))
+        stored.map_err(self.failed(self.kind.storing))
     }
 
     fn captures(&self) -> Path {
@@ -320,14 +412,14 @@ impl Bucket {
         }
     }
 
-    /// Removes an image, if it exists.
+    /// Removes an object, if it exists.
     pub async fn remove(&self, digest: &Digest) -> Result<(), Error> {
-        self.delete(&self.image(digest), "removing an image from").await
+        self.delete(&self.object(digest), self.kind.removing).await
     }
 
-    /// Returns a URL at which anybody can get an image for as long as this.
+    /// Returns a URL at which anybody can get an object for as long as this.
     pub async fn signed_url(&self, digest: &Digest, lifetime: Duration) -> Result<String, Error> {
-        let signed = self.s3.signed_url(Method::GET, &self.image(digest), lifetime).await;
+        let signed = self.s3.signed_url(Method::GET, &self.object(digest), lifetime).await;
         signed.map(String::from).map_err(self.failed("signing a URL for"))
     }
 }
@@ -350,8 +442,8 @@ struct Upload<'a> {
 
 impl<'a> Upload<'a> {
     async fn begin(bucket: &'a Bucket, digest: &Digest) -> Result<Self, Error> {
-        let upload = bucket.s3.put_multipart(&bucket.image(digest)).await;
-        Ok(Self { bucket, upload: upload.map_err(bucket.failed(STORING))?, before: None })
+        let upload = bucket.s3.put_multipart(&bucket.object(digest)).await;
+        Ok(Self { bucket, upload: upload.map_err(bucket.failed(bucket.kind.storing))?, before: None })
     }
 
     /// Sends a part. Returns when the part before it is stored.
@@ -360,12 +452,12 @@ impl<'a> Upload<'a> {
         self.bucket.stored(before).await
     }
 
-    /// Makes the image visible, unless something failed. Then the object store forgets the parts. If it does not, its
+    /// Makes the object visible, unless something failed. Then the object store forgets the parts. If it does not, its
     /// own rule for unfinished uploads does.
     async fn end(mut self, done: Result<(), Error>) -> Result<(), Error> {
         let last = self.bucket.stored(self.before.take()).await;
         let done = match done.and(last) {
-            Ok(()) => self.upload.complete().await.map(drop).map_err(self.bucket.failed(STORING)),
+            Ok(()) => self.upload.complete().await.map(drop).map_err(self.bucket.failed(self.bucket.kind.storing)),
             failed => failed,
         };
         if done.is_err()
@@ -374,6 +466,20 @@ impl<'a> Upload<'a> {
             tracing::debug!(error = %explain(&error), "could not abort an upload");
         }
         done
+    }
+}
+
+/// Size and digest of what was read.
+#[derive(Default)]
+struct Sum {
+    hash: Sha256,
+    size: u64,
+}
+
+impl Sum {
+    fn add(&mut self, piece: &[u8]) {
+        self.hash.update(piece);
+        self.size += piece.len() as u64;
     }
 }
 

@@ -75,9 +75,12 @@ fn text(known: &KnownBootFiles) -> String {
         .iter()
         .map(|program| vec!["allowed".to_owned(), program.name.clone(), utc(program.at), program.digest.clone()]);
     rows.extend(allowed);
+    let published = known.published.iter().zip(["published", "published before"]);
+    let published = published.map(|(build, word)| format!("{} was {word}, {}\n", build.id, utc(build.at)));
     format!(
-        "{}\n{}",
+        "{}\n{}\n{}",
         table(&["Id", "For", "Since", "Authenticode digest"], rows),
-        format_args!("{}\n", rule(known.required))
+        rule(known.required),
+        published.collect::<String>()
     )
 }
