@@ -45,8 +45,7 @@ pub struct Readiness {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Database, Self::Keys, Self::Clock, Self::Running, Self::Objects, Self::BootFiles];
+    pub const ALL: [Self; 6] = [Self::Database, Self::Keys, Self::Clock, Self::Running, Self::Objects, Self::BootFiles];
 
     /// Whether the server should get no requests without it.
     pub fn is_vital(self) -> bool {

@@ -89,7 +89,8 @@ pub async fn publish(store: &Store, out: &Path) -> Result<Published, MediaError>
             return Err(lost());
         }
         published::add(&mut transaction, new.clone()).await?;
-        let event = NewEvent::new(format!("the boot files {} of version {} were published", new.id, new.version)).by(&transaction);
+        let event = NewEvent::new(format!("the boot files {} of version {} were published", new.id, new.version))
+            .by(&transaction);
         history::record(&mut transaction, SiteEventKind::Operator, event, new.at).await?;
         store::commit(transaction).await?;
         Ok::<_, Error>(())

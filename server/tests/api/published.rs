@@ -107,7 +107,8 @@ async fn what_one_server_publishes_all_hand_out_and_no_machine_gets_files_of_two
     let newest = other.client().get(other.url("/v1/operator/media")).bearer_auth(one.operator_token());
     assert_eq!(newest.send().await.unwrap().json::<Manifest>().await.unwrap(), first);
     let filter = Filter { kinds: Some(vec![SiteEventKind::Operator]), ..Filter::default() };
-    let events = history::read(&mut one.store().await.read().await.unwrap(), &filter, Place::After(0), 9).await.unwrap();
+    let events =
+        history::read(&mut one.store().await.read().await.unwrap(), &filter, Place::After(0), 9).await.unwrap();
     let event = events.last().unwrap();
     let expect = format!("the boot files {} of version {} were published", first.id, first.version);
     assert_eq!((&event.message, event.operator.as_deref()), (&expect, Some("first")));
