@@ -82,7 +82,9 @@ impl Following {
             return;
         }
         match place_all(bucket, boot, &wanted).await {
-            Ok(()) => {
+            // Somebody makes boot files in the folder.
+            Ok(false) => {}
+            Ok(true) => {
                 tracing::info!(build = newest.id, folder = %boot.display(), "the published boot files are in place");
                 readiness.have(Need::BootFiles);
                 *self = Self { has: wanted, ..Self::default() };
@@ -98,17 +100,15 @@ impl Following {
 }
 
 /// Puts all published builds into the folder, and lets the usual names lead to the newest. Other builds are removed.
-async fn place_all(bucket: &Bucket, boot: &Path, wanted: &[Published]) -> Result<(), MediaError> {
+/// Returns whether it did: another process may be working in the folder.
+async fn place_all(bucket: &Bucket, boot: &Path, wanted: &[Published]) -> Result<bool, MediaError> {
     let mut keep: Vec<Option<String>> = wanted.iter().map(|build| Some(build.id.clone())).collect();
     if wanted.len() == 1 {
         // A machine may be booting from what was here before the first publication.
         keep.push(folder::named(boot));
     }
     for (number, build) in wanted.iter().enumerate() {
-        let Some(unfinished) = Unfinished::try_begin(boot, &build.id)? else {
-            let message = "other boot files are being made in the folder";
-            return Err(Error::refused(ErrorCode::Unavailable, message).into());
-        };
+        let Some(unfinished) = Unfinished::try_begin(boot, &build.id)? else { return Ok(false) };
         let placed = match in_place(boot, build).await {
             Some(manifest) => Ok(manifest),
             None => fetch(bucket, build, &unfinished).await,
@@ -129,7 +129,7 @@ async fn place_all(bucket: &Bucket, boot: &Path, wanted: &[Published]) -> Result
             placed => drop(placed?),
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn is_transient(error: &MediaError) -> bool {
