@@ -229,8 +229,8 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Remove files and objects that no image names and no unfinished run fetches, and boot files in the bucket that are
-    /// not published any more, if they are older than a day.
+    /// Remove files and objects that no image names and no unfinished run fetches, and boot files in the bucket that
+    /// are not published any more, if they are older than a day.
     Clean {
         /// Only list them.
         #[arg(long)]

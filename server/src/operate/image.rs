@@ -91,7 +91,8 @@ pub struct Cleaned {
 }
 
 /// Removes the files or objects that no image has and no unfinished run may fetch, downloads that were given up, and
-/// boot files in the bucket of builds that are not published any more, if they are older than a day. With `dry_run`, removes nothing. Returns what was removed or would be.
+/// boot files in the bucket of builds that are not published any more, if they are older than a day. With `dry_run`,
+/// removes nothing. Returns what was removed or would be.
 pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Result<Vec<Cleaned>, Error> {
     let mut cleaned = data.clean_fetched(OLD, dry_run)?;
     let mut found: Vec<(Digest, Stamp)> = store.objects().list().await?.into_iter().collect();
