@@ -18,11 +18,13 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use serde_json::json;
 use slipway_protocol::{
-    EnrolRequest, Enrolment, Event, EventAck, EventKind, Identity, Inventory, MAX_EVENTS_PER_BATCH, POLL_SECONDS,
+    Cpu, Disk, EnrolRequest, Enrolment, Event, EventAck, EventKind, Identity, Inventory, MAX_EVENTS_PER_BATCH, Nic,
+    POLL_SECONDS,
 };
 use slipway_server::base::random;
+use slipway_server::base::time::now;
 use slipway_server::operate::{self, NewNode, NewRun, Task};
-use slipway_server::store::events;
+use slipway_server::store::{events, nodes as stored};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
@@ -30,8 +32,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::client::Connection;
 use crate::database::Database;
+use crate::page::Screen;
 use crate::target::Target;
 
+/// Nodes that are stored in one transaction.
+const STORED_AT_ONCE: usize = 500;
 /// Machines that enrol at the same time.
 const AT_ONCE: usize = 32;
 /// The first and the longest pause before a failed request is repeated, as in `installer/src/server/backoff.rs`.
@@ -59,6 +64,9 @@ pub struct Options {
     /// Number of further nodes that only wait for work
     #[arg(long)]
     idle: usize,
+    /// Number of further nodes that the store has, with their hardware
+    #[arg(long)]
+    stored: usize,
     /// Seconds for which the nodes report
     #[arg(long)]
     seconds: u64,
@@ -107,6 +115,12 @@ struct Results {
     replicas: usize,
     /// How often a server was killed.
     kills: usize,
+    /// Nodes that the store has besides.
+    stored: usize,
+    /// From the request for the page of the fleet to its first row, while nodes report: the slowest of 100.
+    page_first_row_ms: f64,
+    /// From the end of the operator's command to the message with the changed row, while nodes report.
+    change_on_screen_p99_ms: f64,
     /// Processor time of the PostgreSQL server while all nodes only waited, and while nodes reported.
     database_cpu_share: Option<f64>,
     database_reporting_cpu_share: Option<f64>,
@@ -133,13 +147,14 @@ struct Seen {
 
 /// Runs the fleet and prints the results.
 pub async fn run(options: &Options) {
-    let &Options { nodes, idle, replicas, .. } = options;
+    let &Options { nodes, idle, stored, replicas, .. } = options;
     let time = Duration::from_secs(options.seconds);
     let mut target = Target::start_several(&options.server, replicas, Database::named(&options.database)).await;
     let database = target.database().kind();
-    let mut results = Results { nodes, idle, replicas, database, ..Results::default() };
+    let mut results = Results { nodes, idle, stored, replicas, database, ..Results::default() };
     register(&target, nodes + idle).await;
-    eprintln!("{} nodes are registered", nodes + idle);
+    store_more(&target, stored).await;
+    eprintln!("{} nodes are registered, and {stored} are stored besides", nodes + idle);
 
     let began = Instant::now();
     let fleet = enrol(&target, 0..nodes).await;
@@ -165,6 +180,8 @@ pub async fn run(options: &Options) {
 
     let started = start_runs(&target, nodes).await;
     let before = Used::by(&target);
+    let screen = Screen::open(&target).await;
+    let screen = tokio::spawn(screen.watch(target.store().await, name(0), time));
     let mut seen = Vec::new();
     results.server_rss_mib = results.idle_rss_mib;
     let mut tick = interval(Duration::from_secs(1));
@@ -186,6 +203,9 @@ pub async fn run(options: &Options) {
     }
     (results.reporting_cpu_share, results.database_reporting_cpu_share) = before.share(&target);
     waiting.abort_all();
+    let mut waited = screen.await.unwrap();
+    results.page_first_row_ms = at(&mut waited.first_rows, 0.99);
+    results.change_on_screen_p99_ms = at(&mut waited.changes, 0.99);
 
     let store = target.store().await;
     let mut handed_out = Vec::new();
@@ -264,6 +284,43 @@ async fn register(target: &Target, nodes: usize) {
     for number in 0..nodes {
         let (name, identity) = (Some(name(number)), identity(number));
         operate::add_node(&store, NewNode { name, identity, release: true, ..NewNode::default() }).await.unwrap();
+    }
+    store.close().await;
+}
+
+/// Stores nodes that were never heard of, with the hardware of common servers.
+async fn store_more(target: &Target, nodes: usize) {
+    let store = target.store().await;
+    let disk = |number: usize, disk: usize| Disk {
+        path: format!("/dev/nvme{disk}n1"),
+        size: 960_197_124_096,
+        model: Some("SAMSUNG MZQL2960HCJR-00A07".to_owned()),
+        serial: Some(format!("S64FNE0R{number:06}{disk}")),
+        transport: Some("nvme".to_owned()),
+        ..Disk::default()
+    };
+    let nic = |number: usize, nic: usize| Nic {
+        name: format!("eno{nic}"),
+        mac: Some(format!("52:54:{nic:02x}:{:02x}:{:02x}:{:02x}", number >> 16, number >> 8 & 255, number & 255)),
+        driver: Some("bnxt_en".to_owned()),
+        ..Nic::default()
+    };
+    for numbers in (0..nodes).collect::<Vec<_>>().chunks(STORED_AT_ONCE) {
+        let mut transaction = store.write().await.unwrap();
+        for &number in numbers {
+            let identity = Identity { serial: Some(format!("STORED{number}")), ..Identity::default() };
+            let inventory = Inventory {
+                cpu: Cpu { model: Some("Intel Xeon Gold 6338".to_owned()), threads: 64, arch: "x86_64".to_owned() },
+                memory: 256 << 30,
+                disks: (0..4).map(|index| disk(number, index)).collect(),
+                nics: (0..4).map(|index| nic(number, index)).collect(),
+                ..Inventory::default()
+            };
+            let name = Some(format!("stored{number}"));
+            let node = stored::Node { name, inventory: Some(inventory), ..stored::Node::new(identity, now()) };
+            stored::save(&mut transaction, &node).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
     }
     store.close().await;
 }

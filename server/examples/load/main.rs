@@ -9,6 +9,7 @@ mod client;
 mod database;
 mod fleet;
 mod nodes;
+mod page;
 #[path = "../../tests/api/postgres.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod postgres;

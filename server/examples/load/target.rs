@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use slipway_server::base::data::{DataDir, Place, SiteKey};
 use slipway_server::keys::ca::Authority;
+use slipway_server::operate;
 use slipway_server::store::Store;
 use tempfile::TempDir;
 
@@ -143,6 +144,12 @@ impl Target {
     /// The CA of the servers in PEM.
     pub fn ca(&self) -> String {
         Authority::open(&self.data()).unwrap().pem().to_owned()
+    }
+
+    /// The token of an operator.
+    pub async fn operator(&self) -> String {
+        let store = self.store().await;
+        operate::add_operator(&store, &self.data(), "bench", None).await.unwrap().token
     }
 
     /// The database, as a command opens it.

@@ -15,6 +15,8 @@ pub struct Fleet {
     pub nodes: u64,
     /// Number of further nodes that only wait for work.
     pub idle: u64,
+    /// Number of further nodes that the store has.
+    pub stored: u64,
     /// Seconds for which the nodes report.
     pub seconds: u64,
     /// `sqlite`, `postgres`, or the URL of an empty database.
@@ -32,9 +34,10 @@ pub fn siege(seconds: u64, profile: Profile) -> Result<()> {
 
 /// Shows what a fleet costs its servers, and that nothing is lost when they are killed.
 pub fn fleet(fleet: &Fleet, profile: Profile) -> Result<()> {
-    let Fleet { nodes, idle, seconds, database, replicas, kill_every } = fleet;
+    let Fleet { nodes, idle, stored, seconds, database, replicas, kill_every } = fleet;
     let mut options = Vec::new();
-    for (name, number) in [("nodes", nodes), ("idle", idle), ("seconds", seconds), ("replicas", replicas)] {
+    let numbers = [("nodes", nodes), ("idle", idle), ("stored", stored), ("seconds", seconds), ("replicas", replicas)];
+    for (name, number) in numbers {
         options.extend([format!("--{name}"), number.to_string()]);
     }
     options.extend(["--database".to_owned(), database.clone()]);

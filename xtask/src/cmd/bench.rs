@@ -78,6 +78,9 @@ struct Fleet {
     /// Number of further nodes that only wait for work. Each takes two of the open files that the server may have.
     #[arg(long, default_value_t = 0)]
     idle: u64,
+    /// Number of further nodes that the store has, and that never ask for anything.
+    #[arg(long, default_value_t = 0)]
+    stored: u64,
     /// Seconds for which the nodes report.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
@@ -96,7 +99,7 @@ struct Fleet {
 impl Fleet {
     /// Two servers that are killed in turn, in the least time that shows it.
     fn of_two() -> Self {
-        Self { nodes: 0, idle: 0, seconds: 0, database: None, replicas: 2, kill_every: Some(3) }
+        Self { nodes: 0, idle: 0, stored: 0, seconds: 0, database: None, replicas: 2, kill_every: Some(3) }
     }
 
     fn database(&self) -> &str {
@@ -109,7 +112,8 @@ impl Fleet {
 
     fn shortened(self) -> Self {
         let kill_every = self.kill_every.map(|every| every.min(3));
-        Self { nodes: 20, idle: 20, seconds: if kill_every.is_some() { 10 } else { 3 }, kill_every, ..self }
+        let seconds = if kill_every.is_some() { 10 } else { 3 };
+        Self { nodes: 20, idle: 20, stored: 20, seconds, kill_every, ..self }
     }
 }
 
@@ -188,13 +192,13 @@ impl Bench {
             }
             What::Fleet(options) => {
                 let database = options.database().to_owned();
-                let Fleet { nodes, idle, seconds, replicas, kill_every, .. } = options;
+                let Fleet { nodes, idle, stored, seconds, replicas, kill_every, .. } = options;
                 if replicas == 0 || replicas > 1 && database == "sqlite" {
                     bail!("--replicas {replicas} cannot be: one server, or several with --database postgres or a URL");
                 }
                 let time = Duration::from_secs(seconds + seconds.min(90) + nodes / 50 + idle / 50);
                 prepare::prepare("cargo xtask bench fleet", &[server], time)?;
-                fleet(&load::Fleet { nodes, idle, seconds, database, replicas, kill_every }, profile)?;
+                fleet(&load::Fleet { nodes, idle, stored, seconds, database, replicas, kill_every }, profile)?;
             }
             What::Installations { machines } => {
                 let parts = [prepare::BINARY, server, prepare::BENCH, prepare::TARGET_IMAGE];
