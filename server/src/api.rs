@@ -30,6 +30,7 @@ pub mod recovery_keys;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,7 @@ use crate::node::watcher::Watcher;
 use crate::store::Store;
 use answer::ApiError;
 use auth::{NodeName, OperatorName, Peer};
-use body::Bodies;
+use body::{Bodies, Patience};
 use forwarded::believe_proxies;
 use health::Health;
 use metrics::Metrics;
@@ -294,9 +295,13 @@ async fn limit_and_log(State(app): State<Arc<App>>, mut request: Request, next: 
     let node = NodeName::default();
     request.extensions_mut().insert(operator.clone());
     request.extensions_mut().insert(node.clone());
+    let patience = Patience::default();
+    request.extensions_mut().insert(patience.clone());
     let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_string());
-    let response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+    let mut answer = pin!(next.run(request));
+    let response = match tokio::time::timeout(REQUEST_TIMEOUT, &mut answer).await {
         Ok(response) => response,
+        Err(_) if patience.is_granted() => answer.await,
         Err(_) => {
             let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
             ApiError::from(Error::refused(ErrorCode::Unavailable, message)).into_response()

@@ -10,6 +10,7 @@ mod spool;
 pub mod stored;
 mod table;
 pub mod turn;
+pub mod upload;
 
 pub use self::fetch::Remote;
 use self::turn::Turn;

@@ -2,6 +2,7 @@
 //! works without the script.
 
 mod acts;
+mod adding;
 mod answer;
 mod assets;
 mod chart;
@@ -11,6 +12,8 @@ mod forms;
 mod frame;
 mod lists;
 mod live;
+mod multipart;
+mod new_image;
 mod node;
 mod reasons;
 mod rows;
@@ -31,6 +34,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use crate::api::App;
+use adding::Additions;
 use live::Live;
 
 /// Nothing comes from elsewhere, no text becomes a script or a style, and nobody frames the page.
@@ -56,6 +60,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/boot-files", get(lists::boot_files))
         .route("/events", get(events::show))
         .route("/waiting", get(waiting::show))
+        .route("/add/image", get(new_image::ask).post(new_image::receive))
+        .route("/add/image-from-url", post(new_image::fetch))
         .route("/add/node", get(forms::node).post(forms::add_node))
         .route("/add/system", get(forms::system).post(forms::add_system))
         .route("/add/token", get(forms::token).post(forms::add_token))
@@ -63,6 +69,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/page/{asset}", get(assets::get))
         .layer(middleware::map_response(secure))
         .layer(Extension(Arc::new(Live::default())))
+        .layer(Extension(Arc::new(Additions::default())))
 }
 
 /// Adds what keeps a browser from doing more than the page is for.

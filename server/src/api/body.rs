@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -83,10 +84,7 @@ impl Bodies {
             let data = match frame {
                 None => break,
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => {
-                    let message = format!("the body ended early: {error}");
-                    return Err(Error::refused(ErrorCode::InvalidRequest, message));
-                }
+                Some(Err(error)) => return Err(ended_early(&error)),
             };
             if held.bytes.len() + data.len() > most {
                 return Err(too_large(most));
@@ -220,11 +218,49 @@ impl<S: Send + Sync> FromRequest<S> for Unread {
 }
 
 impl Unread {
+    /// A body for tests.
+    #[cfg(test)]
+    pub fn from_anywhere(body: Body) -> Self {
+        Self { body, from: [127, 0, 0, 1].into() }
+    }
+
+    /// The next bytes of the body, which must arrive within this time. `None` at its end.
+    pub async fn piece(&mut self, stall: Duration) -> Result<Option<Bytes>, Error> {
+        loop {
+            let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
+            match timeout(stall, frame).await.map_err(|_| late())? {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+                Some(Err(error)) => return Err(ended_early(&error)),
+            }
+        }
+    }
+
     /// Takes the body of a request whose other parts were taken before.
     pub fn of(parts: &Parts, body: Body) -> Result<Self, Error> {
         let from = parts.extensions.get::<Peer>().map(|peer| peer.address.ip());
         let unknown = || Error::refused(ErrorCode::Unauthenticated, "the address of the caller is not known");
         Ok(Self { from: from.ok_or_else(unknown)?, body })
+    }
+}
+
+/// Lets a request take longer than others, because its body is long. Who grants it limits the time of each piece.
+#[derive(Clone, Debug, Default)]
+pub struct Patience(Arc<AtomicBool>);
+
+impl Patience {
+    /// Lets the request take as long as it needs.
+    pub fn grant(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the request may take as long as it needs.
+    pub fn is_granted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -235,6 +271,10 @@ pub fn too_large(most: usize) -> Error {
 
 fn late() -> Error {
     Error::refused(ErrorCode::InvalidRequest, "the body did not arrive in time")
+}
+
+fn ended_early(error: &axum::Error) -> Error {
+    Error::refused(ErrorCode::InvalidRequest, format!("the body ended early: {error}"))
 }
 
 fn no_memory() -> Error {

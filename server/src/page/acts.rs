@@ -1,6 +1,7 @@
 //! What operators do to nodes: one or many. A page says what it will do to which disk and asks; what it then does is
 //! exactly what it said, to exactly these nodes.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -12,8 +13,10 @@ use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunSta
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
-use crate::operate::{self, NewRun, Task};
+use crate::node::status;
+use crate::operate::{self, NewRun, NodeChange, Task};
 use crate::page::answer::{Failed, see_other};
+use crate::page::forms;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::rows::{is_stranger, name, path, reference};
@@ -26,6 +29,8 @@ use crate::store::{Store, systems};
 
 /// Maximum number of nodes on which operators act at once.
 const MOST: usize = 1000;
+/// Up to this many nodes are looked up one by one; more are found faster by reading all.
+const FEW: usize = 20;
 
 /// Something that operators do to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +47,18 @@ pub enum Act {
     Decommission,
     /// Remove the node with all that is stored of it.
     Remove,
+    /// Set where the node is, and its labels.
+    Label,
 }
 
 impl Act {
-    const ALL: [Self; 6] = [Self::Start, Self::Cancel, Self::Confirm, Self::Release, Self::Decommission, Self::Remove];
+    const ALL: [Self; 7] =
+        [Self::Start, Self::Cancel, Self::Confirm, Self::Release, Self::Label, Self::Decommission, Self::Remove];
+    /// What the table of nodes offers for many of them.
+    pub const OF_MANY: [Self; 5] = [Self::Start, Self::Cancel, Self::Release, Self::Label, Self::Decommission];
 
-    fn word(self) -> &'static str {
+    /// Its name in URLs.
+    pub fn word(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Cancel => "cancel",
@@ -55,6 +66,7 @@ impl Act {
             Self::Release => "release",
             Self::Decommission => "decommission",
             Self::Remove => "remove",
+            Self::Label => "label",
         }
     }
 
@@ -64,7 +76,7 @@ impl Act {
     }
 
     /// What the button says.
-    fn verb(self) -> &'static str {
+    pub fn verb(self) -> &'static str {
         match self {
             Self::Start => "Start run",
             Self::Cancel => "Cancel run",
@@ -72,6 +84,7 @@ impl Act {
             Self::Release => "Release",
             Self::Decommission => "Decommission",
             Self::Remove => "Remove",
+            Self::Label => "Set site and labels",
         }
     }
 
@@ -106,6 +119,7 @@ impl Act {
             Self::Release if waits => None,
             Self::Release => out().or_else(|| node.released.then(|| "it is released already".to_owned())),
             Self::Decommission => stranger().or_else(out),
+            Self::Label => stranger(),
             Self::Remove => {
                 let may = matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned);
                 (!may).then(|| "the node is in service: decommission it first".to_owned())
@@ -130,6 +144,12 @@ impl Act {
             Self::Decommission => "Its credentials are refused from now on, and its run ends as failed. The installed \
                                    system and its disks stay as they are."
                 .to_owned(),
+            Self::Label => {
+                let labels = node.labels.iter().map(|(key, value)| format!("{key}={value}"));
+                let site = node.site.as_ref().map(|site| format!("site {site}"));
+                let now = site.into_iter().chain(labels).collect::<Vec<_>>().join(", ");
+                if now.is_empty() { "Has neither yet.".to_owned() } else { line(&format!("Has {now}.")).into_owned() }
+            }
             Self::Remove if is_stranger(node) => "Forgets the machine until it asks again.".to_owned(),
             Self::Remove => "Removes the node with its runs and logs from this server. The machine's disks stay as \
                              they are."
@@ -204,9 +224,14 @@ impl Meant {
             let message = format!("{} machines are selected; at most {MOST} at a time", references.len());
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
+        let known = if references.len() > FEW { known(store, references).await? } else { HashMap::new() };
         let (mut nodes, mut missing) = (Vec::new(), Vec::new());
         for reference in references {
-            match operate::show_node(store, reference).await {
+            let node = match known.get(reference) {
+                Some(node) => Ok(node.clone()),
+                None => operate::show_node(store, reference).await,
+            };
+            match node {
                 Ok(node) => nodes.push((reference.clone(), node)),
                 Err(Error::Refused { message, .. }) if references.len() > 1 => missing.push(message),
                 Err(error) => return Err(error),
@@ -214,6 +239,17 @@ impl Meant {
         }
         Ok(Self { nodes, missing })
     }
+}
+
+/// Returns the nodes and waiting machines with these ids or claim codes, by them.
+async fn known(store: &Store, references: &[String]) -> Result<HashMap<String, NodeStatus>, Error> {
+    let wanted: HashSet<&String> = references.iter().collect();
+    let mut known = HashMap::new();
+    for node in status::all(store).await? {
+        let names = [Some(reference(&node)), node.claim_code.clone()].into_iter().flatten();
+        known.extend(names.filter(|name| wanted.contains(name)).map(|name| (name, node.clone())));
+    }
+    Ok(known)
 }
 
 /// What has to be typed so that data is lost: the name of a single node, or the number of nodes.
@@ -235,9 +271,10 @@ pub async fn ask(
     let query = query.unwrap_or_default();
     let fields = Fields::read(query.as_bytes());
     let frame = Frame::new(visitor, &live).await?;
-    let references: Vec<String> = if fields.ticked("all") {
-        let found = View::read(&query).select(&frame.snapshot);
-        found.into_iter().map(|index| frame.snapshot.rows[index].reference.clone()).collect()
+    // All that match: those that the view shows now. What is sent later has their ids, and not the view.
+    let view = fields.ticked("all").then(|| View { page: 1, ..View::read(&query) });
+    let references: Vec<String> = if let Some(view) = &view {
+        view.select(&frame.snapshot).into_iter().map(|index| frame.snapshot.rows[index].reference.clone()).collect()
     } else {
         fields.all("node").map(str::to_owned).collect()
     };
@@ -254,15 +291,16 @@ pub async fn ask(
                 [(_, node)] => node.run.as_ref().and_then(|run| run.os.as_deref()),
                 _ => None,
             };
-            choose(&meant, &systems, last)
+            choose(&meant, view.as_ref(), &systems, last)
         }
         _ => confirm(&frame.visitor, act, &meant, system),
     };
     Ok(frame.page("/fleet", act.verb(), Follows::Nothing, content).into_response())
 }
 
-/// Asks which operating system to install.
-fn choose(meant: &Meant, systems: &[System], last: Option<&str>) -> Markup {
+/// Asks which operating system to install. All nodes of a view are still a view on the next page, because a URL has no
+/// room for their ids.
+fn choose(meant: &Meant, view: Option<&View>, systems: &[System], last: Option<&str>) -> Markup {
     html! {
         h1 { "Start a run on " (subject(&meant.nodes)) }
         @if systems.is_empty() {
@@ -271,7 +309,13 @@ fn choose(meant: &Meant, systems: &[System], last: Option<&str>) -> Markup {
             }
         } @else {
             form.edit method="get" action="/act/start" {
-                @for (_, node) in &meant.nodes { input type="hidden" name="node" value=(reference(node)); }
+                @match view {
+                    Some(view) => {
+                        input type="hidden" name="all" value="1";
+                        (view.hidden())
+                    },
+                    None => @for (_, node) in &meant.nodes { input type="hidden" name="node" value=(reference(node)); },
+                }
                 label { "Operating system"
                     select name="os" required autofocus {
                         @for system in systems {
@@ -334,6 +378,7 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                             autocomplete="off" spellcheck="false";
                     }
                 }
+                @if act == Act::Label { (label_fields()) }
                 @if able.iter().any(|node| replaced(node)) { input type="hidden" name="replace" value="1"; }
                 @if act.loses_data() {
                     label {
@@ -357,6 +402,28 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
     }
 }
 
+fn label_fields() -> Markup {
+    html! {
+        (forms::field("site", "Site", "Where they are. Left out, it stays as it is.", &Fields::default()))
+        (forms::tick("no_site", "No site", false))
+        (forms::field("labels", "Labels to set", "Such as rack=12 role=web. Others stay.", &Fields::default()))
+        (forms::field("forget", "Labels to remove", "Their keys, such as rack role.", &Fields::default()))
+    }
+}
+
+/// What the form about site and labels changes on a node that has these labels.
+fn label_change(node: &NodeStatus, fields: &Fields) -> Result<NodeChange, Error> {
+    let mut labels = node.labels.clone();
+    forms::listed(fields, "forget").iter().for_each(|key| drop(labels.remove(key)));
+    labels.extend(forms::labels(fields)?);
+    let labels = Some(labels).filter(|labels| *labels != node.labels);
+    let (site, no_site) = (fields.given("site"), fields.ticked("no_site"));
+    if site.is_some() && no_site {
+        return Err(Error::refused(ErrorCode::InvalidRequest, "a site is given, and none is to be set; choose one"));
+    }
+    Ok(NodeChange { site, no_site, labels, ..NodeChange::default() })
+}
+
 /// Does what was asked, and says what came of it.
 pub async fn carry_out(
     Extension(live): Extension<Arc<Live>>,
@@ -373,9 +440,13 @@ pub async fn carry_out(
         let message = format!("nothing was done: {phrase:?} has to be typed to confirm; go back and type it");
         return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
     }
+    if act == Act::Label {
+        // What cannot be understood is refused once, and not for each.
+        meant.nodes.first().map(|(_, node)| label_change(node, &fields)).transpose()?;
+    }
     let mut results = Vec::new();
     for (reference, node) in &meant.nodes {
-        results.push((name(node), reference, one(&visitor, act, reference, &fields).await));
+        results.push((name(node), reference, one(&visitor, act, (reference, node), &fields).await));
     }
     live.has_changed();
     if results.len() == 1
@@ -407,7 +478,12 @@ pub async fn carry_out(
 }
 
 /// Does something to one node. Returns how the page names it afterwards, if it is still there.
-async fn one(visitor: &Visitor, act: Act, reference: &str, fields: &Fields) -> Result<Option<String>, Error> {
+async fn one(
+    visitor: &Visitor,
+    act: Act,
+    (reference, node): (&str, &NodeStatus),
+    fields: &Fields,
+) -> Result<Option<String>, Error> {
     let store = &visitor.store;
     match act {
         Act::Start => {
@@ -421,6 +497,7 @@ async fn one(visitor: &Visitor, act: Act, reference: &str, fields: &Fields) -> R
             return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
         Act::Decommission => drop(operate::decommission_node(store, reference).await?),
+        Act::Label => drop(operate::change_node(store, reference, label_change(node, fields)?).await?),
         Act::Remove => {
             operate::remove_node(store, reference).await?;
             return Ok(None);

@@ -9,6 +9,7 @@ use slipway_protocol::Flag;
 
 use crate::base::time::{Millis, rfc3339};
 use crate::operate;
+use crate::page::acts::Act;
 use crate::page::answer::{Failed, Html};
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::{Live, Snapshot};
@@ -87,18 +88,17 @@ fn table(snapshot: &Snapshot, view: &View, flags: &[Flag]) -> Markup {
         form #act method="get" action="/act/start" {
             div.bulk {
                 span #selected data-sync="selected" data-of=(found.len()) { (found.len()) " shown" }
-                span role="group" aria-label="For the selected machines" {
-                    button type="submit" formaction="/act/start" { "Start run…" }
-                    button type="submit" formaction="/act/cancel" { "Cancel…" }
-                    button type="submit" formaction="/act/release" { "Release…" }
-                    button type="submit" formaction="/act/decommission" { "Decommission…" }
-                }
-                @if found.len() > 1 {
-                    span.muted {
-                        "or, with all " (found.len()) ": "
-                        a href={ "/act/start?all=1&" (View { page: 1, ..view.clone() }.query()) } { "start run…" }
+                span data-sync="everything" {
+                    label hidden[found.len() < 2] {
+                        input #everything type="checkbox" name="all" value="1"; " all " (found.len()) " that match"
                     }
                 }
+                span role="group" aria-label="For the selected machines" {
+                    @for act in Act::OF_MANY {
+                        button type="submit" formaction={ "/act/" (act.word()) } { (act.verb()) "…" }
+                    }
+                }
+                (View { page: 1, columns: Vec::new(), ..view.clone() }.hidden())
             }
         }
         div.wide data-sync="table" {

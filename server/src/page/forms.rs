@@ -1,5 +1,6 @@
 //! Forms that add something.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -7,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::{duration, printable};
-use slipway_protocol::{DiskHints, ErrorCode, Identity, Proof};
+use slipway_protocol::{DiskChoice, DiskHints, ErrorCode, Identity, Proof};
 
 use crate::base::error::Error;
 use crate::base::time::utc;
@@ -26,8 +27,32 @@ use crate::store::systems::System;
 const PROOFS: [(&str, &str); 3] =
     [("registered", "its identifiers"), ("token", "a bootstrap token"), ("attested", "its TPM")];
 
+/// Which of several disks: word, title.
+const DISKS: [(&str, &str); 3] =
+    [("only", "none: the run fails before it writes"), ("smallest", "the smallest"), ("largest", "the largest")];
+
+fn required(fields: &Fields) -> Markup {
+    html! {
+        label { "Its machine must prove"
+            select name="require" {
+                @for (word, title) in PROOFS {
+                    option value=(word) selected[fields.text("require") == word] { (title) }
+                }
+            }
+        }
+    }
+}
+
+fn proof_of(fields: &Fields) -> Proof {
+    match fields.text("require") {
+        "attested" => Proof::Attested,
+        "token" => Proof::Token,
+        _ => Proof::Registered,
+    }
+}
+
 /// Why a form was refused, above it. What was typed stays.
-fn refused(problem: Option<&Error>) -> Markup {
+pub fn refused(problem: Option<&Error>) -> Markup {
     html! { @if let Some(problem) = problem { p.error role="alert" { (printable::line(&problem.body().message)) } } }
 }
 
@@ -40,7 +65,8 @@ fn again(error: Error, form: impl FnOnce(&Error) -> Html) -> Result<Response, Fa
     }
 }
 
-fn field(name: &str, title: &str, hint: &str, fields: &Fields) -> Markup {
+/// A field of one line, with a hint below it.
+pub fn field(name: &str, title: &str, hint: &str, fields: &Fields) -> Markup {
     html! {
         label { (title)
             input type="text" name=(name) value=(fields.text(name)) autocomplete="off" spellcheck="false"
@@ -50,11 +76,13 @@ fn field(name: &str, title: &str, hint: &str, fields: &Fields) -> Markup {
     }
 }
 
-fn tick(name: &str, title: &str, is_ticked: bool) -> Markup {
+/// A box to tick.
+pub fn tick(name: &str, title: &str, is_ticked: bool) -> Markup {
     html! { label.tick { input type="checkbox" name=(name) value="1" checked[is_ticked]; " " (title) } }
 }
 
-fn submit(text: &str) -> Markup {
+/// The button that sends a form.
+pub fn submit(text: &str) -> Markup {
     html! { div { button.first type="submit" { (text) } } }
 }
 
@@ -82,13 +110,7 @@ fn node_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
                 "Accept MAC addresses alone, which anybody on the network can read and use",
                 fields.ticked("mac_only"),
             ))
-            label { "Its machine must prove"
-                select name="require" {
-                    @for (word, title) in PROOFS {
-                        option value=(word) selected[fields.text("require") == word] { (title) }
-                    }
-                }
-            }
+            (required(fields))
             (submit("Add the node"))
         }
     };
@@ -114,28 +136,32 @@ pub async fn add_node(Extension(live): Extension<Arc<Live>>, sent: Act) -> Resul
     }
 }
 
-fn node_of(fields: &Fields) -> Result<NewNode, Error> {
-    let listed = |name: &str| -> Vec<String> {
-        fields.text(name).split([',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
-    };
+/// What a field lists, separated by commas or blanks.
+pub fn listed(fields: &Fields, name: &str) -> Vec<String> {
+    let parts = fields.text(name).split(|c: char| c == ',' || c.is_whitespace());
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// Reads the field with labels.
+pub fn labels(fields: &Fields) -> Result<BTreeMap<String, String>, Error> {
     let label = |text: String| {
         let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
         let wrong = || Error::refused(ErrorCode::InvalidRequest, format!("{text:?} is not a label such as rack=12"));
         pair.ok_or_else(wrong)
     };
+    listed(fields, "labels").into_iter().map(label).collect()
+}
+
+fn node_of(fields: &Fields) -> Result<NewNode, Error> {
     Ok(NewNode {
         name: fields.given("name"),
-        identity: Identity { uuid: fields.given("uuid"), serial: fields.given("serial"), macs: listed("macs") },
+        identity: Identity { uuid: fields.given("uuid"), serial: fields.given("serial"), macs: listed(fields, "macs") },
         release: fields.ticked("release"),
         mac_only: fields.ticked("mac_only"),
-        require: match fields.text("require") {
-            "attested" => Proof::Attested,
-            "token" => Proof::Token,
-            _ => Proof::Registered,
-        },
+        require: proof_of(fields),
         ek: Vec::new(),
         site: fields.given("site"),
-        labels: listed("labels").into_iter().map(label).collect::<Result<_, _>>()?,
+        labels: labels(fields)?,
     })
 }
 
@@ -166,7 +192,7 @@ fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option
         h1 { "Add an operating system" }
         (refused(problem))
         @if images.is_empty() {
-            p.teach { "There is no image yet. On the server: " (words::command("slipway-server image add FILE")) }
+            p.teach { "There is no image yet. " a href="/add/image" { "Add an image" } "." }
         }
         form.edit method="post" action="/add/system" {
             (frame.visitor.proof_field())
@@ -182,10 +208,25 @@ fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option
                 }
             }
             (area("user_data", "User-data", "cloud-init or Ignition. May be left out."))
+            (area("vendor_data", "Vendor-data", "The site's settings, which user-data overrides. May be left out."))
             (area("ssh_keys", "SSH keys", "Public keys, one a line, that give access to the system."))
             (field("kernel_args", "Kernel arguments", "Added to the boot entries, separated by blanks.", fields))
+            label { "Disk, where a machine has several that fit"
+                select name="disk" {
+                    @for (word, title) in DISKS {
+                        option value=(word) selected[fields.text("disk") == word] { (title) }
+                    }
+                }
+            }
+            (required(fields))
+            (field("known_steps", "External steps that are expected", "Names, separated by blanks.", fields))
             (tick("phone_home", "The installed system reports that it is up", is_new || fields.ticked("phone_home")))
             (tick("boot_reporter", "The installed system reports how its boots go", fields.ticked("boot_reporter")))
+            (tick(
+                "keep_metadata",
+                "Its metadata stays readable after it has reported; its user-data then stays on the server",
+                fields.ticked("keep_metadata"),
+            ))
             (submit("Add the operating system"))
         }
     };
@@ -219,6 +260,11 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
     // Browsers send lines that end with CR and LF.
     let text = |name: &str| fields.given(name).map(|text| text.replace("\r\n", "\n") + "\n");
     let words = |name: &str| -> Vec<String> { fields.text(name).split_whitespace().map(str::to_owned).collect() };
+    let choose = match fields.text("disk") {
+        "smallest" => DiskChoice::Smallest,
+        "largest" => DiskChoice::Largest,
+        _ => DiskChoice::Only,
+    };
     let keys = fields.text("ssh_keys").lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned);
     Ok(System {
         name: fields.text("name").to_owned(),
@@ -226,7 +272,7 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
         raw_size: None,
         raw_digest: None,
         user_data: text("user_data"),
-        vendor_data: None,
+        vendor_data: text("vendor_data"),
         kernel_args: words("kernel_args"),
         ssh_keys: keys.collect(),
         phone_home: fields.ticked("phone_home"),
@@ -234,10 +280,10 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
         phone_home_tries: None,
         allow_override: true,
         boot_reporter: fields.ticked("boot_reporter"),
-        keep_metadata: false,
-        known_steps: Vec::new(),
-        require: Proof::default(),
-        disk: DiskHints::default(),
+        keep_metadata: fields.ticked("keep_metadata"),
+        known_steps: words("known_steps"),
+        require: proof_of(fields),
+        disk: DiskHints { choose, ..DiskHints::default() },
         limits: Changes::default(),
     })
 }

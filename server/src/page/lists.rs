@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::RawQuery;
 use maud::{Markup, html};
+use slipway_media::Manifest;
 use slipway_protocol::shared::printable::{line, size};
 
 use crate::base::error::Error;
@@ -13,9 +14,11 @@ use crate::boot_files::builds;
 use crate::image::stored;
 use crate::node::status;
 use crate::operate;
+use crate::page::adding::Additions;
 use crate::page::answer::{Failed, Html};
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
+use crate::page::new_image;
 use crate::page::reasons;
 use crate::page::session::{Fields, Visitor};
 use crate::page::words::{self, Tone};
@@ -134,7 +137,11 @@ pub async fn systems(visitor: Visitor, Extension(live): Extension<Arc<Live>>) ->
 }
 
 /// Shows the images.
-pub async fn images(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Result<Html, Failed> {
+pub async fn images(
+    visitor: Visitor,
+    Extension(live): Extension<Arc<Live>>,
+    Extension(additions): Extension<Arc<Additions>>,
+) -> Result<Html, Failed> {
     let frame = Frame::new(visitor, &live).await?;
     let store = &frame.visitor.store;
     let images = stored::list(store).await?;
@@ -154,13 +161,13 @@ pub async fn images(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> 
         (image.digest.to_string(), cells)
     });
     let nothing = html! {
-        p { "There is no image yet. On the server:" }
+        p { "There is no image yet. " a href="/add/image" { "Add an image" } ", or on the server:" }
         p { (words::command("slipway-server image add debian-12.qcow2")) }
     };
     let content = html! {
-        div.title { h1 { "Images" } }
+        div.title { h1 { "Images" } a.button href="/add/image" { "Add an image" } }
+        (new_image::adding(&additions, now))
         (table("Images", &["Name", "File", "Size", "Size on disk", "Added", "Digest"], rows.collect(), nothing))
-        p.muted { "To add one, on the server: " (words::command("slipway-server image add FILE")) }
     };
     Ok(frame.page("/images", "Images", Follows::Events, content))
 }
@@ -231,6 +238,9 @@ pub async fn boot_files(visitor: Visitor, Extension(live): Extension<Arc<Live>>)
                                     span.warn { " ▲ the server is " (env!("CARGO_PKG_VERSION")) }
                                 }
                             }
+                            @if let Some(build) = known.builds.iter().find(|build| build.id == manifest.id) {
+                                dt { "Made" } dd { (words::when(build.at, now)) }
+                            }
                             dt { "Server" } dd { (line(&manifest.server)) }
                             dt { "Token" } dd { @if manifest.has_token { "has a bootstrap token" } @else { "none" } }
                             dt { "Signed by" } dd { @match &manifest.signed_by {
@@ -238,11 +248,14 @@ pub async fn boot_files(visitor: Visitor, Extension(live): Extension<Arc<Live>>)
                                 None => "nobody: not for Secure Boot",
                             } }
                         }
+                        (boot_commands(manifest))
                         h3 { "Files" }
                         ul { @for asset in &manifest.assets {
-                            li { span.mono { (line(&asset.path)) } " " span.muted { (size(asset.size)) } }
+                            li {
+                                a.mono href={ "/boot/" (asset.path) } download { (line(&asset.path)) }
+                                span.muted { " " (size(asset.size)) ", SHA-256 " span.mono { (line(&asset.sha256)) } }
+                            }
                         } }
-                        p { "To make them again: " (words::command("slipway-server media build")) }
                     },
                 }
             }
@@ -260,4 +273,27 @@ pub async fn boot_files(visitor: Visitor, Extension(live): Extension<Arc<Live>>)
         }
     };
     Ok(frame.page("/boot-files", "Boot files", Follows::Events, content))
+}
+
+/// What to run so that machines start these files.
+fn boot_commands(manifest: &Manifest) -> Markup {
+    let (server, has) = (&manifest.server, |path: &str| manifest.assets.iter().any(|asset| asset.path == path));
+    let efi = manifest.assets.iter().find(|asset| asset.path.ends_with("/slipway.efi"));
+    let fetch = |file: &str| format!("curl --cacert ca.pem --remote-name {server}/boot/{file}");
+    html! {
+        h3 { "How machines start them" }
+        dl {
+            @if has("slipway.img") {
+                dt { "USB stick, on the server" } dd { (words::command("slipway-server media write --disk /dev/sdX")) }
+                dt { "USB stick, elsewhere" } dd { (words::command(&fetch("slipway.img"))) }
+            }
+            @if has("slipway.iso") { dt { "Virtual disc" } dd { (words::command(&fetch("slipway.iso"))) } }
+            dt { "iPXE" } dd { (words::command(&format!("chain {server}/boot/ipxe"))) }
+            @if let Some(efi) = efi {
+                dt { "Firmware, by HTTPS" } dd { (words::command(&format!("{server}/boot/{}", efi.path))) }
+            }
+            dt { "The CA, on the server" } dd { (words::command("slipway-server ca > ca.pem")) }
+            dt { "To make them again" } dd { (words::command("slipway-server media build")) }
+        }
+    }
 }

@@ -60,6 +60,13 @@ impl Visitor {
         html! { input type="hidden" name="proof" value=(self.proof()); }
     }
 
+    /// Refuses a form that is not of this session.
+    pub fn check_proof(&self, fields: &Fields) -> Result<(), Failed> {
+        let is_own = fields.text("proof") == self.proof();
+        let problem = || forged("the form is not of this session: it was opened before you signed in, or it is forged");
+        is_own.then_some(()).ok_or_else(problem)
+    }
+
     /// Returns whether the session goes on.
     pub async fn is_still_here(&self) -> bool {
         matches!(operate::signed_in(&self.app.store, &self.secret).await, Ok(Some(name)) if name == self.operator)
@@ -114,6 +121,11 @@ impl Fields {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
+    /// Adds a field.
+    pub fn push(&mut self, name: String, text: String) {
+        self.0.push((name, text));
+    }
+
     /// The text of a field without blanks around it. Empty if there is none.
     pub fn text(&self, name: &str) -> &str {
         self.all(name).next().unwrap_or_default().trim()
@@ -152,9 +164,7 @@ impl FromRequest<Arc<App>> for Act {
         let visitor = Visitor::from_request_parts(&mut parts, app).await?;
         let unread = Unread::of(&parts, body)?;
         let fields = Fields::read(&app.bodies.read(unread, FORM).await?);
-        if fields.text("proof") != visitor.proof() {
-            return Err(forged("the form is not of this session: it was opened before you signed in, or it is forged"));
-        }
+        visitor.check_proof(&fields)?;
         Ok(Self { visitor, fields })
     }
 }
@@ -164,7 +174,7 @@ fn forged(message: &str) -> Failed {
 }
 
 /// Refuses a form that another site had the browser send.
-fn check_origin(headers: &HeaderMap) -> Result<(), Failed> {
+pub fn check_origin(headers: &HeaderMap) -> Result<(), Failed> {
     let is_own = match (headers.get(FETCH_SITE), headers.get(ORIGIN)) {
         (Some(site), _) => site == "same-origin",
         (None, Some(origin)) => {

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use maud::{Markup, html};
+
 use crate::page::live::Snapshot;
 use crate::page::rows::Row;
 
@@ -135,7 +137,7 @@ impl View {
         if self.flagged {
             query.append_pair("flagged", "1");
         }
-        if self.columns != default.columns {
+        if self.columns != default.columns && !self.columns.is_empty() {
             query.extend_pairs(self.columns.iter().map(|column| ("column", column.word())));
         }
         if self.order != default.order || self.descending {
@@ -145,6 +147,16 @@ impl View {
             query.append_pair("page", &self.page.to_string());
         }
         query.finish()
+    }
+
+    /// Hidden fields of a form that goes on with the view.
+    pub fn hidden(&self) -> Markup {
+        let query = self.query();
+        html! {
+            @for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+                input type="hidden" name=(name) value=(value);
+            }
+        }
     }
 
     /// Path and query of the table with a change.

@@ -126,6 +126,12 @@ impl Chromium {
         self.post(&format!("/element/{element}/click"), json!({})).await;
     }
 
+    /// Chooses a file in a field for files.
+    pub async fn choose(&self, selector: &str, file: &Path) {
+        let element = self.find(selector).await;
+        self.post(&format!("/element/{element}/value"), json!({ "text": file })).await;
+    }
+
     /// Presses keys, wherever the focus is.
     pub async fn press(&self, keys: &str) {
         let each = keys.chars().map(String::from);
@@ -140,6 +146,11 @@ impl Chromium {
         let tab = self.post("/window/new", json!({ "type": "window" })).await["handle"].take();
         self.switch_to(&tab).await;
         tab
+    }
+
+    /// Closes the window. Another one has to be switched to.
+    pub async fn close(&self) {
+        self.call(Method::DELETE, "/window", None).await.unwrap();
     }
 
     pub async fn tab(&self) -> Value {

@@ -3,15 +3,18 @@
 use reqwest::header::{COOKIE, HeaderMap, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode};
-use slipway_protocol::{Disk, Identity, Inventory, NodeState};
+use slipway_protocol::{Algorithm, Digest, Disk, Identity, Inventory, NodeState};
 use slipway_server::base::limits::{Limits, Pace};
+use slipway_server::base::random::fingerprint;
+use slipway_server::image::stored;
 use slipway_server::node::status;
 use slipway_server::operate::{self, NewNode};
 use slipway_server::store::db;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::installing::add_system;
 use crate::program::{command, started, succeed};
-use crate::support::{Machine, Node, TestServer, UUID, trusting};
+use crate::support::{IMAGE, Machine, Node, TestServer, UUID, trusting};
 
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                    form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
@@ -96,7 +99,7 @@ fn check_headers(headers: &HeaderMap) {
     assert_eq!(header("x-frame-options"), "DENY");
 }
 
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "/fleet",
     "/waiting",
     "/runs",
@@ -105,6 +108,7 @@ const PAGES: [&str; 12] = [
     "/boot-files",
     "/tokens",
     "/events",
+    "/add/image",
     "/add/node",
     "/add/system",
     "/add/token",
@@ -431,6 +435,50 @@ async fn several_nodes_are_acted_on_with_a_result_for_each() {
 }
 
 #[tokio::test]
+async fn all_that_match_are_acted_on_and_no_other() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    // More than fit into a URL by their ids, and more than are looked up one by one.
+    for number in 0..30 {
+        let name = if number == 7 { "db".to_owned() } else { format!("web{number}") };
+        let identity = Identity { serial: Some(name.clone()), ..Identity::default() };
+        let labels = [("old".to_owned(), "yes".to_owned()), ("rack".to_owned(), "1".to_owned())].into();
+        let new = NewNode { name: Some(name), identity, labels, ..NewNode::default() };
+        operate::add_node(&store, new).await.unwrap();
+    }
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let page = browser.page("/fleet?q=name%3Aweb&order=-name").await;
+    for part in ["all 29 that match", "name=\"q\" value=\"name:web\"", "formaction=\"/act/label\""] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let page = browser.page("/act/label?all=1&q=name%3Aweb").await;
+    assert!(page.contains("29 machines") && page.contains("Has old=yes, rack=1."), "{page}");
+    let ids: Vec<&str> =
+        page.split("name=\"node\" value=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(ids.len(), 29);
+    let fields = |labels| -> Vec<(&str, &str)> {
+        let nodes = ids.iter().map(|id| ("node", *id));
+        nodes.chain([("site", "fra"), ("labels", labels), ("forget", "old")]).collect()
+    };
+    let refused = browser.send("/act/label", &fields("rack")).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let page = browser.send("/act/label", &fields("rack=2 role=web")).await.text().await.unwrap();
+    assert!(page.contains("done on 29 of 29 machines"), "{page}");
+    for node in status::all(&store).await.unwrap() {
+        let is_one = node.name.as_deref() != Some("db");
+        let labels: Vec<(&str, &str)> = node.labels.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let expect = if is_one { [("rack", "2"), ("role", "web")] } else { [("old", "yes"), ("rack", "1")] };
+        assert_eq!((node.site.is_some(), labels), (is_one, expect.to_vec()));
+    }
+    // Which system is asked first, and the view goes on.
+    add_system(&server, |_| {}).await.unwrap();
+    let page = browser.page("/act/start?all=1&q=name%3Aweb").await;
+    assert!(page.contains("name=\"all\"") && !page.contains("name=\"node\""), "{page}");
+    let page = browser.page("/act/start?all=1&q=name%3Aweb&os=debian").await;
+    assert!(page.contains("Type the number of machines, <strong>29</strong>"), "{page}");
+}
+
+#[tokio::test]
 async fn a_waiting_machine_is_found_by_its_code_and_let_in() {
     let server = TestServer::start().await;
     let browser = Browser::signed_in(&server, &server.operator_token()).await;
@@ -479,6 +527,98 @@ async fn forms_add_and_keep_what_was_typed() {
     assert_eq!(operate::list_tokens(&server.store().await).await.unwrap().len(), 1);
     let refused = browser.send("/add/system", &[("name", "debian"), ("image", "")]).await;
     assert!(refused.text().await.unwrap().contains("no image is chosen"));
+}
+
+/// A form as a browser sends it that has a field for files (RFC 7578).
+fn form_with_file(fields: &[(&str, &str)], file: &str, content: &[u8]) -> Vec<u8> {
+    let head = |(name, value): &(&str, &str)| {
+        format!("--edge\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let mut form: String = fields.iter().map(head).collect();
+    form += &format!("--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{file}\"\r\n\r\n");
+    [form.as_bytes(), content, b"\r\n--edge--\r\n"].concat()
+}
+
+/// Answers one request for a file.
+async fn file_server(content: &'static [u8]) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/debian%2012.raw", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await.unwrap();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
+        stream.write_all(&[head.as_bytes(), content].concat()).await.unwrap();
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_sent_by_a_form_or_fetched_from_a_url() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let proof = browser.proof().await;
+    let send = async |fields: &[(&str, &str)], file: &str, content: &[u8]| {
+        let request = browser.client.post(server.url("/add/image")).header(COOKIE, &browser.cookie);
+        let request = request.header("content-type", "multipart/form-data; boundary=edge");
+        request.header(FETCH_SITE, "same-origin").body(form_with_file(fields, file, content)).send().await.unwrap()
+    };
+    // Until all that is being added is there, or is not.
+    let ended = async || loop {
+        let page = browser.page("/images").await;
+        if !page.contains("data-busy") {
+            return page;
+        }
+    };
+    let digest = digest_of(&IMAGE);
+    assert_eq!(send(&[("proof", "guess")], "debian.raw", &IMAGE).await.status(), StatusCode::FORBIDDEN);
+    let zeros = "0".repeat(64);
+    for (fields, file, content, why) in [
+        (vec![("sha256", &*zeros)], "debian.raw", &IMAGE[..], "is it the right file?"),
+        (vec![("sha256", "0")], "debian.raw", &IMAGE, "the SHA-256 cannot be used"),
+        (vec![], "", &[], "no file is chosen"),
+        (vec![], "empty.raw", &[], "is empty"),
+    ] {
+        let refused = send(&[vec![("proof", &*proof)], fields].concat(), file, content).await;
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{why}");
+        let page = refused.text().await.unwrap();
+        assert!(page.contains(why), "{why}: {page}");
+    }
+    // What is no image is found out afterwards.
+    let qcow2 = b"QFI\xfb no image";
+    assert_eq!(location(&send(&[("proof", &proof)], "C:\\broken.qcow2", qcow2).await), "/images");
+    let page = ended().await;
+    assert!(page.contains("broken.qcow2 <span class=\"state bad\">■ not added"), "{page}");
+    assert_eq!(stored::list(&store).await.unwrap().len(), 0);
+
+    let fields = [("proof", &*proof), ("sha256", digest.hex())];
+    assert_eq!(location(&send(&fields, "<b>debian.raw", &IMAGE).await), "/images");
+    let page = ended().await;
+    assert!(page.contains("&lt;b&gt;debian.raw <span class=\"state good\">added"), "{page}");
+    let images = stored::list(&store).await.unwrap();
+    assert_eq!((images.len(), &images[0].image.digest), (1, &digest));
+    let events = browser.page("/events?kind=operator").await;
+    assert!(events.contains("debian.raw") && events.contains("<td class=\"muted\">first</td>"), "{events}");
+    // Nothing remains of what was refused.
+    let left: Vec<_> = std::fs::read_dir(server.data_path().join("images")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+
+    let url = file_server(&OTHER).await;
+    let missing = browser.send("/add/image-from-url", &[("url", &url)]).await;
+    assert!(missing.text().await.unwrap().contains("the SHA-256 of the file is missing"));
+    let other = digest_of(&OTHER);
+    let fields = [("url", &*url), ("sha256", &*other.to_string()), ("other", "1")];
+    assert_eq!(location(&browser.send("/add/image-from-url", &fields).await), "/images");
+    ended().await;
+    assert!(stored::list(&store).await.unwrap().iter().any(|status| status.image.digest == other));
+}
+
+/// A file that is no image.
+static OTHER: [u8; 100_000] = [7; 100_000];
+
+fn digest_of(content: &[u8]) -> Digest {
+    Digest::new(Algorithm::Sha256, &fingerprint(content)).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use reqwest::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use slipway_protocol::{
     Cpu, Disk, Event, EventKind, Failure, Identity, Inventory, Nic, Outcome, Progress, Stage, System, Wait,
 };
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::browser::{Chromium, ENTER, TAB, axe, pictures};
 use crate::installing::add_system;
 use crate::program::succeed;
-use crate::support::{Machine, Node, TestServer, with_certificate};
+use crate::support::{IMAGE, Machine, Node, TestServer, with_certificate};
 
 fn uuid(number: u32) -> String {
     format!("4c4c4544-0042-3010-8058-b7c04f5{number:05x}")
@@ -184,30 +184,70 @@ async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
     assert_eq!(browser.complaints().await, Vec::<String>::new());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn seven_tabs_are_live_by_one_stream() {
+    let server = TestServer::start().await;
+    let Some(browser) = Chromium::start().await else { return };
+    add_system(&server, |_| {}).await.unwrap();
+    let mut web1 = Working::start(&server, "web1", 1).await;
+    web1.report(&server, 0, EventKind::Started).await;
+    sign_in(&browser, &server, &server.url("/fleet")).await;
+    let mut tabs = vec![browser.tab().await];
+    // One more than a browser has connections to a server.
+    while tabs.len() < 7 {
+        tabs.push(browser.new_window().await);
+        browser.open(&server.url("/fleet")).await;
+    }
+    // What each shows came by the stream: nothing is loaded again.
+    let show = async |tabs: &[Value], percent: u64| {
+        let mut leaders = Vec::new();
+        for tab in tabs {
+            browser.switch_to(tab).await;
+            browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+            browser.until(&format!("document.querySelector('tbody.row').innerText.includes('{percent} %')")).await;
+            let leads = browser.run("return document.body.dataset.leads !== undefined").await;
+            leaders.extend((leads == true).then(|| tab.clone()));
+        }
+        leaders
+    };
+    web1.progress(&server, 0, 40).await;
+    let leaders = show(&tabs, 40).await;
+    let [leader] = leaders.as_slice() else { panic!("{} streams", leaders.len()) };
+    // When the tab with the stream is closed, another one follows.
+    browser.switch_to(leader).await;
+    browser.close().await;
+    tabs.retain(|tab| tab != leader);
+    web1.progress(&server, 0, 70).await;
+    assert_eq!(show(&tabs, 70).await.len(), 1);
+}
+
 /// A wire to the server that can be cut, and led to another port.
 struct Wire {
     url: String,
     target: Arc<Mutex<Option<SocketAddr>>>,
     cut: watch::Sender<()>,
+    stall: watch::Sender<()>,
 }
 
 impl Wire {
     async fn to(server: &TestServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        let wire = Self { url, target: Arc::default(), cut: watch::Sender::default() };
+        let wire = Self { url, target: Arc::default(), cut: watch::Sender::default(), stall: watch::Sender::default() };
         wire.lead_to(server);
-        let (target, cut) = (Arc::clone(&wire.target), wire.cut.clone());
+        let (target, cut, stall) = (Arc::clone(&wire.target), wire.cut.clone(), wire.stall.clone());
         tokio::spawn(async move {
             loop {
                 let (mut near, _) = listener.accept().await.unwrap();
                 let Some(target) = *target.lock().unwrap() else { continue };
-                let mut cut = cut.subscribe();
+                let (mut cut, mut stall) = (cut.subscribe(), stall.subscribe());
                 tokio::spawn(async move {
                     let mut far = TcpStream::connect(target).await.unwrap();
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                         _ = cut.changed() => {}
+                        // Open at both ends, and nothing comes through.
+                        _ = stall.changed() => drop(cut.changed().await),
                     }
                 });
             }
@@ -217,6 +257,11 @@ impl Wire {
 
     fn lead_to(&self, server: &TestServer) {
         *self.target.lock().unwrap() = server.url("").strip_prefix("https://").map(|address| address.parse().unwrap());
+    }
+
+    /// Lets nothing more through the connections that are open now.
+    fn stall(&self) {
+        self.stall.send_replace(());
     }
 
     fn cut(&self) {
@@ -250,6 +295,32 @@ async fn what_is_old_is_said_to_be_old_and_the_page_recovers_by_itself() {
     wire.cut();
     wire.lead_to(&server);
     browser.until("document.querySelector('#live').textContent.includes('sign in again')").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_stalls_is_noticed_whatever_the_clock_says() {
+    let server = TestServer::start().await;
+    let Some(browser) = Chromium::start().await else { return };
+    enrolled(&server, "web1", 1).await;
+    let wire = Wire::to(&server).await;
+    sign_in(&browser, &server, &format!("{}/fleet", wire.url)).await;
+    let jump = "const real = Date.now; window.jump = 0; Date.now = () => real() + window.jump; window.same = true";
+    browser.run(jump).await;
+    // Set back, a clock must not make what is old look new.
+    browser.run("window.jump = -3600000").await;
+    wire.stall();
+    browser.until("document.querySelector('#live').textContent.includes('not live since')").await;
+    enrolled(&server, "web2", 2).await;
+    // It opens another stream by itself, and shows what happened meanwhile.
+    browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+    browser.until("document.querySelectorAll('tbody.row').length === 2").await;
+    // Set forward, it must not make what is new look old.
+    browser.run("window.jump = 3600000").await;
+    enrolled(&server, "web3", 3).await;
+    browser.until("document.querySelectorAll('tbody.row').length === 3").await;
+    browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+    browser.until("document.querySelector('[data-f=heard]').textContent.endsWith(' s')").await;
+    assert_eq!(browser.run("return window.same").await, true, "the page was not loaded again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -294,6 +365,27 @@ async fn everything_can_be_done_by_keyboard() {
     browser.until("document.querySelector('h1').textContent === 'web1'").await;
     assert!(operate::show_node(&server.store().await, "web1").await.unwrap().run.is_some());
     assert_eq!(browser.complaints().await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_sent_with_its_progress() {
+    let server = TestServer::start().await;
+    let Some(browser) = Chromium::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("debian.raw");
+    std::fs::write(&file, IMAGE).unwrap();
+    sign_in(&browser, &server, &server.url("/add/image")).await;
+    browser.choose("input[type=file]", &file).await;
+    browser.run("document.querySelector('[name=sha256]').value = '0'.repeat(64)").await;
+    browser.click("form[data-upload] button.first").await;
+    browser.until("document.querySelector('[data-said]').textContent.includes('is it the right file?')").await;
+    assert_eq!(browser.run("return document.querySelector('[data-upload] progress').value").await, 100);
+    browser.run("document.querySelector('[name=sha256]').value = ''").await;
+    browser.click("form[data-upload] button.first").await;
+    // The page of images follows the work by itself.
+    browser.until("location.pathname === '/images'").await;
+    browser.until("document.querySelector('[data-sync=adding]').innerText.includes('debian.raw added')").await;
+    browser.until("document.querySelector('tbody th')?.innerText === 'debian.raw'").await;
 }
 
 /// A fleet in which each kind of row is.
@@ -358,7 +450,9 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("tokens", "/tokens".to_owned()),
         ("boot-files", "/boot-files".to_owned()),
         ("events", "/events".to_owned()),
+        ("add-image", "/add/image".to_owned()),
         ("add-node", "/add/node".to_owned()),
+        ("label", format!("/act/label?node={web1}&node={web2}")),
         ("add-system", "/add/system".to_owned()),
         ("start", format!("/act/start?node={web1}&node={web2}&os=debian")),
     ];

@@ -11,8 +11,11 @@ const SILENT = 8000;
 /** Shortest time in milliseconds between two readings of the page. */
 const PAUSE = 1000;
 
-/** How much the server's clock is ahead of the browser's, in milliseconds. */
-let ahead = Number(page.at) - Date.now();
+/** The server's time of what is shown: of the page, and then of the last message. */
+let at = Number(page.at);
+/** When that came, by the browser's clock and by one that nobody sets. */
+let wall = Date.now();
+let steady = performance.now();
 /** When the last message came, by the browser's clock. 0 before the first. */
 let heard = 0;
 /** Since when the page is not live. */
@@ -20,6 +23,17 @@ let lost = 0;
 let signedOut = false;
 
 // --- Ages -----------------------------------------------------------------------------------------------------------
+
+/** Milliseconds since what is shown came. Setting a clock back makes nothing newer, and the steady clock may stand still
+ * while a computer sleeps. */
+function silence() {
+  return Math.max(performance.now() - steady, Date.now() - wall);
+}
+
+/** The server's time now. What is old does not get older words: rows of a page that is not live say from when they are. */
+function now() {
+  return at + (lost ? 0 : silence());
+}
 
 /** A length of time in its largest unit, as the server writes it. */
 function age(millis) {
@@ -34,27 +48,26 @@ function setText(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
-function setTime(element, at) {
+function setTime(element, when) {
   if (!element) return;
-  if (at == null) {
+  if (when == null) {
     element.removeAttribute("datetime");
     element.removeAttribute("title");
     setText(element, "–");
   } else {
-    const iso = new Date(at).toISOString();
+    const iso = new Date(when).toISOString();
     if (element.getAttribute("datetime") !== iso) {
       element.setAttribute("datetime", iso);
       element.title = iso.replace("T", " ").replace(/\.\d+Z/, " UTC");
     }
-    setText(element, age(Date.now() + ahead - at));
+    setText(element, age(now() - when));
   }
 }
 
 function tick() {
-  // What is old does not get older words: rows of a page that is not live say from when they are.
-  const now = (heard && !lost ? Date.now() : heard || Date.now()) + ahead;
+  const time = now();
   for (const element of document.querySelectorAll("time[data-age][datetime]")) {
-    setText(element, age(now - Date.parse(element.dateTime)));
+    setText(element, age(time - Date.parse(element.dateTime)));
   }
   tell();
 }
@@ -62,7 +75,7 @@ function tick() {
 /** Says how old the page is. */
 function tell() {
   if (signedOut) return;
-  const silent = heard && Date.now() - heard;
+  const silent = silence();
   if (heard && silent < SILENT) {
     if (lost) announce("The page is live again.");
     lost = 0;
@@ -90,11 +103,14 @@ const process = (name) => name.slice(0, name.lastIndexOf("-"));
 
 /** Takes a message of the stream, from wherever. */
 function take(message) {
-  heard = Date.now();
-  ahead = message.at - heard;
+  heard = wall = Date.now();
+  steady = performance.now();
+  at = message.at;
   count(message.head);
   const known = page.shown;
   const same = process(known) === process(message.to);
+  // What goes on without an event, such as an image that is being checked.
+  if (document.querySelector("[data-busy]")) refresh();
   if (same && order(message.to) <= order(known)) return tell();
   if (known !== message.from) {
     // Something is missing in between.
@@ -347,10 +363,7 @@ addEventListener("pageshow", (event) => event.persisted && follow());
 
 // A connection that hangs is not noticed by the browser.
 setInterval(() => {
-  if (page.leads !== undefined && heard && Date.now() - heard > 2 * SILENT && source) {
-    heard -= 1;
-    open();
-  }
+  if (page.leads !== undefined && heard && silence() > 2 * SILENT && source) open();
 }, SILENT);
 
 // --- Small things ---------------------------------------------------------------------------------------------------
@@ -368,11 +381,13 @@ function chosen() {
   const selected = document.querySelector("#selected");
   if (!selected) return;
   const boxes = [...document.querySelectorAll("tbody input[name=node]")];
-  const ticked = boxes.filter((box) => box.checked).length;
+  const everything = document.querySelector("#everything")?.checked;
+  const ticked = everything ? Number(selected.dataset.of) : boxes.filter((box) => box.checked).length;
   setText(selected, ticked ? `${ticked} of ${selected.dataset.of} selected` : `${selected.dataset.of} shown`);
   const all = document.querySelector("#all");
-  all.checked = ticked > 0 && ticked === boxes.length;
+  all.checked = ticked > 0 && ticked >= boxes.length;
   all.indeterminate = ticked > 0 && ticked < boxes.length;
+  for (const box of [all, ...boxes]) box.disabled = everything === true;
   for (const button of document.querySelectorAll(".bulk button")) button.disabled = ticked === 0;
 }
 
@@ -404,6 +419,44 @@ document.addEventListener("keydown", (event) => {
     document.querySelector("#q").focus();
   }
 });
+
+// --- Uploads --------------------------------------------------------------------------------------------------------
+
+/** Sends a form with a file, and says how far it is. */
+function upload(event) {
+  event.preventDefault();
+  const form = event.target;
+  const [line, bar, said] = ["[data-progress]", "progress", "[data-said]"].map((part) => form.querySelector(part));
+  const mebibytes = (bytes) => `${(bytes / 1048576).toFixed(1)} MiB`;
+  const button = form.querySelector("button");
+  const warn = (leaving) => leaving.preventDefault();
+  const request = new XMLHttpRequest();
+  const began = Date.now();
+  request.open("POST", form.action);
+  request.responseType = "document";
+  request.upload.onprogress = ({ loaded, total }) => {
+    bar.value = Math.floor((loaded / total) * 100);
+    const left = loaded < total ? `, ${age(((Date.now() - began) / loaded) * (total - loaded))} left` : ", being stored";
+    setText(said, `${mebibytes(loaded)} of ${mebibytes(total)}${left}`);
+  };
+  request.onloadend = () => {
+    removeEventListener("beforeunload", warn);
+    if (request.status === 200) return location.assign(request.responseURL);
+    const problem = request.responseXML?.querySelector(".error")?.textContent
+      ?? "the connection to the server was lost, so the image was not added: send it again";
+    button.disabled = false;
+    said.className = "error";
+    setText(said, `■ ${problem}`);
+    announce(problem);
+  };
+  line.hidden = false;
+  said.className = "";
+  button.disabled = true;
+  addEventListener("beforeunload", warn);
+  request.send(new FormData(form));
+}
+
+document.querySelectorAll("form[data-upload]").forEach((form) => form.addEventListener("submit", upload));
 
 // --- Logs -----------------------------------------------------------------------------------------------------------
 
