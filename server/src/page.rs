@@ -17,6 +17,7 @@ mod new_image;
 mod node;
 mod reasons;
 mod rows;
+mod run;
 mod session;
 mod stream;
 mod view;
@@ -54,6 +55,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/nodes/{node}/log", get(node::log))
         .route("/act/{act}", get(acts::ask).post(acts::carry_out))
         .route("/runs", get(lists::runs))
+        .route("/runs/{run}", get(run::show))
         .route("/systems", get(lists::systems))
         .route("/images", get(lists::images))
         .route("/tokens", get(lists::tokens))

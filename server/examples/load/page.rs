@@ -70,8 +70,8 @@ impl Screen {
                 let change = NodeChange { site: Some(site.clone()), ..NodeChange::default() };
                 operate::change_node(&store, &node, change).await.unwrap();
                 let changed = Instant::now();
-                let arrival = timeout(PATIENCE, arrives(open, format!("\"site\":\"{site}\"").as_bytes()));
-                match arrival.await {
+                let expected = format!("\"site\":\"{site}\"");
+                match timeout(PATIENCE, arrives(open, expected.as_bytes())).await {
                     Ok(true) => waited.changes.push(millis_since(changed)),
                     // A server that was killed. The next one says how things are, and not what changed.
                     Ok(false) | Err(_) => stream = None,

@@ -49,7 +49,7 @@ impl Frame {
     /// Reads what each page shows.
     pub async fn new(visitor: Visitor, live: &Live) -> Result<Self, Error> {
         let app: &App = &visitor.app;
-        let snapshot = live.rows(app).await?;
+        let snapshot = live.rows_of_page(app).await?;
         Ok(Self { visitor, snapshot })
     }
 

@@ -86,7 +86,7 @@ pub async fn runs(
             },
             html! { (words::since(Some(run.created_at), now)) " ago" },
             html! { @match took { Some(took) => span.number { (took) }, None => (dash()) } },
-            html! { span.mono { (run.id) } },
+            html! { a.mono href={ "/runs/" (run.id) } { (run.id) } },
         ];
         (run.id.clone(), cells)
     });

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -25,6 +25,9 @@ pub const SHORTEST: Duration = Duration::from_millis(500);
 /// How many times as long as the last reading took there is no other, so that pages never take more than a third of
 /// a processor.
 const REST: u32 = 2;
+/// How many times as long as the last reading took a page shows its rows without another, so that nobody waits for a
+/// page of a large site that somebody else looks at too. The stream then goes on from there.
+const SHOWN: u32 = 10;
 /// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -58,6 +61,7 @@ pub struct Snapshot {
     read: Instant,
     took: Duration,
     change: i64,
+    acts: u64,
     is_busy: bool,
 }
 
@@ -114,7 +118,10 @@ struct News<'a> {
 #[derive(Debug, Default)]
 pub struct Live {
     newest: Mutex<Option<Arc<Snapshot>>>,
-    changed: AtomicBool,
+    /// The same, for pages, which do not wait while the next one is read.
+    shown: RwLock<Option<Arc<Snapshot>>>,
+    /// How often operators did something.
+    acts: AtomicU64,
 }
 
 impl Live {
@@ -123,26 +130,38 @@ impl Live {
     pub async fn rows(&self, app: &App) -> Result<Arc<Snapshot>, Error> {
         let mut newest = self.newest.lock().await;
         let (change, event) = (*app.watcher.nodes().borrow(), *app.watcher.events().borrow());
-        if let Some(known) = newest.as_ref().filter(|_| !self.changed.swap(false, Ordering::Relaxed)) {
+        let acts = self.acts.load(Ordering::Relaxed);
+        if let Some(known) = newest.as_ref().filter(|known| known.acts == acts) {
             let age = known.read.elapsed();
             let may_differ = known.is_busy || known.change != change || known.head.event != event || age > LONGEST;
             if age < SHORTEST.max(known.took * REST) || !may_differ {
                 return Ok(Arc::clone(known));
             }
         }
-        let snapshot = Arc::new(read(app, newest.as_deref(), change, event).await?);
+        let snapshot = Arc::new(read(app, newest.as_deref(), (change, event, acts)).await?);
         *newest = Some(Arc::clone(&snapshot));
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&snapshot));
         Ok(snapshot)
+    }
+
+    /// Returns rows for a page: those of a moment ago if all are many. After an operator did something, they are read.
+    pub async fn rows_of_page(&self, app: &App) -> Result<Arc<Snapshot>, Error> {
+        let shown = self.shown.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_new = |known: &Snapshot| known.read.elapsed() < SHORTEST.max(known.took * SHOWN).min(LONGEST);
+        match shown.filter(|known| is_new(known) && known.acts == self.acts.load(Ordering::Relaxed)) {
+            Some(known) => Ok(known),
+            None => self.rows(app).await,
+        }
     }
 
     /// Makes the next page read the database, because an operator did something and looks for its effect.
     pub fn has_changed(&self) {
-        self.changed.store(true, Ordering::Relaxed);
+        self.acts.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Reads all nodes and makes their rows.
-async fn read(app: &App, before: Option<&Snapshot>, change: i64, event: u64) -> Result<Snapshot, Error> {
+async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64, u64, u64)) -> Result<Snapshot, Error> {
     let (read, at) = (Instant::now(), now());
     let nodes = status::all_at(&app.store, at).await?;
     let known: HashMap<&str, &Arc<Row>> =
@@ -163,8 +182,19 @@ async fn read(app: &App, before: Option<&Snapshot>, change: i64, event: u64) -> 
         Some(before) => Name { process: Arc::clone(&before.name.process), number: before.name.number + 1 },
         None => Name { process: random::id().into(), number: 0 },
     };
-    let mut snapshot =
-        Snapshot { at, name, rows, heard, head, news: String::new(), read, took: Duration::ZERO, change, is_busy };
+    let mut snapshot = Snapshot {
+        at,
+        name,
+        rows,
+        heard,
+        head,
+        news: String::new(),
+        read,
+        took: Duration::ZERO,
+        change,
+        acts,
+        is_busy,
+    };
     snapshot.news = before.map(|before| snapshot.news_since(before)).unwrap_or_default();
     snapshot.took = read.elapsed();
     Ok(snapshot)

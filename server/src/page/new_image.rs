@@ -59,7 +59,7 @@ fn form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
             h2 { "From a URL" }
             form.edit method="post" action="/add/image-from-url" {
                 (frame.visitor.proof_field())
-                (field("url", "URL", "https:// or http://. The server fetches it, and goes on where it stopped.", fields))
+                (field("url", "URL", "https:// or http://. The server fetches it, and goes on if that stops.", fields))
                 label { "SHA-256 of the file"
                     input type="text" name="sha256" value=(fields.text("sha256")) required autocomplete="off"
                         spellcheck="false";

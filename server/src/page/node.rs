@@ -29,6 +29,7 @@ use crate::page::reasons;
 use crate::page::rows::{is_stranger, model, name, path, reference};
 use crate::page::session::Visitor;
 use crate::page::words::{self, Tone};
+use crate::store::logs::LoggedBoot;
 use crate::store::to_word;
 
 /// Events of the timeline.
@@ -47,11 +48,14 @@ pub async fn show(
     let frame = Frame::new(visitor, &live).await?;
     let visitor = &frame.visitor;
     let node = operate::show_node(&visitor.store, &node).await?;
-    let (mut runs, mut events) = (Vec::new(), Vec::new());
+    let (mut runs, mut events, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     if !is_stranger(&node) {
         runs = operate::list_runs(&visitor.store, Some(&node.id)).await?;
         runs.reverse();
         events = events::of_node(visitor, &node.id, EVENTS).await?;
+        for kind in [LogType::Installer, LogType::HostBoot] {
+            logs.push((kind, operate::list_boots(&visitor.store, &node.id, kind).await?));
+        }
     }
     let usual = match &node.run {
         Some(run) => chart::usual(&visitor.store, run).await?,
@@ -80,7 +84,7 @@ pub async fn show(
                 div data-sync="run" { (run(&node, now)) }
                 @if !is_stranger(&node) {
                     div data-sync="timeline" { (timeline(&events, now)) }
-                    section { (log_of(&node, LogType::Installer)) (log_of(&node, LogType::HostBoot)) }
+                    section { @for (kind, boots) in &logs { (log_of(&node, *kind, boots, now)) } }
                     div data-sync="runs" { (earlier(&runs, &usual, now)) }
                 }
             }
@@ -327,26 +331,31 @@ fn run(node: &NodeStatus, now: Millis) -> Markup {
                         @else { "None yet. Start one to install an operating system." }
                     }
                 },
-                Some(run) => {
-                    h2 {
-                        "Run " span.mono { (run.id) } " "
-                        @if let Some(os) = &run.os { "of " (line(os)) " " }
-                        (words::state(&run.state, words::of_run(run.state)))
-                    }
-                    p.muted {
-                        "started " (words::since(Some(run.created_at), now)) " ago"
-                        @if let Some(end) = run.finished_at {
-                            ", took " (words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))))
-                        }
-                        @if let Some(at) = run.phoned_home_at {
-                            ", the system reported " (words::since(Some(at), now)) " ago"
-                        }
-                    }
-                    ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
-                    (reports(run, now))
-                },
+                Some(run) => (run_section(run, now)),
             }
         }
+    }
+}
+
+/// A run with its steps, and what was reported besides.
+pub fn run_section(run: &RunStatus, now: Millis) -> Markup {
+    html! {
+        h2 {
+            "Run " a.mono href={ "/runs/" (run.id) } { (run.id) } " "
+            @if let Some(os) = &run.os { "of " (line(os)) " " }
+            (words::state(&run.state, words::of_run(run.state)))
+        }
+        p.muted {
+            "started " (words::since(Some(run.created_at), now)) " ago"
+            @if let Some(end) = run.finished_at {
+                ", took " (words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))))
+            }
+            @if let Some(at) = run.phoned_home_at {
+                ", the system reported " (words::since(Some(at), now)) " ago"
+            }
+        }
+        ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
+        (reports(run, now))
     }
 }
 
@@ -490,8 +499,9 @@ fn earlier(runs: &[RunStatus], usual: &[(String, Millis)], now: Millis) -> Marku
                     @for (run, times) in runs.iter().zip(&times) {
                         li data-id=(run.id) {
                             span {
-                                "run " span.mono { (run.id) } " " (words::state(&run.state, words::of_run(run.state)))
-                                ", " (words::since(Some(run.created_at), now)) " ago"
+                                "run " a.mono href={ "/runs/" (run.id) } { (run.id) } " "
+                                (words::state(&run.state, words::of_run(run.state))) ", "
+                                (words::since(Some(run.created_at), now)) " ago"
                             }
                             span.number { (words::age(chart::total(times))) }
                             @if !times.is_empty() { div.more { (chart::bar(times, longest)) } }
@@ -504,28 +514,41 @@ fn earlier(runs: &[RunStatus], usual: &[(String, Millis)], now: Millis) -> Marku
     }
 }
 
-fn log_of(node: &NodeStatus, kind: LogType) -> Markup {
+/// The log of the newest boot, and links to those of the boots before.
+fn log_of(node: &NodeStatus, kind: LogType, boots: &[LoggedBoot], now: Millis) -> Markup {
     let (title, word) = match kind {
         LogType::Installer => ("Console of the installer", "installer"),
         LogType::HostBoot => ("Boot log of the installed system", "host_boot"),
     };
+    let path = format!("/nodes/{}/log?type={word}", reference(node));
     html! {
-        details data-log={ "/nodes/" (reference(node)) "/log?type=" (word) } {
-            summary { (title) }
+        details data-log=(path) {
+            summary { (title) @if boots.is_empty() { span.muted { ", nothing yet" } } }
             p {
-                a href={ "/nodes/" (reference(node)) "/log?type=" (word) } { "As text" } " "
+                a href=(path) { "As text" } " "
                 label { span.unseen { "Filter " (title) } input type="search" placeholder="filter" spellcheck="false"; }
             }
             pre tabindex="0" aria-label=(title) {}
+            @if boots.len() > 1 {
+                p {
+                    "Earlier boots: "
+                    @for (index, boot) in boots.iter().enumerate().skip(1) {
+                        @if index > 1 { ", " }
+                        a href={ (path) "&boot=" (index + 1) } { (size(boot.bytes)) }
+                        ", begun " (words::since(Some(boot.first_at), now)) " ago"
+                    }
+                }
+            }
         }
     }
 }
 
-/// Chooses a log.
+/// Chooses a log, and the boot that it is of.
 #[derive(Deserialize)]
 pub struct WhichLog {
     #[serde(default)]
     r#type: LogType,
+    boot: Option<String>,
 }
 
 /// Sends the end of a log as text.
@@ -534,7 +557,8 @@ pub async fn log(
     UrlPath(node): UrlPath<String>,
     Query(which): Query<WhichLog>,
 ) -> Result<Response, Failed> {
-    let log: Result<String, Error> = operate::node_log(&visitor.store, &node, which.r#type, None).await;
+    let log: Result<String, Error> =
+        operate::node_log(&visitor.store, &node, which.r#type, which.boot.as_deref()).await;
     let log = log?;
     let cut = log.len().saturating_sub(LOG);
     // At the beginning of a line, which is that of a character too.

@@ -3,7 +3,7 @@
 use reqwest::header::{COOKIE, HeaderMap, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode};
-use slipway_protocol::{Algorithm, Digest, Disk, Identity, Inventory, NodeState};
+use slipway_protocol::{Algorithm, Digest, Disk, Identity, Inventory, MAX_REQUEST_BYTES, NodeState};
 use slipway_server::base::limits::{Limits, Pace};
 use slipway_server::base::random::fingerprint;
 use slipway_server::image::stored;
@@ -396,7 +396,9 @@ async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
     assert_eq!(operate::show_node(&server.store().await, "web1").await.unwrap().run, None);
     assert_eq!(location(&start("web1").await), format!("/nodes/{id}"));
     let status = operate::show_node(&server.store().await, "web1").await.unwrap();
-    assert!(status.run.is_some());
+    let run = status.run.unwrap().id;
+    let page = browser.page(&format!("/runs/{run}")).await;
+    assert!(page.contains("&quot;seed-cloud-init&quot;") && page.contains(&format!("href=\"/nodes/{id}\"")), "{page}");
     let events = browser.page("/events?kind=run-started").await;
     assert!(events.contains("<td class=\"muted\">anna</td>"), "{events}");
     assert_eq!(location(&browser.send("/act/cancel", &[("node", &id)]).await), format!("/nodes/{id}"));
@@ -502,7 +504,15 @@ async fn a_waiting_machine_is_found_by_its_code_and_let_in() {
     let response = browser.send("/act/release", &[("node", &code), ("name", "web1")]).await;
     let node = location(&response).to_owned();
     assert!(browser.page(&node).await.contains("<h1>web1</h1>"));
-    Node::enrol(&server, machine).await;
+    let machine = Node::enrol(&server, machine).await;
+    for (boot, text) in [("b1", "one\n"), ("b2", "two\n")] {
+        let url = server.url(&format!("/v1/node/logs?boot_id={boot}&offset=0"));
+        assert!(machine.client.post(url).body(text).send().await.unwrap().status().is_success());
+    }
+    assert_eq!(browser.page(&format!("{node}/log?type=installer")).await, "two\n");
+    let page = browser.page(&node).await;
+    assert!(page.contains(&format!("href=\"{node}/log?type=installer&amp;boot=2\"")), "{page}");
+    assert_eq!(browser.page(&format!("{node}/log?type=installer&boot=2")).await, "one\n");
     assert_eq!(browser.get("/waiting?code=ZZZZZZ").await.status(), StatusCode::NOT_FOUND);
 }
 
@@ -591,6 +601,13 @@ async fn an_image_is_sent_by_a_form_or_fetched_from_a_url() {
     let page = ended().await;
     assert!(page.contains("broken.qcow2 <span class=\"state bad\">■ not added"), "{page}");
     assert_eq!(stored::list(&store).await.unwrap().len(), 0);
+
+    // Larger than any other request.
+    let large = vec![7; MAX_REQUEST_BYTES + 1];
+    assert_eq!(location(&send(&[("proof", &*proof), ("other", "1")], "large", &large).await), "/images");
+    let page = ended().await;
+    assert!(page.contains("large <span class=\"state good\">added"), "{page}");
+    operate::remove_image(&store, "large").await.unwrap();
 
     let fields = [("proof", &*proof), ("sha256", digest.hex())];
     assert_eq!(location(&send(&fields, "<b>debian.raw", &IMAGE).await), "/images");

@@ -56,6 +56,10 @@ fn inventory(number: u32) -> Inventory {
 
 /// A machine with hardware that is enrolled as a released node of this name.
 async fn enrolled(server: &TestServer, name: &str, number: u32) -> Node {
+    enrolled_with(server, name, number, inventory(number)).await
+}
+
+async fn enrolled_with(server: &TestServer, name: &str, number: u32, inventory: Inventory) -> Node {
     let serial = Some(format!("7CZ{number:04}"));
     let identity = Identity { uuid: Some(uuid(number)), serial, ..Identity::default() };
     let (site, labels) = (Some("fra".to_owned()), [("rack".to_owned(), "12".to_owned())].into());
@@ -70,7 +74,7 @@ async fn enrolled(server: &TestServer, name: &str, number: u32) -> Node {
     operate::add_node(&server.store().await, new).await.unwrap();
     let machine = Machine::new(identity);
     let mut request = machine.request();
-    request.inventory = inventory(number);
+    request.inventory = inventory;
     let response = server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     let enrolment: slipway_protocol::Enrolment = response.json().await.unwrap();
@@ -87,7 +91,10 @@ struct Working {
 
 impl Working {
     async fn start(server: &TestServer, name: &str, number: u32) -> Self {
-        let node = enrolled(server, name, number).await;
+        Self::of(server, enrolled(server, name, number).await, name).await
+    }
+
+    async fn of(server: &TestServer, node: Node, name: &str) -> Self {
         let new = NewRun::new(Task::Os("debian".to_owned()));
         operate::start_run(&server.store().await, &server.ca(), name, new).await.unwrap();
         let run = node.workflow(server).await.unwrap().run;
@@ -428,13 +435,14 @@ async fn fleet(server: &TestServer) -> Vec<Working> {
 async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     let server = TestServer::start().await;
     let Some(browser) = Chromium::start().await else { return };
-    let _machines = fleet(&server).await;
+    let machines = fleet(&server).await;
+    let run = &machines[1].run;
     let id = async |name: &str| operate::show_node(&server.store().await, name).await.unwrap().id;
     let (web1, web2, db1) = (id("web1").await, id("web2").await, id("db1").await);
     browser.open(&server.url("/login")).await;
-    browser.photograph("login-1400-light").await;
+    browser.photograph("login-1280-light").await;
     sign_in(&browser, &server, &server.url("/fleet")).await;
-    browser.resize(1400, 540).await;
+    browser.resize(1280, 560).await;
     browser.photograph("manual").await;
     let axe = axe();
     let pages = [
@@ -445,6 +453,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("node-contested", format!("/nodes/{db1}")),
         ("waiting", "/waiting".to_owned()),
         ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{run}")),
         ("systems", "/systems".to_owned()),
         ("images", "/images".to_owned()),
         ("tokens", "/tokens".to_owned()),
@@ -457,7 +466,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("start", format!("/act/start?node={web1}&node={web2}&os=debian")),
     ];
     let mut problems = Vec::new();
-    for width in [1400, 360] {
+    for width in [1280, 360] {
         browser.resize(width, if width < 600 { 800 } else { 900 }).await;
         for (name, path) in &pages {
             browser.open(&server.url(path)).await;
@@ -500,10 +509,35 @@ async fn hostile_texts_do_nothing_in_a_browser() {
     assert_eq!(other.try_enrol(&server).await.status(), StatusCode::ACCEPTED);
     // This one comes by the script.
     browser.until("document.querySelectorAll('tbody.row').length === 2").await;
-    for path in ["/fleet?column=model&column=serial", "/waiting", "/events"] {
+    // A node whose machine is hostile in all that it says.
+    let mut hardware = inventory(3);
+    (hardware.system.vendor, hardware.cpu.model) = (Some(evil.to_owned()), Some(evil.to_owned()));
+    (hardware.disks[0].model, hardware.disks[0].path) = (Some(evil.to_owned()), format!("/dev/{evil}"));
+    (hardware.nics[0].name, hardware.nics[0].driver) = (evil.to_owned(), Some(evil.to_owned()));
+    add_system(&server, |_| {}).await.unwrap();
+    let node = enrolled_with(&server, "web3", 3, hardware).await;
+    let mut web3 = Working::of(&server, node, "web3").await;
+    web3.report(&server, 0, EventKind::Started).await;
+    web3.report(&server, 0, EventKind::Note(evil.to_owned())).await;
+    let (reason, causes, log_tail) = (evil.to_owned(), vec![evil.to_owned()], vec![evil.to_owned()]);
+    web3.report(&server, 0, EventKind::Failed(Failure { reason, causes, log_tail })).await;
+    let url = server.url("/v1/node/logs?boot_id=b&offset=0");
+    let logged = web3.node.client.post(url).body(format!("{evil}\n")).send().await.unwrap();
+    assert!(logged.status().is_success());
+    browser.until("document.querySelectorAll('tbody.row').length === 3").await;
+    browser.until("document.body.innerText.includes('■ failed')").await;
+    let id = operate::show_node(&server.store().await, "web3").await.unwrap().id;
+    let (node, start) = (format!("/nodes/{id}"), format!("/act/start?node={id}&os=debian"));
+    let run = format!("/runs/{}", web3.run);
+    let search: String = form_urlencoded::byte_serialize(evil.as_bytes()).collect();
+    let search = format!("/fleet?q={search}");
+    for path in ["/fleet?column=model&column=serial", "/waiting", "/events", "/runs", &run, &start, &search, &node] {
         browser.open(&server.url(path)).await;
         browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
         assert_eq!(browser.run("return [window.evil ?? null, document.images.length]").await, json!([null, 0]));
     }
+    browser.click("details[data-log] summary").await;
+    browser.until("document.querySelector('details[data-log] pre').textContent.includes('<script>')").await;
+    assert_eq!(browser.run("return [window.evil ?? null, document.images.length]").await, json!([null, 0]));
     assert_eq!(browser.complaints().await, Vec::<String>::new());
 }

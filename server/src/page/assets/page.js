@@ -24,13 +24,14 @@ let signedOut = false;
 
 // --- Ages -----------------------------------------------------------------------------------------------------------
 
-/** Milliseconds since what is shown came. Setting a clock back makes nothing newer, and the steady clock may stand still
- * while a computer sleeps. */
+/** Milliseconds since what is shown came. Setting a clock back makes nothing newer, and the steady clock may stand
+ * still while a computer sleeps. */
 function silence() {
   return Math.max(performance.now() - steady, Date.now() - wall);
 }
 
-/** The server's time now. What is old does not get older words: rows of a page that is not live say from when they are. */
+/** The server's time now. What is old does not get older words: rows of a page that is not live say from when they
+ * are. */
 function now() {
   return at + (lost ? 0 : silence());
 }
@@ -436,8 +437,9 @@ function upload(event) {
   request.responseType = "document";
   request.upload.onprogress = ({ loaded, total }) => {
     bar.value = Math.floor((loaded / total) * 100);
-    const left = loaded < total ? `, ${age(((Date.now() - began) / loaded) * (total - loaded))} left` : ", being stored";
-    setText(said, `${mebibytes(loaded)} of ${mebibytes(total)}${left}`);
+    const time = ((Date.now() - began) / loaded) * (total - loaded);
+    const left = loaded < total ? `${age(time)} left` : "being stored";
+    setText(said, `${mebibytes(loaded)} of ${mebibytes(total)}, ${left}`);
   };
   request.onloadend = () => {
     removeEventListener("beforeunload", warn);
