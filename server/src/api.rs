@@ -189,6 +189,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/runs/{run}/cancel", post(operator::cancel_run))
         .route("/runs/{run}/confirm", post(operator::confirm_run))
         .route("/runs/{run}/events", get(operator::events))
+        .route("/runs/{run}/compare", get(operator::compare_runs))
         .route("/events", get(history::site_events))
         .route("/site", get(operator::site))
         .route("/limits", get(operator::limits))

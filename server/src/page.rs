@@ -5,6 +5,7 @@ mod acts;
 mod adding;
 mod answer;
 mod assets;
+mod changes;
 mod chart;
 mod events;
 mod fleet;

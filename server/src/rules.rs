@@ -1,6 +1,7 @@
-//! Pure functions: states of runs, trouble with nodes and its limits, which nodes are meant, boot scripts, shell
+//! Pure functions: states of runs, what changed between two, trouble with nodes and its limits, which nodes are meant, boot scripts, shell
 //! snippets, settings of the phone-home block, and what the history says.
 
+pub mod changes;
 pub mod filter;
 pub mod ipxe;
 pub mod limits;

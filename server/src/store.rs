@@ -37,6 +37,7 @@ pub mod published;
 mod records;
 pub mod recovery_keys;
 pub mod refused_pins;
+pub mod run_facts;
 pub mod run_tokens;
 pub mod runs;
 pub mod schema;

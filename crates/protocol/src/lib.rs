@@ -26,6 +26,7 @@ pub use node::medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 pub use node::state::NodeState;
 pub use operator::admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, TpmOrigin};
 pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
+pub use operator::comparison::{Chosen, ComparedFact, ComparedRun, Comparison};
 pub use operator::flag::{Flag, FlagKind, Severity, SiteStatus};
 pub use operator::history::{SiteEvent, SiteEventKind};
 pub use operator::status::{Installed, NodeStatus, RunState, RunStatus, StepState, StepStatus};

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod boot_fetch;
+pub mod comparison;
 pub mod flag;
 pub mod history;
 pub mod status;

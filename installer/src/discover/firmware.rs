@@ -7,6 +7,7 @@ use slipway_formats::efi::signature_list;
 use slipway_protocol::Firmware;
 
 use super::files::{Notes, attribute, bytes, note};
+use super::smbios;
 
 /// Folder of the firmware's variables.
 const VARIABLES: &str = "firmware/efi/efivars";
@@ -15,11 +16,17 @@ const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// Number of bytes of attributes that efivarfs puts before the value (Linux, Documentation/filesystems/efivarfs.rst).
 const ATTRIBUTES: usize = 4;
 
-/// Returns the firmware interface, the state of Secure Boot, and the version of the TPM.
+/// Returns the firmware's vendor, version and interface, the state of Secure Boot, and the version of the TPM.
 pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     let uefi = sys.join("firmware/efi").is_dir();
-    let mut found =
-        Firmware { uefi, tpm: tpm(&sys.join("class/tpm/tpm0/tpm_version_major"), notes), ..Firmware::default() };
+    let dmi = sys.join("class/dmi/id");
+    let mut found = Firmware {
+        vendor: smbios::value(&dmi.join("bios_vendor"), notes),
+        version: smbios::value(&dmi.join("bios_version"), notes),
+        uefi,
+        tpm: tpm(&sys.join("class/tpm/tpm0/tpm_version_major"), notes),
+        ..Firmware::default()
+    };
     let variable = |name: &str| sys.join(VARIABLES).join(format!("{name}-{GLOBAL}"));
     if uefi {
         found.secure_boot = boolean(&variable("SecureBoot"), notes);

@@ -42,7 +42,7 @@ pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
 }
 
 /// Returns the attribute. `None` if it is a placeholder instead of a value.
-fn value(path: &Path, notes: &mut Notes) -> Option<String> {
+pub(super) fn value(path: &Path, notes: &mut Notes) -> Option<String> {
     let text = attribute(path, notes)?;
     meaningful(&text).map(str::to_owned)
 }

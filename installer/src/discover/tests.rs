@@ -17,6 +17,8 @@ const PK: &str = "sys/firmware/efi/efivars/PK-8be4df61-93ca-11d2-aa0d-00e098032b
 const SERVER: &[(&str, &[u8])] = &[
     ("sys/class/dmi/id/product_uuid", b"4c4c4544-0042-3010-8058-b7c04f503432\n"),
     ("sys/class/dmi/id/product_serial", b"7CZ1234\n"),
+    ("sys/class/dmi/id/bios_vendor", b"Acme Firmware\n"),
+    ("sys/class/dmi/id/bios_version", b"2.19.1\n"),
     ("sys/class/dmi/id/sys_vendor", b"Acme Inc.\n"),
     ("sys/class/dmi/id/product_name", b"Anvil R750\n"),
     ("sys/class/dmi/id/board_serial", b"..CN0042..\n"),
@@ -121,6 +123,8 @@ fn an_ordinary_server_is_known_in_full() {
             driver: Some("acme_nic".into()),
         }],
         firmware: Firmware {
+            vendor: Some("Acme Firmware".into()),
+            version: Some("2.19.1".into()),
             uefi: true,
             secure_boot: Some(true),
             setup_mode: Some(false),

@@ -52,6 +52,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::confirm_run,
         super::operator::run,
         super::operator::run_workflow,
+        super::operator::compare_runs,
         super::operator::events,
         super::history::site_events,
         super::boot_files::make,

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, SiteStatus, Step};
+use slipway_protocol::{Comparison, ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, SiteStatus, Step};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
@@ -286,6 +286,31 @@ pub async fn run(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Resu
     responses((status = 200, body = [Step]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn run_workflow(Operator(app): Operator, UrlPath(run): UrlPath<String>) -> Result<Json<Vec<Step>>, ApiError> {
     Ok(Json(operate::show_run(&app.store, &run).await?.1))
+}
+
+/// Parameters of a comparison.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct With {
+    /// Id of the other run; or a node, whose newest run is meant. Default: the last good run before this one, of the
+    /// same node, or else of the same model with the same operating system.
+    with: Option<String>,
+}
+
+/// Compare a run with another one, usually the last good one: image, settings, slipway, firmware, hardware, address.
+/// `{run}` is the id of a run, or a node, whose newest run is compared.
+#[utoipa::path(get, path = "/v1/operator/runs/{run}/compare", params(("run" = String, Path), With),
+    security(("operator" = [])),
+    responses((status = 200, body = Comparison), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "There is no run to compare with.")))]
+pub async fn compare_runs(
+    Operator(app): Operator,
+    UrlPath(run): UrlPath<String>,
+    OperatorQuery(With { with }): OperatorQuery<With>,
+) -> Result<Dated<Comparison>, ApiError> {
+    Ok(Dated(operate::compare_runs(&app.store, &run, with.as_deref()).await?))
 }
 
 /// List the events of a run, except those that only report progress.

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{RunStatus, Step, StepState, StepStatus};
+use slipway_protocol::{Chosen, ComparedRun, Comparison, RunStatus, Step, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::keys::ca;
@@ -18,8 +18,11 @@ use slipway_server::store::{Store, nodes};
 
 use super::disk::DiskOptions;
 use super::os::Reports;
-use super::words::{dash, duration, table, word};
+use super::words::{cut_to, dash, duration, table, word};
 use super::{print, print_json, print_line, read, read_user_data};
+
+/// Most characters of a value in a comparison. JSON has all of it.
+const MAX_VALUE: usize = 60;
 
 #[derive(Subcommand)]
 pub enum RunCommand {
@@ -39,6 +42,22 @@ pub enum RunCommand {
         #[arg(value_name = "NODE|RUN")]
         run: String,
         /// Print JSON instead of lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what changed since the last good run: image, settings, slipway, firmware, hardware, disk and address.
+    #[command(after_help = "\
+Examples:
+  slipway-server run compare web1
+  slipway-server run compare web1 web2")]
+    Compare {
+        /// Id of the run; or id, name or claim code of a machine, to compare its newest run.
+        #[arg(value_name = "NODE|RUN")]
+        run: String,
+        /// The other run. Default: the last good run of the same machine, or else of one of the same model.
+        #[arg(value_name = "RUN")]
+        with: Option<String>,
+        /// Print JSON instead of tables.
         #[arg(long)]
         json: bool,
     },
@@ -114,6 +133,10 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
                 print(&run_lines(&run, &workflow))
             }
         }
+        RunCommand::Compare { run, with, json } => {
+            let comparison = operate::compare_runs(store, &run, with.as_deref()).await?;
+            if json { print_json(&comparison) } else { print(&comparison_lines(&comparison)) }
+        }
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
         }
@@ -155,6 +178,33 @@ fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
         let said = status.outcome.iter().map(|outcome| outcome.summary.clone());
         let said = said.chain(status.failure.iter().map(|failure| failure.in_one_line()));
         said.filter(|said| !said.is_empty()).for_each(|said| text += &format!("    -> {}\n", line(&said)));
+    }
+    text
+}
+
+/// Formats what two runs had, differences first.
+fn comparison_lines(comparison: &Comparison) -> String {
+    let run = |run: &ComparedRun| {
+        let (node, state) = (run.name.as_ref().unwrap_or(&run.node), word(&run.state));
+        format!("run {} of {}, {state}, started {}", run.id, line(node), utc(run.created_at))
+    };
+    let why = match comparison.chosen {
+        Chosen::SameNode => "the last good run of this machine",
+        Chosen::SameModel => "the last good run of a machine of this model with the same operating system",
+        Chosen::Given => "as asked for",
+    };
+    let mut text = format!("Now:  {}\nThen: {}, {why}\n\n", run(&comparison.run), run(&comparison.with));
+    let value = |value: &Option<String>| value.as_ref().map_or_else(dash, |value| cut_to(value, MAX_VALUE));
+    let (differing, same): (Vec<_>, Vec<_>) = comparison.facts.iter().partition(|fact| fact.differs);
+    if differing.is_empty() {
+        text += "Nothing that the server knows of them differs.\n";
+    } else {
+        let rows = differing.iter().map(|fact| vec![fact.what.clone(), value(&fact.then), value(&fact.now)]);
+        text += &table(&["What changed", "Then", "Now"], rows.collect());
+    }
+    if !same.is_empty() {
+        let rows = same.iter().map(|fact| vec![fact.what.clone(), value(&fact.now)]);
+        text += &format!("\n{}", table(&["The same", "Then and now"], rows.collect()));
     }
     text
 }

@@ -426,6 +426,9 @@ fn failure(node: &NodeStatus) -> Option<String> {
     let (name, reason) = (line(&step.name), line(&failure.reason));
     let mut text = format!("\nStep {}/{} {name}: {reason}\n", index + 1, run.steps.len());
     failure.causes.iter().for_each(|cause| text += &format!("  because: {}\n", line(cause)));
+    if !was_never_started(step) {
+        text += &format!("  what changed since it went well: slipway-server run compare {}\n", line(label(node)));
+    }
     Some(text)
 }
 

@@ -12,6 +12,7 @@ use crate::image::examine::examine;
 use crate::image::turn;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status;
+use crate::rules::changes::{self, Named};
 use crate::rules::state::{self, NodeEvent};
 use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
 use crate::run::facts::Facts;
@@ -23,7 +24,7 @@ use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{Connection, Store, Transaction, external_steps, notes, to_json};
+use crate::store::{Connection, Store, Transaction, external_steps, notes, run_facts, to_json, to_word};
 
 /// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
@@ -54,7 +55,9 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
+    let settings = settings(&composed);
     let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
+    run_facts::insert(&mut transaction, &id, &settings).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
@@ -65,6 +68,15 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run))
+}
+
+/// Returns what a run was asked for, to compare it with other runs.
+fn settings(composed: &Composed) -> Named {
+    let mut settings = changes::settings(&secrets::hidden(composed.plain.clone()));
+    let reports = if composed.phone_home_hash.is_some() { "yes" } else { "no" };
+    settings.push(("required proof".to_owned(), to_word(&composed.require)));
+    settings.push(("reports that it is up".to_owned(), reports.to_owned()));
+    settings
 }
 
 /// Returns the operating system that a task names. `None` for a workflow, or if there is no system of this name.
@@ -242,7 +254,7 @@ pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Er
     Ok(status::of_run(run))
 }
 
-async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, Error> {
+pub(super) async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, Error> {
     if let Some(run) = runs::get_by_id(connection, reference).await? {
         return Ok(run);
     }

@@ -20,6 +20,7 @@ use crate::base::time::{Millis, now};
 use crate::operate::{self, LogType};
 use crate::page::acts::{self, disk_in_words};
 use crate::page::answer::{Failed, Html};
+use crate::page::changes;
 use crate::page::chart::{self, Times};
 use crate::page::events;
 use crate::page::fleet::note;
@@ -82,6 +83,7 @@ pub async fn show(
             div data-sync="facts" { (facts(&node, now)) }
             div {
                 div data-sync="run" { (run(&node, now)) }
+                div data-sync="changes" { (changes::section(&visitor.store, &node, now).await?) }
                 @if !is_stranger(&node) {
                     div data-sync="timeline" { (timeline(&events, now)) }
                     section { @for (kind, boots) in &logs { (log_of(&node, *kind, boots, now)) } }

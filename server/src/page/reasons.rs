@@ -87,7 +87,9 @@ fn failed(node: &NodeStatus, run: Option<&RunStatus>) -> Option<Reason> {
     let failure = current(run)?.1.failure.as_ref()?;
     // A run that an operator ended before its machine began is no failure of the machine.
     let tone = if node.state == NodeState::Failed { Tone::Bad } else { Tone::Quiet };
-    Some(Reason { since: run.finished_at, ..Reason::new(tone, failure.in_one_line()) })
+    let label = line(node.name.as_deref().unwrap_or(&node.id));
+    let command = (tone == Tone::Bad).then(|| format!("slipway-server run compare {label}"));
+    Some(Reason { since: run.finished_at, command, ..Reason::new(tone, failure.in_one_line()) })
 }
 
 fn restored(node: &NodeStatus, run: &RunStatus) -> Option<Reason> {

@@ -478,7 +478,7 @@ impl Look<'_> {
             }
         };
         let cause = "its disk or its network is slower than those of other machines, or many machines install now";
-        let flag = self.flag((FlagKind::Slow, Severity::Warn), began, reason?, cause, "status NODE");
+        let flag = self.flag((FlagKind::Slow, Severity::Warn), began, reason?, cause, "run compare NODE");
         Some(flag.of_step(&step.name))
     }
 }

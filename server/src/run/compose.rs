@@ -62,6 +62,8 @@ impl Secrets {
 pub struct Composed {
     /// The steps.
     pub steps: Vec<Step>,
+    /// The steps before anything was added that is of this run alone: keys, tokens and instance ids.
+    pub plain: Vec<Step>,
     /// The instance ids that the installed system may report with, all of them impossible to guess.
     pub instances: Vec<String>,
     /// Hash of the token that the installed system reports with, if it is asked to report.
@@ -90,8 +92,9 @@ pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result
     refuse(seed::problems(&steps))?;
     // Resolves names and fills in omitted values. The four changes are independent of each other, and judged below.
     images::resolve(&mut steps, facts)?;
-    fill_in::keys(&mut steps, &keys);
     fill_in::node_settings(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
+    let plain = steps.clone();
+    fill_in::keys(&mut steps, &keys);
     fill_in::instance_ids(&mut steps, &secrets.instance);
     // The report is added to the user-data after the user-data was judged. The boot reporters get their URL and token
     // here, because the judgement below requires both.
@@ -106,7 +109,17 @@ pub fn compose(mut new: NewRun, loaded: Loaded<'_>, secrets: &Secrets) -> Result
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
     let instances = fill_in::instances(&steps);
-    Ok(Composed { steps, instances, phone_home_hash, boot_hash, image_hashes, keep_metadata, known_steps, require })
+    Ok(Composed {
+        steps,
+        plain,
+        instances,
+        phone_home_hash,
+        boot_hash,
+        image_hashes,
+        keep_metadata,
+        known_steps,
+        require,
+    })
 }
 
 /// Makes the installed system report or not, as set. Returns the hash of the token in the URL that it reports to.

@@ -11,6 +11,7 @@ use slipway_protocol::{
 };
 
 use crate::base::error::Error;
+use crate::rules::changes::{MachineFacts, Named};
 use crate::store::claimants::Report;
 use crate::store::findings::Finding;
 use crate::store::systems::System;
@@ -38,6 +39,8 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("runs", "steps_json", json::<Vec<StepStatus>>),
     ("runs", "phone_home_json", json::<BTreeMap<String, String>>),
     ("runs", "image", word::<Digest>),
+    ("run_facts", "settings_json", json::<Named>),
+    ("run_facts", "machine_json", json::<MachineFacts>),
     ("events", "event_json", json::<Event>),
     ("loose_steps", "step_json", json::<ExternalStep>),
     ("boot_reports", "status_json", json::<BootStatus>),

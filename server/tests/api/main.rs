@@ -12,6 +12,7 @@ mod browser;
 mod captures;
 mod clocks;
 mod command_line;
+mod comparing;
 mod data_folder;
 mod database_check;
 mod database_copy;

@@ -154,11 +154,17 @@ pub struct Nic {
     pub driver: Option<String>,
 }
 
-/// How the machine booted.
+/// The firmware, and how the machine booted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Firmware {
+    /// The vendor of the firmware in SMBIOS type 0 (DSP0134, 7.1), without placeholder values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
+    /// The version of the firmware in SMBIOS type 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// `true` for UEFI, `false` for BIOS.
     #[serde(default)]
     pub uefi: bool,

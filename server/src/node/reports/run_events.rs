@@ -11,6 +11,7 @@ use crate::image::examine::examine;
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_meters::{RunMeters, has_ended};
 use crate::node::reports::{boot, node_state, secrets};
+use crate::rules::changes::MachineFacts;
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::rules::told;
 use crate::run::facts::Facts;
@@ -20,7 +21,7 @@ use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::step_times::{self, StepTime};
-use crate::store::{Connection, Store, events, nodes, notes};
+use crate::store::{Connection, Store, events, nodes, notes, run_facts};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -91,6 +92,10 @@ pub async fn hand_out_workflow(
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
     }
     runs::update(&mut transaction, &run).await?;
+    let address = node.key.map(|key| key.address);
+    let inventory = node.inventory.unwrap_or_default();
+    let machine = MachineFacts { version: node.agent_version, address, inventory };
+    run_facts::set_machine(&mut transaction, &run.id, &machine).await?;
     store::commit(transaction).await?;
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
 }

@@ -5,6 +5,7 @@ use slipway_protocol::workflow::{is_ignition, shown_url};
 use slipway_protocol::{Action, NodeState, RegistryAuth, RunState, Secret, Step};
 
 use crate::base::error::Error;
+use crate::rules::changes;
 use crate::rules::state;
 use crate::store;
 use crate::store::runs::{self, Run};
@@ -90,7 +91,29 @@ fn without_tokens(text: &str) -> String {
 }
 
 /// Returns the steps with [`REMOVED`] in place of each secret.
-fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
+fn without_secrets(steps: Vec<Step>) -> Vec<Step> {
+    replaced(steps, |_| REMOVED.to_owned())
+}
+
+/// Returns the steps with a few digits in place of each secret, to compare them with those of another run.
+pub fn hidden(steps: Vec<Step>) -> Vec<Step> {
+    replaced(steps, changes::hidden)
+}
+
+/// Returns the steps with another text in place of each secret. An empty text is not a secret and stays.
+fn replaced(mut steps: Vec<Step>, by: fn(&str) -> String) -> Vec<Step> {
+    let mark = |text: &mut String| {
+        if !text.is_empty() {
+            *text = by(text);
+        }
+    };
+    let remove = |text: &mut Option<String>| text.iter_mut().for_each(mark);
+    let hide = |secret: &mut Secret| {
+        if !secret.is_empty() {
+            *secret = Secret::from(by(secret.reveal()));
+        }
+    };
+    let remove_login = |login: &mut Option<RegistryAuth>| login.iter_mut().for_each(|login| hide(&mut login.password));
     for step in &mut steps {
         match &mut step.action {
             Action::StreamImage(image) => remove_login(&mut image.registry_auth),
@@ -109,7 +132,7 @@ fn without_secrets(mut steps: Vec<Step>) -> Vec<Step> {
                 remove(&mut seed.network_config);
                 seed.phone_home.iter_mut().for_each(|phone_home| mark(&mut phone_home.url));
             }
-            Action::BootReporter(reporter) => reporter.token = Secret::from(REMOVED.to_owned()),
+            Action::BootReporter(reporter) => hide(&mut reporter.token),
             _ => {}
         }
         sources_of(&mut step.action).into_iter().for_each(|url| *url = shown_url(url));
@@ -136,20 +159,5 @@ fn sources_of(action: &mut Action) -> Vec<&mut String> {
             std::iter::once(&mut archive.url).chain(others).chain(&mut archive.mirrors).collect()
         }
         _ => Vec::new(),
-    }
-}
-
-fn remove_login(login: &mut Option<RegistryAuth>) {
-    login.iter_mut().for_each(|login| login.password = Secret::from(REMOVED.to_owned()));
-}
-
-fn remove(text: &mut Option<String>) {
-    text.iter_mut().for_each(mark);
-}
-
-/// Replaces a text by [`REMOVED`]. An empty text is not a secret and stays.
-fn mark(text: &mut String) {
-    if !text.is_empty() {
-        REMOVED.clone_into(text);
     }
 }

@@ -322,7 +322,7 @@ fn a_step_that_takes_twice_the_median_is_slow() {
     let now = BEGAN + 100 * SECOND;
     assert_eq!(found(&moving(100_000_000), &known, now), [], "half of the usual rate");
     let reason = "is slow in step 1/1 stream-image: 976.6 KiB/s, where 1.9 MiB/s is usual";
-    let expect = (FlagKind::Slow, Severity::Warn, reason, "slower than those of other machines", "status web1");
+    let expect = (FlagKind::Slow, Severity::Warn, reason, "slower than those of other machines", "run compare web1");
     check_now(&moving(99_999_900), &known, now, expect);
     assert_eq!(found(&moving(1), &known, BEGAN + 30 * SECOND), [], "it has only begun");
     let again = with_run(moving(1), |run| run.steps[0].attempt = 2);
@@ -333,7 +333,7 @@ fn a_step_that_takes_twice_the_median_is_slow() {
     let still = Known { usual: Some(Usual { runs: 5, millis: MINUTE, rate: None }), ..NOTHING.clone() };
     assert_eq!(found(&installing(), &still, BEGAN + 2 * MINUTE), []);
     let reason = "is slow in step 1/1 stream-image, which usually takes 1 min 0 s";
-    let expect = (FlagKind::Slow, Severity::Warn, reason, "slower", "status web1");
+    let expect = (FlagKind::Slow, Severity::Warn, reason, "slower", "run compare web1");
     check_now(&installing(), &still, BEGAN + 2 * MINUTE + 1, expect);
 }
 
