@@ -1,11 +1,13 @@
-//! Pure functions: states of runs, what changed between two, trouble with nodes and its limits, which nodes are meant, boot scripts, shell
-//! snippets, settings of the phone-home block, and what the history says.
+//! Pure functions: states of runs, what changed between two, how much of one is done, trouble with nodes and its
+//! limits, which nodes are meant, boot scripts, shell snippets, settings of the phone-home block, and what the history
+//! says.
 
 pub mod changes;
 pub mod filter;
 pub mod ipxe;
 pub mod limits;
 pub mod phone_home_settings;
+pub mod progress;
 pub mod snippet;
 pub mod state;
 pub mod told;

@@ -157,6 +157,7 @@ mod tests {
                 id: "r".to_owned(),
                 node: "0123".to_owned(),
                 state,
+                percent: 0,
                 created_at: 10,
                 restored: false,
                 started_at: Some(20),

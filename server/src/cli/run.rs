@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Chosen, ComparedRun, Comparison, RunStatus, Step, StepState, StepStatus};
+use slipway_protocol::{Chosen, ComparedRun, Comparison, RunState, RunStatus, Step, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::keys::ca;
@@ -157,10 +157,14 @@ struct Shown<'a> {
 /// Formats a run and its steps.
 fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
     let time = |at: Option<u64>| at.map_or_else(dash, utc);
+    let state = match run.state {
+        RunState::Running | RunState::Failed => format!("{}, {} % done", word(&run.state), run.percent),
+        RunState::Pending | RunState::Succeeded => word(&run.state),
+    };
     let facts = [
         ("Run", run.id.clone()),
         ("Machine", run.node.clone()),
-        ("State", word(&run.state)),
+        ("State", state),
         ("System", run.os.clone().unwrap_or_else(dash)),
         ("Image", run.image.as_ref().map_or_else(dash, ToString::to_string)),
         ("Created", utc(run.created_at)),
@@ -172,6 +176,9 @@ fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
         text += &format!("\n{number} {} ({}): {}", line(&step.name), step.action.name(), word(&status.state));
         if let (Some(began), Some(ended)) = (status.started_at, status.finished_at) {
             text += &format!(" after {}", duration(ended.saturating_sub(began)));
+        }
+        if let Some(usual) = status.usual {
+            text += &format!(", usually {}", duration(usual.millis));
         }
         text += &if status.attempt > 1 { format!(", attempt {}\n", status.attempt) } else { "\n".to_owned() };
         text += &options(step);

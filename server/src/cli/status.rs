@@ -18,6 +18,7 @@ use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::node::status::{self, NODE_STATES};
 use slipway_server::operate;
 use slipway_server::rules::filter::{NodeFilter, is_pattern};
+use slipway_server::rules::progress;
 use slipway_server::rules::trouble::GONE;
 use slipway_server::site::presence;
 use slipway_server::store::Store;
@@ -34,6 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const MESSAGE_WIDTH: usize = 30;
 /// Columns to omit on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
+/// What stands between the progress of a run and that of its step.
+const OF_RUN: &str = " · ";
 /// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -346,6 +349,11 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
         }
     }
+    if others(&header, &rows) + MESSAGE_WIDTH > width
+        && let Some(column) = header.iter().position(|known| *known == "Progress")
+    {
+        rows.iter_mut().filter_map(|row| row.get_mut(column)).for_each(|cell| *cell = without_own(cell));
+    }
     // The last column, the message, is cut to the remaining width.
     let room = width.saturating_sub(others(&header, &rows)).max(MESSAGE_WIDTH);
     rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
@@ -457,7 +465,8 @@ fn was_never_started(step: &StepStatus) -> bool {
 
 fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress) -> String) -> String {
     let number = if was_never_started(step) { index } else { index + 1 };
-    let mut text = format!("{number}/{}", run.steps.len());
+    let of_run = if run.state == RunState::Running { format!("{} %{OF_RUN}", run.percent) } else { String::new() };
+    let mut text = format!("{of_run}{number}/{}", run.steps.len());
     if let Some(progress) = step.progress.as_ref().filter(|_| step.state == StepState::Running) {
         text += &format!(" {}", say(progress));
     }
@@ -467,13 +476,17 @@ fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress)
     text
 }
 
+/// Returns the progress of a run without that of its step.
+fn without_own(progress: &str) -> String {
+    match progress.split_once(OF_RUN) {
+        Some((of_run, step)) => format!("{of_run}{OF_RUN}{}", step.split([' ', ',']).next().unwrap_or_default()),
+        None => progress.to_owned(),
+    }
+}
+
 /// Formats the percentage done and the remaining time.
 fn in_short(progress: &Progress) -> String {
-    let share = |done: u64, total: Option<u64>| {
-        let total = total.filter(|total| *total > 0)?;
-        Some(format!("{} %", u128::from(done) * 100 / u128::from(total)))
-    };
-    let share = share(progress.bytes, progress.total).or_else(|| share(progress.fetched, progress.fetch_total));
+    let share = progress::of_step(progress).map(|percent| format!("{percent} %"));
     let left = progress.seconds_left.map(|seconds| format!(", {} left", duration(seconds.saturating_mul(1000))));
     share.unwrap_or_else(|| bytes(progress.bytes)) + &left.unwrap_or_default()
 }

@@ -11,8 +11,8 @@ use crate::base::error::Error;
 use crate::base::time::{Millis, now};
 use crate::node::admission::SILENT;
 use crate::node::flags::Facts;
-use crate::rules::state;
 use crate::rules::trouble::{GONE, WAITS, system_heard_at};
+use crate::rules::{progress, state};
 use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
@@ -180,9 +180,10 @@ fn boot_files_fetched(
     Some(BootFilesFetched { files, silent_since })
 }
 
-/// Returns the status of a run, without reports from outside of its workflow.
-pub fn of_run(run: Run) -> RunStatus {
+/// Returns the status of a run at a time, without reports from outside of its workflow.
+pub fn of_run(run: Run, now: Millis) -> RunStatus {
     RunStatus {
+        percent: progress::percent(run.progress.state, &run.progress.steps, now),
         restored: run.is_held(),
         begins: run.begins,
         id: run.id,
@@ -207,7 +208,7 @@ pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<R
     notes::add_to(connection, &mut run).await?;
     let external_steps = external_steps::of_run(connection, &run.id).await?;
     let boot = boot_reports::of_run(connection, &run.id).await?;
-    Ok(RunStatus { external_steps, boot, ..of_run(run) })
+    Ok(RunStatus { external_steps, boot, ..of_run(run, now()) })
 }
 
 /// Returns the status of all nodes, and of waiting machines that are not nodes. Logs of external steps are left out.
@@ -267,7 +268,7 @@ pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now:
     let mut boots: HashMap<_, _> = boots.into_iter().collect();
     let with_reports = |run: Run| {
         let (external_steps, boot) = (external_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
-        (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
+        (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run, now) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     let claimants = claimants::all(connection).await?;

@@ -67,7 +67,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
-    Ok(status::of_run(run))
+    Ok(status::of_run(run, now))
 }
 
 /// Returns what a run was asked for, to compare it with other runs.
@@ -192,14 +192,14 @@ pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<Run
     for run in &mut runs {
         notes::add_to(&mut connection, run).await?;
     }
-    Ok(runs.into_iter().map(status::of_run).collect())
+    Ok(runs.into_iter().map(|run| status::of_run(run, now())).collect())
 }
 
 /// Returns the runs that were started since a time, in milliseconds since 1970, oldest first, without reports from
 /// outside of their workflows.
 pub async fn runs_since(store: &Store, since: Millis) -> Result<Vec<RunStatus>, Error> {
     let runs = runs::since(&mut *store.read().await?, since).await?;
-    Ok(runs.into_iter().map(status::of_run).collect())
+    Ok(runs.into_iter().map(|run| status::of_run(run, now())).collect())
 }
 
 /// Returns a run with its reports, and its steps with their options, without secrets. `reference` is the id of the run,
@@ -231,7 +231,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "run cancelled");
-    Ok(status::of_run(run))
+    Ok(status::of_run(run, now()))
 }
 
 /// Confirms an unfinished run of a restored backup, so that its machine gets it. `reference` is the id of the run, or a
@@ -251,7 +251,7 @@ pub async fn confirm_run(store: &Store, reference: &str) -> Result<RunStatus, Er
     notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "restored run confirmed");
-    Ok(status::of_run(run))
+    Ok(status::of_run(run, now()))
 }
 
 pub(super) async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, Error> {

@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::RawQuery;
 use maud::{Markup, html};
 use slipway_media::Manifest;
+use slipway_protocol::RunState;
 use slipway_protocol::shared::printable::{line, size};
 
 use crate::base::error::Error;
@@ -73,7 +74,7 @@ pub async fn runs(
     let names: std::collections::HashMap<&str, &str> =
         frame.snapshot.rows.iter().map(|row| (row.id.as_str(), row.name.as_str())).collect();
     let rows = runs.into_iter().map(|run| {
-        let run = status::of_run(run);
+        let run = status::of_run(run, now);
         let (index, step) = reasons::current(&run).map_or((0, None), |(index, step)| (index, Some(step)));
         let failure = step.and_then(|step| step.failure.as_ref());
         let took = run.finished_at.map(|end| words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))));
@@ -82,6 +83,7 @@ pub async fn runs(
             words::state(&run.state, words::of_run(run.state)),
             html! {
                 @if let Some(step) = step { (index + 1) "/" (run.steps.len()) " " (line(&step.name)) }
+                @if run.state == RunState::Running { ", " (run.percent) " % of the run" }
                 @if let Some(failure) = failure { div.muted { (failure.in_one_line()) } }
             },
             html! { (words::since(Some(run.created_at), now)) " ago" },

@@ -31,6 +31,7 @@ use crate::page::rows::{is_stranger, model, name, path, reference};
 use crate::page::session::Visitor;
 use crate::page::words::{self, Tone};
 use crate::store::logs::LoggedBoot;
+use crate::rules::progress;
 use crate::store::to_word;
 
 /// Events of the timeline.
@@ -356,13 +357,16 @@ pub fn run_section(run: &RunStatus, now: Millis) -> Markup {
                 ", the system reported " (words::since(Some(at), now)) " ago"
             }
         }
+        @if run.state == RunState::Running {
+            p { (words::bar(Some(run.percent), "the run")) " of the run" }
+        }
         ol.steps { @for (index, step) in run.steps.iter().enumerate() { (step_row(index, step, now)) } }
         (reports(run, now))
     }
 }
 
 fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
-    let progress = step.progress.as_ref().filter(|_| step.state == StepState::Running);
+    let moved = step.progress.as_ref().filter(|_| step.state == StepState::Running);
     let took = match (step.started_at, step.finished_at) {
         (Some(began), Some(ended)) => html! { span.number.muted { (words::age(ended.saturating_sub(began))) } },
         (Some(began), None) => words::since(Some(began), now),
@@ -376,8 +380,8 @@ fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
                 @if step.attempt > 1 { span.warn { " attempt " (step.attempt) } }
             }
             span { (took) }
-            @if let Some(progress) = progress {
-                div.more { (words::bar(words::percent(progress), &step.name)) " · " (words::pace(progress)) }
+            @if let Some(moved) = moved {
+                div.more { (words::bar(progress::of_step(moved), &step.name)) " · " (words::pace(moved)) }
             }
             @for note in &step.notes { div.more { (line(note)) } }
             @if let Some(outcome) = &step.outcome {

@@ -7,6 +7,7 @@ use slipway_protocol::{Digest, FlagKind, NodeState, NodeStatus, RunState, StepSt
 use crate::base::time::Millis;
 use crate::page::reasons::{self, Reason};
 use crate::page::words::{self, Tone};
+use crate::rules::progress;
 use crate::store::to_word;
 
 /// What a row shows. Nothing in it is HTML, and nothing in it changes merely because time passes.
@@ -77,16 +78,20 @@ impl Row {
             (Some(run), Some((index, step))) => {
                 let number = if step.attempt == 0 { index } else { index + 1 };
                 let again = if step.attempt > 1 { format!(", attempt {}", step.attempt) } else { String::new() };
-                format!("{number}/{} {}{again}", run.steps.len(), line(&step.name))
+                let of_run = match run.state {
+                    RunState::Running => format!(", {} % of the run", run.percent),
+                    _ => String::new(),
+                };
+                format!("{number}/{} {}{again}{of_run}", run.steps.len(), line(&step.name))
             }
             (Some(run), None) => format!("0/{}", run.steps.len()),
             (None, _) => String::new(),
         };
-        let progress = current.filter(|(_, step)| step.state == StepState::Running);
-        let progress = progress.and_then(|(_, step)| step.progress.as_ref());
+        let moved = current.filter(|(_, step)| step.state == StepState::Running);
+        let moved = moved.and_then(|(_, step)| step.progress.as_ref());
         // Progress is told where there is nothing more important.
         let reason = reason.or_else(|| {
-            let text = words::pace(progress?);
+            let text = words::pace(moved?);
             Some(Reason::new(Tone::Quiet, text))
         });
         let reason = reason.unwrap_or_else(|| Reason::new(Tone::Quiet, ""));
@@ -103,7 +108,7 @@ impl Row {
             mark: tone.mark(),
             since: since(node),
             step,
-            percent: progress.and_then(words::percent),
+            percent: moved.and_then(progress::of_step),
             system: system(node),
             site: node.site.as_deref().map(|site| line(site).into_owned()).unwrap_or_default(),
             model: model(node),

@@ -103,15 +103,6 @@ pub fn state<T: Serialize>(state: &T, tone: Tone) -> Markup {
     html! { span class={ "state " (tone.class()) } { (tone.mark()) (to_word(state).replace('-', " ")) } }
 }
 
-/// The percentage that is done, if it is known.
-pub fn percent(progress: &Progress) -> Option<u8> {
-    let share = |done: u64, total: Option<u64>| {
-        let total = total.filter(|total| *total > 0)?;
-        u8::try_from((u128::from(done) * 100 / u128::from(total)).min(100)).ok()
-    };
-    share(progress.bytes, progress.total).or_else(|| share(progress.fetched, progress.fetch_total))
-}
-
 /// How much is done, the rate, what the rest waits for, and what is left.
 pub fn pace(progress: &Progress) -> String {
     let mut parts = vec![size(progress.bytes)];
@@ -151,17 +142,5 @@ mod tests {
         for (seconds, expect) in [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7_300, "2 h"), (172_800, "2 d")] {
             assert_eq!(age(seconds * 1000), expect);
         }
-    }
-
-    #[test]
-    fn a_share_is_never_more_than_all() {
-        let check = |bytes, total, expect| {
-            let progress = Progress { bytes, total, ..Progress::default() };
-            assert_eq!(percent(&progress), expect);
-        };
-        check(1, Some(3), Some(33));
-        check(u64::MAX, Some(1), Some(100));
-        check(1, Some(0), None);
-        check(1, None, None);
     }
 }

@@ -119,6 +119,7 @@ fn blank(name: String, action: String) -> StepStatus {
         started_at: None,
         finished_at: None,
         progressed_at: None,
+        usual: None,
         progress: None,
         notes: Vec::new(),
         outcome: None,
@@ -142,7 +143,8 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTra
     }
     if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
         for step in &mut run.steps[at..] {
-            *step = blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action));
+            let usual = step.usual;
+            *step = StepStatus { usual, ..blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action)) };
         }
     }
     let turn = apply_to_step(&mut run.steps[at], event, now);

@@ -1,8 +1,10 @@
 //! How long steps took, so that a slow one is noticed.
 
+use std::collections::HashMap;
+
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, Row, database, db, number};
+use crate::store::{Connection, Row, database, db, get, number};
 
 /// Number of times that are kept of the steps of one action with one image.
 const KEPT: i64 = 50;
@@ -43,4 +45,16 @@ pub async fn of(connection: &mut Connection, image: &str, action: &str) -> Resul
     let rows = db::query(sql).bind(image).bind(action).fetch_all(connection).await;
     let time = |row: &Row| Ok((number(row, "millis")?, number(row, "bytes")?));
     rows.map_err(database("reading how long steps took"))?.iter().map(time).collect()
+}
+
+/// Returns how long each action took with an image, in milliseconds, and the bytes that it moved.
+pub async fn of_image(connection: &mut Connection, image: &str) -> Result<HashMap<String, Vec<(Millis, u64)>>, Error> {
+    let sql = "SELECT action, millis, bytes FROM step_times WHERE image = $1";
+    let rows = db::query(sql).bind(image).fetch_all(connection).await;
+    let mut found: HashMap<String, Vec<(Millis, u64)>> = HashMap::new();
+    for row in rows.map_err(database("reading how long steps took"))? {
+        let times = found.entry(get(&row, "action")?).or_default();
+        times.push((number(&row, "millis")?, number(&row, "bytes")?));
+    }
+    Ok(found)
 }

@@ -61,6 +61,7 @@ mod permissions;
 mod phone_home;
 mod postgres;
 mod program;
+mod progress;
 mod proxies;
 mod published;
 mod recovery_keys;

@@ -182,6 +182,10 @@ pub struct RunStatus {
     pub node: String,
     /// The state of the run.
     pub state: RunState,
+    /// How much of the run is done, in per cent. Each step counts by how long it usually takes. It is 100 only if the
+    /// run succeeded.
+    #[serde(default)]
+    pub percent: u8,
     /// The time when the operator started the run.
     pub created_at: u64,
     /// The time when the node fetched the run.
@@ -261,6 +265,9 @@ pub struct StepStatus {
     /// The time when the server last heard that the step got on: bytes moved, or an attempt began or wrote a note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progressed_at: Option<u64>,
+    /// How the step usually goes, as it was known when the run was fetched. Absent if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usual: Option<UsualStep>,
     /// The newest progress of the current attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -273,4 +280,15 @@ pub struct StepStatus {
     /// The reason why the step failed, or why its last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+}
+
+/// How a step usually goes: medians over the last runs with the same image, on all machines of the site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UsualStep {
+    /// How long it takes, in milliseconds.
+    pub millis: u64,
+    /// The bytes that it moves in a second. Absent if it moves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }

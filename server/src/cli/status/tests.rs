@@ -11,6 +11,7 @@ fn step(action: &str, state: StepState) -> StepStatus {
         started_at: None,
         finished_at: None,
         progressed_at: None,
+        usual: None,
         progress: None,
         notes: Vec::new(),
         outcome: None,
@@ -26,7 +27,12 @@ fn node(state: NodeState, steps: Vec<StepStatus>) -> NodeStatus {
         run: Some(RunStatus {
             id: "r".to_owned(),
             node: "0123".to_owned(),
-            state: RunState::Running,
+            state: match state {
+                NodeState::Installing => RunState::Running,
+                NodeState::Enrolled | NodeState::Failed => RunState::Failed,
+                _ => RunState::Succeeded,
+            },
+            percent: 0,
             created_at: 10_000,
             started_at: None,
             restored: false,
@@ -57,8 +63,9 @@ fn the_table_shows_the_step_a_machine_is_in() {
     let mut stream = step("stream-image", StepState::Running);
     stream.progress = Some(Progress { bytes: 3 << 19, total: Some(3 << 20), rate: 250 << 10, ..Progress::default() });
     stream.notes.push("/dev/sda, the only disk".to_owned());
-    let node = node(NodeState::Installing, vec![step("erase-disk", StepState::Succeeded), stream]);
-    let progress = "2/2 50 % of 3 MiB, 250 KiB/s";
+    let mut node = node(NodeState::Installing, vec![step("erase-disk", StepState::Succeeded), stream]);
+    node.run.as_mut().unwrap().percent = 7;
+    let progress = "7 % · 2/2 50 % of 3 MiB, 250 KiB/s";
     let expect = ["web1", "installing", "stream-image", progress, "3 s ago", "1 min 33 s", "/dev/sda, the only disk"];
     check(node, &expect);
 }
@@ -149,8 +156,12 @@ fn the_table_fits_the_terminal_and_leaves_out_what_is_out_of_service() {
     for width in [80, 120] {
         let table = status_table(&[&machine], in_short, width, 103_000);
         assert!(table.lines().all(|line| line.chars().count() <= width), "{table}");
-        assert!(table.contains("1/1 50 %, 12 s left ") && table.contains("aaa…"), "{table}");
+        assert!(table.contains("0 % · 1/1 50 %, 12 s left ") && table.contains("aaa…"), "{table}");
     }
+    let long = NodeStatus { name: Some("web1.rack12.fra.example".to_owned()), ..machine.clone() };
+    let table = status_table(&[&long], in_short, 80, 103_000);
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains("installing  0 % · 1/1  aaa"), "{table}");
     let table = status_table(&[&machine], in_short, usize::MAX, 103_000);
     assert!(table.contains(&"a".repeat(300)), "{table}");
     let gone = NodeStatus { name: Some("gone".to_owned()), state: NodeState::Decommissioned, ..machine.clone() };

@@ -2,7 +2,7 @@
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
-    SiteEventKind, StepState, StepStatus, Workflow,
+    SiteEventKind, StepState, StepStatus, UsualStep, Workflow,
 };
 
 use crate::base::error::Error;
@@ -14,6 +14,7 @@ use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::changes::MachineFacts;
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::rules::told;
+use crate::rules::trouble::{self, Usual};
 use crate::run::facts::Facts;
 use crate::run::foresee::{Machine, foresee, images_of};
 use crate::store;
@@ -60,6 +61,8 @@ pub async fn hand_out_workflow(
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
+    let image = run.image.as_ref().map(ToString::to_string).unwrap_or_default();
+    let times = step_times::of_image(&mut connection, &image).await?;
     drop(connection);
     let seen = examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
@@ -88,6 +91,11 @@ pub async fn hand_out_workflow(
     run.progress.state = RunState::Running;
     if run.started_at.is_none() {
         run.started_at = Some(now);
+        // Noted now, so that what is said of the run's progress does not change with the runs of other machines.
+        for step in &mut run.progress.steps {
+            let usual = times.get(&step.action).and_then(|times| trouble::usual(times));
+            step.usual = usual.map(|Usual { millis, rate, .. }| UsualStep { millis, rate });
+        }
         let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
     }
