@@ -189,8 +189,7 @@ async fn save(
         findings::save(transaction, &image.digest, &finding).await?;
     }
     let message = format!("the image {} ({}) was added", image.file_name, image.digest);
-    let event = NewEvent::new(message).by(transaction);
-    history::record(transaction, SiteEventKind::Operator, event, image.added_at).await?;
+    history::did(transaction, SiteEventKind::Operator, NewEvent::new(message), image.added_at).await?;
     Ok(warnings)
 }
 

@@ -55,8 +55,7 @@ pub use crate::run::new_run::{NewRun, Task, WorkflowFile};
 
 /// Records what the operator did for whom a transaction was begun.
 async fn did(transaction: &mut Transaction, kind: SiteEventKind, event: NewEvent<'_>) -> Result<(), Error> {
-    let event = event.by(transaction);
-    history::record(transaction, kind, event, now()).await
+    history::did(transaction, kind, event, now()).await
 }
 
 /// Refuses a name that cannot be a host name: labels of letters, digits and hyphens (RFC 1123, section 2.1).

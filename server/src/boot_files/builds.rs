@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use slipway_media::Manifest;
-use slipway_protocol::{ErrorCode, Secret};
+use slipway_protocol::{ErrorCode, Secret, SiteEventKind};
 use slipway_secure_boot::authenticode;
 
 use crate::base::error::Error;
@@ -10,8 +10,9 @@ use crate::base::random::token_hash;
 use crate::base::time::now;
 use crate::store;
 use crate::store::boot_builds::{self, Build, Program};
+use crate::store::history::{self, NewEvent};
 use crate::store::published::{self, Published};
-use crate::store::{Store, settings, tokens};
+use crate::store::{Store, Transaction, settings, tokens};
 
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,7 +34,23 @@ pub async fn record(store: &Store, manifest: &Manifest, token: Option<&Secret>) 
     let build = Build { id: manifest.id.clone(), at: now(), token, measurements: manifest.measurements.clone() };
     let mut transaction = store.write().await?;
     boot_builds::save(&mut transaction, &build).await?;
+    did(&mut transaction, made(manifest)).await?;
     store::commit(transaction).await
+}
+
+/// Records in the history alone that boot files were made, which nobody vouches for.
+pub async fn tell(store: &Store, manifest: &Manifest) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    did(&mut transaction, made(manifest)).await?;
+    store::commit(transaction).await
+}
+
+fn made(manifest: &Manifest) -> String {
+    format!("the boot files {} were made, for {}", manifest.id, manifest.server)
+}
+
+async fn did(transaction: &mut Transaction, what: impl Into<String>) -> Result<(), Error> {
+    history::did(transaction, SiteEventKind::Operator, NewEvent::new(what), now()).await
 }
 
 /// Returns all recorded builds and programs, and whether machines must have started them.
@@ -54,6 +71,8 @@ pub async fn require(store: &Store, required: bool) -> Result<(), Error> {
         true => settings::remove(&mut transaction, settings::ATTESTED_BOOT).await?,
         false => settings::write(&mut transaction, settings::ATTESTED_BOOT, "any").await?,
     }
+    let what = if required { "only known boot files" } else { "anything" };
+    did(&mut transaction, format!("machines that must be attested may have started {what}")).await?;
     store::commit(transaction).await
 }
 
@@ -64,6 +83,7 @@ pub async fn allow(store: &Store, name: &str, program: &[u8]) -> Result<String, 
     let program = Program { digest: base16ct::lower::encode_string(&digest), name: name.to_owned(), at: now() };
     let mut transaction = store.write().await?;
     boot_builds::save_program(&mut transaction, &program).await?;
+    did(&mut transaction, format!("the program {name} ({}) may start before boot files", program.digest)).await?;
     store::commit(transaction).await?;
     Ok(program.digest)
 }
@@ -79,5 +99,6 @@ pub async fn forget(store: &Store, reference: &str) -> Result<(), Error> {
         );
         return Err(Error::refused(ErrorCode::NotFound, message));
     }
+    did(&mut transaction, format!("the boot files or the program {reference} were forgotten")).await?;
     store::commit(transaction).await
 }

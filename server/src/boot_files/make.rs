@@ -107,10 +107,12 @@ pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Re
         Some(site) if is_in_token => signing::with_tokens(&site.store, &site.data, building).await??,
         _ => building.await?,
     };
-    let recorded_by = site.filter(|_| is_vouched_for);
-    if let Some(site) = &recorded_by {
-        builds::record(&site.store, &manifest, token.as_ref()).await?;
+    match &site {
+        Some(site) if is_vouched_for => builds::record(&site.store, &manifest, token.as_ref()).await?,
+        Some(site) => builds::tell(&site.store, &manifest).await?,
+        None => {}
     }
+    let recorded_by = site.filter(|_| is_vouched_for);
     let Manifest { id, server, ca_sha256, .. } = &manifest;
     tracing::info!(build = id, server, ca_sha256, is_recorded = recorded_by.is_some(), "made boot files");
     Ok(manifest)

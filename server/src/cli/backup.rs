@@ -7,6 +7,7 @@ use age::x25519::Identity;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use slipway_server::base::data::{DataDir, Place};
+use slipway_server::base::error::chain;
 use slipway_server::base::objects::Objects;
 use slipway_server::image::stored;
 use slipway_server::keys::seal;
@@ -51,6 +52,10 @@ pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> a
     }
     let recipients = options.recipients.iter().map(|text| seal::recipient(text)).collect::<Result<Vec<_>, _>>()?;
     backup::back_up(store, data, &options.file, options.images, &recipients).await?;
+    // The backup is there, also if the database takes no more, which may be why it was made.
+    if let Err(error) = backup::tell(store, !recipients.is_empty()).await {
+        tell(&format!("the history does not have that a backup was made: {}\n", chain(&error)));
+    }
     if recipients.is_empty() {
         tell("the backup is not encrypted: it contains the keys and secrets of this server\n");
     }

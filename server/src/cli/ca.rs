@@ -63,20 +63,23 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
     match options.command {
         None => print(&ca::anchors(data)?),
         Some(CaCommand::Show) => print(&shown(data, &Authority::open(data)?)),
-        Some(CaCommand::Firmware) => print(&site_keys::change(store, data, ca::firmware::root).await?),
+        Some(CaCommand::Firmware) => {
+            print(&site_keys::change(store, data, "a root for firmware was made", ca::firmware::root).await?)
+        }
         Some(CaCommand::Rotate { finish: true, .. }) => {
-            site_keys::change(store, data, ca::finish_rotation).await?;
+            site_keys::change(store, data, "the new certificate authority is in use", ca::finish_rotation).await?;
             print_line(
                 "the new certificate authority is in use; machines that trust only the old one refuse the server",
             )
         }
         Some(CaCommand::Rotate { cancel: true, .. }) => {
-            site_keys::change(store, data, ca::cancel_rotation).await?;
+            site_keys::change(store, data, "the new certificate authority was removed", ca::cancel_rotation).await?;
             print_line("the new certificate authority is removed")
         }
         Some(CaCommand::Rotate { names, .. }) => {
             let names = written(&names)?;
-            site_keys::change(store, data, |data| ca::begin_rotation(data, &names)).await?;
+            let begin = |data: &DataDir| ca::begin_rotation(data, &names);
+            site_keys::change(store, data, "a new certificate authority was made", begin).await?;
             print_line(
                 "a new certificate authority is made; what is installed and built from now on trusts both; build every \
                  boot medium again, then run `slipway-server ca rotate --finish`",
@@ -86,7 +89,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
             let key = root_key.map(|file| super::read(&file)).transpose()?;
             let names = written(&names)?;
             let renew = |data: &DataDir| ca::renew_intermediate(data, key.as_deref(), &names);
-            site_keys::change(store, data, renew).await?;
+            site_keys::change(store, data, "the intermediate certificate was replaced", renew).await?;
             print_line("the intermediate is replaced")
         }
         Some(CaCommand::ExportKey { file }) => export(store, data, &file).await,
@@ -97,7 +100,7 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
 async fn export(store: &Store, data: &DataDir, file: &Path) -> anyhow::Result<()> {
     let key = ca::root_key(data)?;
     super::write_secret(file, &key)?;
-    site_keys::change(store, data, ca::remove_root_key).await?;
+    site_keys::change(store, data, "the root key was moved out of the data folder", ca::remove_root_key).await?;
     print_line(&format!("the root key is in {} and no longer in the data folder", file.display()))
 }
 

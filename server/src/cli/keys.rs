@@ -98,7 +98,7 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
             let keys = [&beginning.pk, &beginning.kek, &beginning.db];
             let is_in_token = keys.into_iter().flatten().any(|imported| pkcs11::is_uri(&imported.key));
             let begin = |data: &DataDir| SecureBoot::begin(data, beginning, OffsetDateTime::now_utc());
-            let changing = site_keys::change(store, data, begin);
+            let changing = site_keys::change(store, data, "keys for Secure Boot were made or imported", begin);
             print(&shown(&with_tokens_if(is_in_token, store, data, changing).await?)?)?;
             tell("back up the data folder now: without these keys, every machine must be enrolled again by hand\n");
             Ok(())
@@ -109,18 +109,21 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
             export(&keys, &signing::updates(store, data, open(data)?).await?, &folder)
         }
         KeysCommand::Rotate { finish: true, .. } => {
-            site_keys::change(store, data, SecureBoot::finish_rotation).await?;
+            site_keys::change(store, data, "the new key for Secure Boot is in use", SecureBoot::finish_rotation)
+                .await?;
             print_line("the new key is in use, and what the old one signed no longer boots; make the boot files again")
         }
         KeysCommand::Rotate { cancel: true, .. } => {
-            site_keys::change(store, data, SecureBoot::cancel_rotation).await?;
+            site_keys::change(store, data, "the new key for Secure Boot was removed", SecureBoot::cancel_rotation)
+                .await?;
             print_line("the new key is discarded")
         }
         KeysCommand::Rotate { key, cert, .. } => {
             let key = imported(key, cert)?;
             let is_in_token = key.as_ref().is_some_and(|imported| pkcs11::is_uri(&imported.key));
             let begin = |data: &DataDir| SecureBoot::begin_rotation(data, key, OffsetDateTime::now_utc());
-            with_tokens_if(is_in_token, store, data, site_keys::change(store, data, begin)).await?;
+            let changing = site_keys::change(store, data, "a new key for Secure Boot was made or imported", begin);
+            with_tokens_if(is_in_token, store, data, changing).await?;
             print_line(
                 "a new key is made; enrol its certificate on every machine, then run `slipway-server keys rotate \
                  --finish`",
@@ -129,7 +132,8 @@ pub async fn run(store: &Store, data: &DataDir, command: KeysCommand) -> anyhow:
         KeysCommand::Revoke { file } => {
             let image = fs::read(&file).with_context(|| format!("reading {file:?}"))?;
             let digest = authenticode::digest(&image).with_context(|| format!("reading {file:?}"))?;
-            site_keys::change(store, data, |data| SecureBoot::revoke(data, digest)).await?;
+            let what = format!("the program {} was revoked for Secure Boot", hex(&digest));
+            site_keys::change(store, data, &what, |data| SecureBoot::revoke(data, digest)).await?;
             print_line(&format!("{} no longer boots on machines that get these keys from now on", hex(&digest)))
         }
     }

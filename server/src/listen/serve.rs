@@ -56,6 +56,9 @@ use crate::store;
 use crate::store::{Connection, Store, settings};
 use tokio_rustls::TlsAcceptor;
 
+/// What the history says of keys that a server makes.
+const KEYS_MADE: &str = "keys of the site were made or replaced";
+
 /// Reports per minute about one run: as many as NICo's metadata service accepts, and as cloud-init sends for one
 /// failing report.
 const REPORTS_A_MINUTE: usize = 10;
@@ -222,7 +225,7 @@ impl Server {
         let presence = Presence::begin(&store, &data, &lock, &config.url.text).await?;
         let site = (&store, presence.id());
         let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches, site).await?;
-        site_keys::change(&store, &data, |data| InUse::open_or_make(data, &names)).await?;
+        site_keys::change(&store, &data, KEYS_MADE, |data| InUse::open_or_make(data, &names)).await?;
         // Read before the keys are opened, so that the watcher finds each later change.
         let revision = site_keys::take_over(&store, &data).await?.revision;
         let keys = InUse::open_or_make(&data, &names)?;
@@ -406,7 +409,8 @@ async fn keep_keys(app: &App, names: &BTreeSet<String>, tls: &watch::Sender<TlsA
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
         let taken = async {
-            let keys = site_keys::change(&app.store, &app.data, |data| InUse::open_or_make(data, names)).await?;
+            let open = |data: &DataDir| InUse::open_or_make(data, names);
+            let keys = site_keys::change(&app.store, &app.data, KEYS_MADE, open).await?;
             tls.send_replace(acceptor(&keys)?);
             *app.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
             Ok::<(), Error>(())

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::{Action, Algorithm, CapturedImage, Digest, ErrorCode};
+use slipway_protocol::{Action, Algorithm, CapturedImage, Digest, ErrorCode, SiteEventKind};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -27,8 +27,10 @@ use crate::base::time::now;
 use crate::image::turn::Turn;
 use crate::rules::state;
 use crate::store;
+use crate::store::history::{self, NewEvent};
 use crate::store::images::{self, Image};
-use crate::store::{Connection, Store, capture_parts, runs};
+use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, capture_parts};
 
 /// Number of bytes of disk space that captures must leave free.
 const KEPT_FREE: u64 = 512 << 20;
@@ -88,10 +90,11 @@ impl Captures {
         if let Objects::Bucket(bucket, _) = self.store.objects() {
             return parts::begin(&self.store, bucket, capture).await;
         }
-        let mut connection = self.store.read().await?;
-        check_allowed(&mut connection, capture).await?;
-        check_name_is_free(&mut connection, &capture.name).await?;
-        drop(connection);
+        let mut transaction = self.store.write().await?;
+        let run = check_allowed(&mut transaction, capture).await?;
+        check_name_is_free(&mut transaction, &capture.name).await?;
+        tell_begun(&mut transaction, &run, &capture.name).await?;
+        store::commit(transaction).await?;
         let place = self.data.capture(&capture.run, &capture.name);
         blocking(move || {
             let failed = |source| Error::File { doing: "creating", path: place.clone(), source };
@@ -268,7 +271,7 @@ async fn make_image(
     let mut transaction = store.write().await?;
     turn.check(&mut transaction).await?;
     // The run and the images may have changed during the check.
-    check_allowed(&mut transaction, capture).await?;
+    let run = check_allowed(&mut transaction, capture).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
         // A node must not change what an operator recorded about an image.
         return Ok(known);
@@ -281,6 +284,8 @@ async fn make_image(
     let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
     let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now(), captured: true };
     images::save(&mut transaction, &image).await?;
+    let event = NewEvent::new(format!("the image {} ({}) was captured", image.file_name, image.digest)).of_run(&run);
+    history::record(&mut transaction, SiteEventKind::Capture, event, now()).await?;
     let parts = capture_parts::all(&mut transaction, &capture.run, &capture.name).await?;
     capture_parts::forget(&mut transaction, &capture.run, &capture.name).await?;
     store::commit(transaction).await?;
@@ -353,8 +358,14 @@ fn not_begun() -> Error {
     Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload")
 }
 
-/// Permits only a node whose run captures this image, and only until the run ends.
-async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
+/// Records that a disk is being captured. A machine that begins again, as after its connection was lost, is told once.
+async fn tell_begun(connection: &mut Connection, run: &Run, name: &str) -> Result<(), Error> {
+    let event = NewEvent::new(format!("a disk is being captured as {name}")).of_run(run);
+    history::record_once(connection, SiteEventKind::Capture, event, run.created_at, now()).await
+}
+
+/// Permits only a node whose run captures this image, and only until the run ends. Returns the run.
+async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<Run, Error> {
     let Capture { node, run, name } = capture;
     let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {
         return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
@@ -367,7 +378,7 @@ async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result
     if !state::is_open(known.progress.state) {
         return Err(Error::refused(ErrorCode::Conflict, format!("run {run} is over")));
     }
-    Ok(())
+    Ok(known)
 }
 
 async fn check_name_is_free(connection: &mut Connection, name: &str) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use age::x25519::Recipient;
-use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, StepState};
+use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, SiteEventKind, StepState};
 
 use crate::base::error::Error;
 use crate::base::random;
@@ -12,9 +12,10 @@ use crate::base::time::now;
 use crate::keys::seal;
 use crate::rules::state;
 use crate::store;
+use crate::store::history::{self, NewEvent};
 use crate::store::recovery_keys::{self, Stored, recipients};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, nodes};
+use crate::store::{Connection, Store, Transaction, nodes};
 
 /// Length of a UUID as text (RFC 9562, section 4).
 const UUID: usize = 36;
@@ -105,6 +106,7 @@ pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Erro
         recovery_keys::seal(&mut transaction, &node, &stored.key.volume, &sealed.key, &hash).await?;
         added.sealed += 1;
     }
+    did(&mut transaction, NewEvent::new(format!("recovery keys are encrypted to {recipient} too"))).await?;
     store::commit(transaction).await?;
     tracing::warn!(recipient, sealed = added.sealed, "recovery keys are now also encrypted to another recipient");
     Ok(added)
@@ -123,6 +125,7 @@ pub async fn remove_recipient(store: &Store, recipient: &str) -> Result<bool, Er
         return Err(Error::refused(ErrorCode::NotFound, message));
     }
     let left = recipients::all(&mut transaction).await?.len();
+    did(&mut transaction, NewEvent::new(format!("recovery keys are no longer encrypted to {recipient}"))).await?;
     store::commit(transaction).await?;
     tracing::warn!(recipient, "recovery keys are no longer encrypted to a recipient");
     Ok(left > 0)
@@ -173,8 +176,10 @@ pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String
     for stored in &keys {
         recovery_keys::note_shown(&mut transaction, node, &stored.key.volume, now()).await?;
     }
-    store::commit(transaction).await?;
     let volumes: Vec<&str> = keys.iter().map(|stored| stored.key.volume.as_str()).collect();
+    let shown = format!("the recovery keys of these volumes were shown: {}", volumes.join(", "));
+    did(&mut transaction, NewEvent::new(shown).of_id(node)).await?;
+    store::commit(transaction).await?;
     tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys shown to an operator");
     Ok(keys)
 }
@@ -193,9 +198,15 @@ pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String
     for volume in volumes {
         recovery_keys::remove(&mut transaction, id, volume).await?;
     }
+    let removed = format!("the recovery keys of these volumes were removed: {}", volumes.join(", "));
+    did(&mut transaction, NewEvent::new(removed).of_id(id)).await?;
     store::commit(transaction).await?;
     tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys removed by an operator");
     Ok(())
+}
+
+async fn did(transaction: &mut Transaction, event: NewEvent<'_>) -> Result<(), Error> {
+    history::did(transaction, SiteEventKind::Operator, event, now()).await
 }
 
 async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {

@@ -67,6 +67,8 @@ fn of_node(
         released: node.released,
         identity: node.identity,
         inventory: node.inventory,
+        agent_version: node.agent_version,
+        boot_id: node.boot_id,
         timing: node.timing,
         last_seen: node.last_seen,
         enrolled_at: node.enrolled_at,
@@ -86,6 +88,8 @@ fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
         claim_code: Some(claimant.code),
         claims: vec![claim],
         inventory: Some(claimant.report.inventory),
+        agent_version: Some(claimant.report.agent_version),
+        boot_id: Some(claimant.report.boot_id),
         timing: claimant.report.timing,
         last_seen: Some(claimant.last_asked),
         ..NodeStatus::new(claimant.id, NodeState::Held, claimant.identity)

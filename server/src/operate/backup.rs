@@ -12,7 +12,7 @@ use std::path::Path;
 use age::x25519::Recipient;
 use base16ct::lower::encode_string as hex;
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, SiteEventKind};
 
 pub use self::restore::restore;
 use crate::base::data::{Aside, DataDir};
@@ -20,8 +20,9 @@ use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::now;
 use crate::keys::seal;
-use crate::operate::site_keys;
-use crate::store::Store;
+use crate::operate::{did, site_keys};
+use crate::store::history::NewEvent;
+use crate::store::{self, Store};
 
 const DATABASE: &str = "slipway.db";
 /// The list of digests, in the format of sha256sum(1).
@@ -66,6 +67,14 @@ pub async fn back_up(
     }
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|source| Error::File { doing: "writing", path: folder.to_owned(), source })
+}
+
+/// Records in the history that a backup was made.
+pub async fn tell(store: &Store, is_encrypted: bool) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    let how = if is_encrypted { "an encrypted backup" } else { "a backup that is not encrypted" };
+    did(&mut transaction, SiteEventKind::Operator, NewEvent::new(format!("{how} was made"))).await?;
+    store::commit(transaction).await
 }
 
 /// A copy of the database, as it was at one moment. The file is removed on drop.

@@ -107,6 +107,12 @@ pub async fn clean_images(store: &Store, data: &DataDir, dry_run: bool) -> Resul
     }
     let boot_files = published::clean(store, is_old, dry_run).await?;
     cleaned.extend(boot_files.into_iter().map(|(digest, size)| (format!("boot file {digest}"), size)));
+    if !dry_run && !cleaned.is_empty() {
+        let mut transaction = store.write().await?;
+        let event = NewEvent::new(format!("files that belong to no image were removed: {}", cleaned.len()));
+        did(&mut transaction, SiteEventKind::Operator, event).await?;
+        store::commit(transaction).await?;
+    }
     Ok(cleaned.into_iter().map(|(name, size)| Cleaned { name, size }).collect())
 }
 

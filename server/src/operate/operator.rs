@@ -152,7 +152,7 @@ async fn end_tokens(connection: &mut store::Connection, operator: &Operator) -> 
 
 /// Returns the token of the operator [`FIRST`]. Refuses if that operator was removed.
 pub async fn first_token(store: &Store, data: &DataDir) -> Result<String, Error> {
-    adopt_first(store, data).await?.ok_or_else(|| {
+    let token = adopt_first(store, data).await?.ok_or_else(|| {
         let message = match data.site_key() {
             Some(_) => format!(
                 "the data folder of another server of this site has the token of operator {FIRST:?}; `operator add \
@@ -161,7 +161,12 @@ pub async fn first_token(store: &Store, data: &DataDir) -> Result<String, Error>
             None => format!("the operator {FIRST:?} was removed; `operator add NAME` makes a token for another"),
         };
         Error::refused(ErrorCode::NotFound, message)
-    })
+    })?;
+    let mut transaction = store.write().await?;
+    let event = NewEvent::new(format!("the token of the operator {FIRST} was shown"));
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
+    store::commit(transaction).await?;
+    Ok(token)
 }
 
 /// Returns an operator with a new token that nobody has used.

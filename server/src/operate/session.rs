@@ -43,5 +43,6 @@ pub async fn signed_in(store: &Store, secret: &str) -> Result<Option<String>, Er
 pub async fn sign_out(store: &Store, secret: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     sessions::remove(&mut transaction, &token_hash(secret)).await?;
+    did(&mut transaction, SiteEventKind::Operator, NewEvent::new("the operator signed out of the page")).await?;
     store::commit(transaction).await
 }

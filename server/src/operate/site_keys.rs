@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, SiteEventKind};
 
+use super::did;
 use crate::base::data::{DataDir, SiteKey};
 use crate::base::error::Error;
 use crate::keys::seal;
+use crate::store::history::NewEvent;
 use crate::store::site_keys::Stored;
 use crate::store::{self, Store, site_keys};
 
@@ -50,11 +52,12 @@ pub async fn take_over(store: &Store, data: &DataDir) -> Result<Stored, Error> {
     Ok(stored)
 }
 
-/// Changes the files of keys, and has all running servers take the change over. If another process changes them at the
-/// same time, one of the two is refused, and has changed nothing.
+/// Changes the files of keys, and has all running servers take the change over. `what` tells it in the history. If
+/// another process changes them at the same time, one of the two is refused, and has changed nothing.
 pub async fn change<T>(
     store: &Store,
     data: &DataDir,
+    what: &str,
     change: impl FnOnce(&DataDir) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let known = take_over(store, data).await?;
@@ -70,8 +73,13 @@ pub async fn change<T>(
     // Not from the beginning on: making keys may take long, and others could not write meanwhile.
     let mut transaction = store.write().await?;
     let is_newest = site_keys::replace(&mut transaction, known.revision, sealed.as_deref()).await?;
+    let is_changed = is_newest || data.site_key().is_none();
+    // The first keys of a site change nothing for anybody.
+    if is_changed && before != after && !before.is_empty() {
+        did(&mut transaction, SiteEventKind::Operator, NewEvent::new(what)).await?;
+    }
     store::commit(transaction).await?;
-    if is_newest || data.site_key().is_none() {
+    if is_changed {
         return Ok(changed);
     }
     take_over(store, data).await?;

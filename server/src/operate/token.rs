@@ -40,6 +40,8 @@ pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Re
     let run = metadata::newest_run(&mut transaction, &node).await?;
     let server = server_url(&mut transaction).await?;
     runs::note_metadata_url(&mut transaction, &run).await?;
+    let event = NewEvent::new(format!("the URL of the metadata of run {run} was shown")).of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
@@ -57,6 +59,13 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     };
     let url = server_url(&mut transaction).await?;
     let token = run_token::issue(&mut transaction, run, purpose, now()).await?;
+    let what = match purpose {
+        Purpose::Steps => "external steps",
+        Purpose::Boot => "boots",
+        Purpose::Image => "fetching images",
+    };
+    let event = NewEvent::new(format!("a token for {what} of run {run} was issued")).of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok((token, url))
 }

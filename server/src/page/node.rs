@@ -138,6 +138,7 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
                 ("Proof", node.key.as_ref().map(|key| proof(key, now))),
                 ("TPM", node.tpm.as_ref().map(|tpm| tpm_words(tpm, now))),
                 ("Secure Boot", node.inventory.as_ref().map(secure_boot)),
+                ("slipway", node.agent_version.as_deref().and_then(text)),
             ]))
             @if !node.earlier_keys.is_empty() {
                 details {

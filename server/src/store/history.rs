@@ -101,6 +101,17 @@ pub async fn record(
     done.map(drop).map_err(database("recording an event"))
 }
 
+/// Records what the operator did for whom a transaction was begun.
+pub async fn did(
+    transaction: &mut Transaction,
+    kind: SiteEventKind,
+    event: NewEvent<'_>,
+    now: Millis,
+) -> Result<(), Error> {
+    let event = event.by(transaction);
+    record(transaction, kind, event, now).await
+}
+
 /// Like [`record`], unless the node already has such an event with the same message since `since`. For what a machine
 /// does again and again.
 pub async fn record_once(

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use reqwest::{Response, StatusCode};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::{Action, CaptureDisk, CapturedImage, ErrorCode, Identity, Step};
+use slipway_protocol::{Action, CaptureDisk, CapturedImage, ErrorCode, Identity, SiteEventKind, Step};
 use slipway_server::node::capture::Captures;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::store::capture_parts;
+use slipway_server::store::history::{self, Filter, Place};
 use slipway_server::store::images::{self, Image};
 
 use crate::object_store::{ObjectStore, is_begin};
@@ -135,6 +136,14 @@ async fn what_was_stored_is_an_image_once_it_is_committed() {
         let body = refusal(begin(&capturing.server, &capturing.node, &capturing.run, "web1.zst").await).await;
         assert!(body.code == ErrorCode::Conflict && body.message.contains("under another name"), "{body:?}");
         assert_eq!(get().await.bytes().await.unwrap(), "half and half");
+
+        let filter = Filter { kinds: Some(vec![SiteEventKind::Capture]), ..Filter::default() };
+        let store = capturing.server.store().await;
+        let told = history::read(&mut store.read().await.unwrap(), &filter, Place::After(0), 10).await.unwrap();
+        let said: Vec<&str> = told.iter().map(|event| event.message.as_str()).collect();
+        let captured = format!("the image web1.zst ({}) was captured", image.digest);
+        assert_eq!(said, ["a disk is being captured as web1.zst", captured.as_str()]);
+        assert!(told.iter().all(|event| event.run.as_ref() == Some(&capturing.run)), "{told:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod acts;
 mod admission;
 mod attested;
 mod authority;

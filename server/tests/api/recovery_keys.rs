@@ -114,6 +114,11 @@ async fn a_key_that_was_forgotten_is_erased() {
     let printed = succeed(&server.data_path(), &["node", "recovery-key", "m1", "--forget", VOLUME]);
     assert_eq!(printed, format!("{VOLUME} {}\n", key("c")));
     assert!(!is_stored(&server.data_path(), &key("c")) && !is_stored(&server.data_path(), &"c".repeat(8)));
+    // Who had it printed and removed stays known, without the key.
+    let events = succeed(&server.data_path(), &["events", "--node", "m1", "--kind", "operator"]);
+    for what in ["shown", "removed"] {
+        assert!(events.contains(&format!("the recovery keys of these volumes were {what}: {VOLUME} (by ")), "{events}");
+    }
 }
 
 fn volume(number: u64) -> String {

@@ -102,7 +102,7 @@ async fn both_servers_take_new_keys_over_while_they_run() {
     let third = tempfile::tempdir().unwrap();
     let data = DataDir::open(Place { root: third.path().join("data"), ..one.place() }).unwrap();
     let store = Store::of(&data).await.unwrap();
-    site_keys::change(&store, &data, |data| ca::begin_rotation(data, &BTreeSet::new())).await.unwrap();
+    site_keys::change(&store, &data, "x", |data| ca::begin_rotation(data, &BTreeSet::new())).await.unwrap();
     for server in [&one, &other] {
         until("machines get both roots", async || (server.ca().matches("BEGIN").count() == 2).then_some(())).await;
     }
@@ -118,7 +118,7 @@ async fn both_servers_take_new_keys_over_while_they_run() {
     until("it is let in", async || is_known(&other, &second, &enrolment).await.then_some(())).await;
     assert!(is_known(&other, &node.machine, &node.enrolment).await, "so is the first");
 
-    site_keys::change(&store, &data, ca::finish_rotation).await.unwrap();
+    site_keys::change(&store, &data, "x", ca::finish_rotation).await.unwrap();
     for server in [&one, &other] {
         let is_out = async || (!is_known(server, &node.machine, &node.enrolment).await).then_some(());
         until("the first has to enrol again", is_out).await;
@@ -179,11 +179,11 @@ async fn of_two_changes_of_the_keys_at_once_one_is_refused() {
     let (others_store, others) = (other.store().await, other.data());
     let runtime = tokio::runtime::Handle::current();
     let begin = |data: &DataDir| ca::begin_rotation(data, &BTreeSet::new());
-    let refused = site_keys::change(&store, &data, |data| {
+    let refused = site_keys::change(&store, &data, "x", |data| {
         begin(data)?;
         // Meanwhile, on another host.
         std::thread::scope(|scope| {
-            let change = || runtime.block_on(site_keys::change(&others_store, &others, begin));
+            let change = || runtime.block_on(site_keys::change(&others_store, &others, "x", begin));
             scope.spawn(change).join().expect("no panic")
         })
     });
@@ -197,8 +197,8 @@ async fn a_server_without_a_site_key_takes_new_keys_over_too() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
     let (store, data) = (server.store().await, server.data());
-    site_keys::change(&store, &data, |data| ca::begin_rotation(data, &BTreeSet::new())).await.unwrap();
-    site_keys::change(&store, &data, ca::finish_rotation).await.unwrap();
+    site_keys::change(&store, &data, "x", |data| ca::begin_rotation(data, &BTreeSet::new())).await.unwrap();
+    site_keys::change(&store, &data, "x", ca::finish_rotation).await.unwrap();
     let time = async || server.client().get(server.url("/v1/time")).send().await.ok();
     until("clients that trust only the new root get an answer", time).await;
     assert!(!is_known(&server, &node.machine, &node.enrolment).await);
@@ -212,7 +212,7 @@ async fn updates_of_firmware_have_rising_times_whichever_server_signs() {
     let [one, other] = TestServer::start_two().await;
     let (store, data) = (one.store().await, one.data());
     let begin = |data: &DataDir| SecureBoot::begin(data, Beginning::default(), OffsetDateTime::now_utc());
-    site_keys::change(&store, &data, begin).await.unwrap();
+    site_keys::change(&store, &data, "x", begin).await.unwrap();
     site_keys::take_over(&other.store().await, &other.data()).await.unwrap();
     let time = |run: NewRun| {
         // EFI_TIME: year, month, day, hour, minute, second.

@@ -75,6 +75,8 @@ pub enum SiteEventKind {
     BootReport,
     /// An external step was reported.
     ExternalStep,
+    /// A disk is being captured, or its image is complete.
+    Capture,
     /// A report arrived and was not accepted.
     ReportRefused,
     /// A problem was noticed.
@@ -87,7 +89,7 @@ pub enum SiteEventKind {
 
 impl SiteEventKind {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Held,
         Self::Released,
         Self::BootFilesFetched,
@@ -106,6 +108,7 @@ impl SiteEventKind {
         Self::PhonedHome,
         Self::BootReport,
         Self::ExternalStep,
+        Self::Capture,
         Self::ReportRefused,
         Self::Flagged,
         Self::Unflagged,

@@ -57,6 +57,12 @@ pub struct NodeStatus {
     /// The hardware that discovery found. Absent until the node enrols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
+    /// The version of slipway that the machine last enrolled with. The installed system has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
+    /// The id of the boot in which the machine last enrolled. Its log has the same id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// The time of the last message from the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
@@ -139,6 +145,8 @@ impl NodeStatus {
             mac_only: false,
             identity,
             inventory: None,
+            agent_version: None,
+            boot_id: None,
             last_seen: None,
             enrolled_at: None,
             silent_since: None,

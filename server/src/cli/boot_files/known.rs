@@ -10,7 +10,7 @@ use slipway_server::boot_files::builds::{self, KnownBootFiles};
 use slipway_server::store::Store;
 
 use crate::cli::words::table;
-use crate::cli::{print, print_json, print_line};
+use crate::cli::{open, print, print_json, print_line};
 
 /// What a machine that must be attested may have started.
 #[derive(Clone, Copy, ValueEnum)]
@@ -23,7 +23,7 @@ pub enum Started {
 
 /// Runs an operation on the database of the data folder.
 async fn with_store<T>(place: &Place, run: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let store = Store::of(&DataDir::open(place)?).await?;
+    let store = open(&DataDir::open(place)?).await?;
     let done = run(&store).await;
     store.close().await;
     done

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use slipway_protocol::{CapturedImage, ErrorCode};
 use tokio::sync::watch;
 
-use super::{Appended, Capture, check_allowed, check_name_is_free, not_begun};
+use super::{Appended, Capture, check_allowed, check_name_is_free, not_begun, tell_begun};
 use crate::base::error::{Error, chain};
 use crate::base::objects::Bucket;
 use crate::base::random;
@@ -20,8 +20,9 @@ use crate::store::{Store, runs};
 /// Begins an image. An image that was begun before starts again from empty.
 pub(super) async fn begin(store: &Store, bucket: &Bucket, capture: &Capture) -> Result<(), Error> {
     let mut transaction = store.write().await?;
-    check_allowed(&mut transaction, capture).await?;
+    let run = check_allowed(&mut transaction, capture).await?;
     check_name_is_free(&mut transaction, &capture.name).await?;
+    tell_begun(&mut transaction, &run, &capture.name).await?;
     let before = capture_parts::begin(&mut transaction, &capture.run, &capture.name, now()).await?;
     store::commit(transaction).await?;
     remove(bucket, &capture.run, &before).await;
