@@ -49,6 +49,7 @@ impl InUse {
     pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
         Ok(Enrolment {
             node: subject.node.clone(),
+            name: None,
             certificate: self.authority.sign_node(&subject.node, request)?,
             jwt: self.signer.issue(subject, now, NODE_LIFETIME),
             expires_in: NODE_LIFETIME,

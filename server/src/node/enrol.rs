@@ -17,6 +17,7 @@ use crate::keys::jwt::Subject;
 use crate::node::admission::{Outcome, Policy, decide};
 use crate::node::contacts::Contacts;
 use crate::store::history::{self, NewEvent};
+use crate::store::nodes;
 use crate::store::{self, Store};
 use applicant::Applicant;
 use gather::gather;
@@ -73,8 +74,9 @@ pub async fn enrol(
     let answer = match decide(&facts, policy, now) {
         Outcome::LetIn(how) => {
             let node = apply::let_in(&mut transaction, &applicant, &facts, how, now).await?;
+            let name = nodes::by_ids(&mut transaction, std::slice::from_ref(&node)).await?.pop().and_then(|it| it.name);
             let subject = Subject { node, key: applicant.key };
-            Answer::Enrolled(keys.issue(&subject, &applicant.csr, now)?)
+            Answer::Enrolled(Enrolment { name, ..keys.issue(&subject, &applicant.csr, now)? })
         }
         Outcome::Hold(reason) => {
             wait(apply::hold(&mut transaction, &keys.signer, &applicant, &facts, reason, now).await?)

@@ -87,6 +87,9 @@ pub struct BootTiming {
 pub struct Enrolment {
     /// The node's id. It is also the common name of the node's certificate.
     pub node: String,
+    /// The node's name, for the machine's own screen. Absent if the node has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The certificate chain in PEM, leaf first, for mutual TLS.
     pub certificate: String,
     /// A JWT for connections through a proxy that terminates TLS. Send it as `Authorization: Bearer`.
