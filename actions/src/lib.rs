@@ -45,6 +45,7 @@ pub use fetch::retry::back_off;
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::{Report, Tell};
+pub use sys::console::redirect_kernel_messages;
 
 /// Measures how long one stage of `stream-image` takes by itself: the best that machine, network and image can reach.
 /// `Write` needs a disk and destroys its content. The other stages do not touch any disk. See [`Stage`] for each of

@@ -8,6 +8,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 use rustix::thread::UnshareFlags;
 
 pub(crate) mod block;
+pub(crate) mod console;
 #[allow(clippy::indexing_slicing, reason = "it fills an argument of its own making")]
 pub(crate) mod device_mapper;
 pub(crate) mod file_system;

@@ -1,4 +1,4 @@
-//! The command line: the two children of PID 1, an installation from a running system, and each action by hand.
+//! The command line: the children of PID 1, an installation from a running system, and each action by hand.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,9 @@ enum Command {
     /// Enrol and run workflows; run by PID 1
     #[command(hide = true)]
     Installer(install::InstallerArguments),
+    /// Draw the machine's own screen; run by PID 1
+    #[command(hide = true)]
+    Screen(Supervised),
     /// Run a command in an installed system; run by run-in-target
     #[command(hide = true)]
     InTarget,
@@ -88,6 +91,7 @@ pub fn run() -> ExitCode {
     let result = match arguments.command {
         Command::Network(child) => network(child),
         Command::Installer(arguments) => install::installer(arguments),
+        Command::Screen(child) => screen(child),
         Command::InTarget => Ok(slipway_actions::in_target()),
         #[cfg(feature = "manual")]
         Command::Manual { folder } => manual::write(&folder),
@@ -127,6 +131,15 @@ fn network(child: Supervised) -> Result<ExitCode> {
     let (config, _) = config::load()?;
     crate::network::prepare(&config)?;
     runtime()?.block_on(crate::network::run(config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn screen(child: Supervised) -> Result<ExitCode> {
+    log::start(None, None);
+    if let Some(how) = child.previous_exit {
+        tracing::warn!("restarted, because the previous screen process ended: {how}");
+    }
+    crate::screen::run()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,9 +14,10 @@ use slipway_installer::enrol::Facts;
 use slipway_installer::rare_drivers::{self, Insert, Places};
 use slipway_installer::report::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
+use slipway_installer::screen::{self, Doing, Screen};
 use slipway_installer::server::link;
 use slipway_installer::{End, Options, PANIC, discover, wait_for_disks};
-use slipway_protocol::{Disk, Proof};
+use slipway_protocol::{Disk, Failure, Proof};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -34,12 +35,26 @@ const DRIVERS_LIMIT: Duration = Duration::from_secs(60);
 /// Runs the installer in the boot image, as a child of PID 1. The configuration comes from the boot medium. `init_at`
 /// is the time from the start of the kernel to the start of PID 1, in seconds.
 pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) -> Result<End> {
+    let screen = Screen::at(Path::new(screen::PATH));
+    let end = enrol_and_run(screen.clone(), previous_exit, init_at).await;
+    if let Err(error) = &end {
+        screen.doing(Doing::Broken { reason: screen::reason(&Failure::of(error.as_ref())) });
+    }
+    end
+}
+
+async fn enrol_and_run(screen: Screen, previous_exit: Option<String>, init_at: Option<f64>) -> Result<End> {
     let previous_exit = how_it_ended(previous_exit);
     keep_panics();
     let (config, warnings) = config::load()?;
     for warning in warnings {
         warn!("{warning}");
     }
+    screen.change(|state| {
+        state.name = config.machine.hostname.clone();
+        state.serial = discover::identity(&discover::Roots::default()).serial;
+        state.server = Some(config.server.to_string());
+    });
     let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
     let ((settled, mut disks_settled), (rare_loaded, rare)) = (watch::channel(false), watch::channel(None));
     tokio::spawn(all_disks::wait(settled, rare));
@@ -78,6 +93,7 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
         log,
         machine: machine(&config, is_child_of_slipway()),
         disks_settled,
+        screen,
         once: false,
     };
     Ok(slipway_installer::run(config, options).await?)
@@ -110,6 +126,7 @@ pub async fn in_operating_system(settings: config::Source, log: LogBook) -> Resu
         machine: machine(&config, false),
         // The system has been up for a while, so its disks are there.
         disks_settled: watch::channel(true).1,
+        screen: Screen::default(),
         once: true,
     };
     Ok(slipway_installer::run(config, options).await?)

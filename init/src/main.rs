@@ -1,8 +1,9 @@
 //! slipway: the program that runs on the machine.
 //!
 //! One static file has three roles, chosen by how it is started: PID 1 of the boot image ([`pid1`]), the kernel's
-//! `modprobe` ([`drivers`]), and a command line ([`cli`]). PID 1 starts `slipway network` ([`network`]) and
-//! `slipway installer` ([`installer`]). ARCHITECTURE.md has the reading order from power-on to the first action.
+//! `modprobe` ([`drivers`]), and a command line ([`cli`]). PID 1 starts `slipway network` ([`network`]),
+//! `slipway installer` ([`installer`]) and `slipway screen` ([`screen`]). ARCHITECTURE.md has the reading order from
+//! power-on to the first action.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ mod drivers;
 mod installer;
 mod network;
 mod pid1;
+mod screen;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().peekable();

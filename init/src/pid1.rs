@@ -1,4 +1,4 @@
-//! PID 1 of the boot image: mounts file systems, loads drivers, supervises two children, and shuts down cleanly.
+//! PID 1 of the boot image: mounts file systems, loads drivers, supervises three children, and shuts down cleanly.
 //!
 //! PID 1 does no TLS and parses no network input. Its children do, so that their crash cannot end PID 1. The only log
 //! is the kernel's: /dev/kmsg reaches every kernel console, and the installer uploads it.
@@ -89,6 +89,7 @@ fn boot() -> Result<shutdown::End, String> {
     let mut children = Children::new(log.clone());
     children.add("network", &["network"]);
     children.add("installer", &["installer", "--init-at", &init]);
+    children.add("screen", &["screen"]);
     loop {
         children.start_due();
         wait_for_news(&signals, &children, None)?;

@@ -204,8 +204,9 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
         baked.and_then(|baked| baked.values.get("require")).is_some_and(|it| it == Proof::Attested.name());
     for source in sources {
         for (key, value) in &source.values {
-            // The code that lists disks reads this key: it must know the boot medium before there is a configuration.
-            if key == "boot_medium" && source.place == COMMAND_LINE {
+            // The code that lists disks and the one that draws the screen read these keys, before there is a
+            // configuration.
+            if matches!(key.as_str(), "boot_medium" | "screen") && source.place == COMMAND_LINE {
                 continue;
             }
             if !known.contains(key) {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::config::Config;
 use crate::discover::tpm::MachineTpm;
 use crate::discover::{self, Roots};
+use crate::screen::{Doing, Screen};
 use crate::server::backoff::Backoff;
 use crate::server::client::{Client, ClientError, Enrolled};
 use crate::server::link;
@@ -51,13 +52,21 @@ pub struct Session {
     facts: Arc<Facts>,
     key: Arc<MachineKey>,
     client: Arc<RwLock<Client>>,
+    screen: Screen,
 }
 
 impl Session {
     /// Enrols, waiting as long as an operator takes to approve the machine, and then keeps the credentials fresh. With
     /// `impatient`, fails if the server refuses or cannot be reached in a few attempts.
-    pub async fn open(config: Config, facts: Facts, key: MachineKey, impatient: bool) -> Result<Self, ClientError> {
-        let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
+    pub async fn open(
+        config: Config,
+        facts: Facts,
+        key: MachineKey,
+        screen: Screen,
+        impatient: bool,
+    ) -> Result<Self, ClientError> {
+        screen.doing(Doing::Enrolling);
+        let (client, renew_in) = enrol(&config, &facts, &key, &screen, impatient).await?;
         // The token is used only for the first enrolment: a machine that an operator decommissioned must not come back
         // by itself.
         let machine = MachineSettings { token: None, ..config.machine };
@@ -67,6 +76,7 @@ impl Session {
             facts: Arc::new(facts),
             key: Arc::new(key),
             client: Arc::new(RwLock::new(client)),
+            screen,
         };
         tokio::spawn(session.clone().keep_fresh(renew_in));
         Ok(session)
@@ -91,7 +101,7 @@ impl Session {
     }
 
     async fn enrol(&self) -> Result<(Client, Duration), ClientError> {
-        enrol(&self.config, &self.facts, &self.key, false).await
+        enrol(&self.config, &self.facts, &self.key, &self.screen, false).await
     }
 
     fn replace(&self, client: Client) {
@@ -140,6 +150,7 @@ async fn enrol(
     config: &Config,
     facts: &Facts,
     key: &MachineKey,
+    screen: &Screen,
     impatient: bool,
 ) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
@@ -170,6 +181,14 @@ async fn enrol(
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {
                 info!("enrolled as node {}", enrolment.node);
+                screen.change(|state| {
+                    state.page = page(config, "nodes", &enrolment.node, None);
+                    state.name = enrolment.name.clone().or(state.name.take());
+                    state.trouble = None;
+                    if matches!(state.doing, Doing::Enrolling | Doing::Held { .. }) {
+                        state.doing = Doing::Idle;
+                    }
+                });
                 return credentials(config, key, enrolment);
             }
             // If the server asks again, wait: the proof came too late, or the server was restarted.
@@ -195,10 +214,17 @@ async fn enrol(
                 let sentence = format!("this machine waits for an operator: claim code {}", wait.claim_code);
                 if told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
-                    if discover::has_partitions(&Roots::default()) {
+                    let has_system = discover::has_partitions(&Roots::default());
+                    if has_system {
                         info!("{HAS_SYSTEM}");
                     }
+                    screen.change(|state| {
+                        state.page = page(config, "waiting", "", Some(&wait.claim_code));
+                        state.has_system = has_system;
+                        state.doing = Doing::Held { code: wait.claim_code.clone() };
+                    });
                 }
+                screen.trouble(None);
                 backoff.reset();
                 // Do not wear out a TPM whose proof was refused with a new proof every other second.
                 if has_answered { after.max(AFTER_REFUSAL) } else { after }
@@ -210,11 +236,22 @@ async fn enrol(
                 if told.is_due(&sentence, Instant::now()) {
                     error!("{sentence}");
                 }
+                screen.trouble(Some(&sentence));
                 if error.code().is_some() && !error.is_transient() { AFTER_REFUSAL } else { backoff.next_wait() }
             }
         };
         sleep(wait).await;
     }
+}
+
+/// Returns the address of the server's page for this machine. `None` if the server's URL has no path.
+fn page(config: &Config, list: &str, entry: &str, code: Option<&str>) -> Option<String> {
+    let mut url = config.server.clone();
+    url.path_segments_mut().ok()?.pop_if_empty().push(list).extend(Some(entry).filter(|entry| !entry.is_empty()));
+    if let Some(code) = code {
+        url.query_pairs_mut().append_pair("code", code);
+    }
+    Some(url.into())
 }
 
 /// Returns how long the machine took from the start of the kernel until now. None if PID 1's start is unknown.

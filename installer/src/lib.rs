@@ -17,6 +17,7 @@ use crate::enrol::{Facts, Session};
 use crate::report::log_book::LogBook;
 use crate::report::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
+use crate::screen::{Doing, Screen};
 use crate::server::backoff::Backoff;
 use crate::server::client::ClientError;
 use crate::server::clock;
@@ -34,6 +35,7 @@ pub mod files;
 pub mod rare_drivers;
 pub mod report;
 pub mod run;
+pub mod screen;
 pub mod server;
 
 /// Name of the file in [`Options::state`] in which a panic leaves its message for the next installer.
@@ -56,6 +58,8 @@ pub struct Options {
     pub machine: MakeMachine,
     /// Becomes true once the list of disks seems complete. Before that, only steps that name their disks start.
     pub disks_settled: watch::Receiver<bool>,
+    /// The machine's own screen. The default tells nobody.
+    pub screen: Screen,
     /// Return after the first run instead of waiting for the next one, and fail if the server refuses or cannot be
     /// reached.
     pub once: bool,
@@ -68,7 +72,8 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
         clock::set(&config, &options.state.join(clock::SEEN)).await?;
     }
     let key = MachineKey::of_this_boot(&options.state)?;
-    let session = Session::open(config, options.facts, key, options.once).await?;
+    let screen = options.screen;
+    let session = Session::open(config, options.facts, key, screen.clone(), options.once).await?;
     let reporter = Reporter::start(session.clone(), options.log.clone());
     let after_failure = if options.once { "" } else { "; the machine stays up and waits for another run" };
     let runner = Runner {
@@ -79,6 +84,7 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
         after_failure,
         previous_exit: options.previous_exit,
         machine: options.machine,
+        screen: screen.clone(),
         disks_settled: options.disks_settled,
     };
     let mut backoff = Backoff::default();
@@ -86,14 +92,20 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     let mut abandoned = None;
     info!("waiting for work");
     // For the person at the machine. The server knows more, and `status` shows it.
-    if discover::has_partitions(&discover::Roots::default()) && !options.once {
+    let has_system = discover::has_partitions(&discover::Roots::default()) && !options.once;
+    if has_system {
         info!("{HAS_SYSTEM}");
     }
+    screen.change(|state| {
+        state.has_system = has_system;
+        state.doing = Doing::Idle;
+    });
     loop {
         match session.client().workflow().await {
             Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,
             Ok(Some(workflow)) => {
                 backoff.reset();
+                screen.change(|state| (state.has_system, state.trouble) = (false, None));
                 // Before the wait, in which nothing else would tell the server that the machine is there.
                 reporter.begin(&workflow.run, workflow.next_seq);
                 runner.wait_for_disks(&workflow.steps).await;
@@ -101,8 +113,14 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
                 // the message would no longer describe how the current installer ends.
                 let _ = std::fs::remove_file(options.state.join(PANIC));
                 let mut end = runner.run(&workflow).await;
+                match end {
+                    End::Reboot | End::Kexec => screen.doing(Doing::Leaving),
+                    End::Done => screen.doing(Doing::Done),
+                    End::Failed => {}
+                }
                 if let Err(reason) = reporter.flush().await {
                     error!("run {}: {reason}{after_failure}", workflow.run);
+                    screen.doing(Doing::Failed { step: None, reason: format!("the run is over: {reason}") });
                     abandoned = Some(workflow.run);
                     end = End::Failed;
                 }
@@ -111,14 +129,19 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
                 }
                 info!("waiting for work");
             }
-            Ok(None) => backoff.reset(),
+            Ok(None) => {
+                backoff.reset();
+                screen.trouble(None);
+            }
             Err(error) if options.once && error.code() == Some(ErrorCode::Decommissioned) => return Err(error),
             Err(error) if error.is_shut_out() => {
                 sleep(backoff.next_wait()).await;
                 session.reopen(&error).await?;
             }
             Err(error) => {
-                warn!("{}", Failure::of(&error).in_one_line());
+                let sentence = Failure::of(&error).in_one_line();
+                warn!("{sentence}");
+                screen.trouble(Some(&sentence));
                 sleep(backoff.next_wait()).await;
             }
         }

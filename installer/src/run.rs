@@ -21,6 +21,7 @@ use crate::files;
 use crate::report::log_book::LogBook;
 use crate::report::reporter::Reporter;
 use crate::run::capture::ServerMachine;
+use crate::screen::{self, Doing, Screen};
 use crate::server::backoff::Backoff;
 use tracing::{error, info, warn};
 
@@ -66,6 +67,8 @@ pub struct Runner {
     pub previous_exit: Option<String>,
     /// Makes the machine for an attempt.
     pub machine: MakeMachine,
+    /// Shows the step to the person at the machine.
+    pub screen: Screen,
     /// Becomes true once the list of disks seems complete.
     pub disks_settled: watch::Receiver<bool>,
 }
@@ -184,7 +187,16 @@ impl Runner {
             self.all_disks().await;
         }
         let mut backoff = Backoff::default();
+        let mut earlier = None;
         for attempt in 1.. {
+            self.screen.doing(Doing::Step(screen::Step {
+                number: index + 1,
+                of: u32::try_from(workflow.steps.len()).unwrap_or(u32::MAX),
+                name: step.name.clone(),
+                attempt,
+                earlier: earlier.take(),
+                ..screen::Step::default()
+            }));
             self.remember(&InProgress { run: workflow.run.clone(), step: index, attempt });
             info!("{place}: started{}", if attempt > 1 { format!(", attempt {attempt}") } else { String::new() });
             self.reporter.event(&workflow.run, index, attempt, EventKind::Started);
@@ -199,6 +211,7 @@ impl Runner {
                 }
                 Err(Unsuccessful::Failed { failure, is_transient }) if is_transient && attempt <= step.retries => {
                     warn!("{place}: {}; trying again", failure.in_one_line());
+                    earlier = Some(screen::reason(&failure));
                     self.reporter.event(&workflow.run, index, attempt, EventKind::Retrying(failure));
                     sleep(backoff.next_wait()).await;
                 }
@@ -228,11 +241,16 @@ impl Runner {
         let mut task = tokio::task::spawn_blocking({
             let (make, cancel, action) = (Arc::clone(&self.machine), cancel.clone(), step.action.clone());
             let (reporter, memory, run) = (self.reporter.clone(), Arc::clone(&memory), workflow.run.clone());
+            let screen = self.screen.clone();
             let (session, runtime) = (self.session.clone(), Handle::current());
             move || {
                 let machine = ServerMachine::new(make(&cancel), session, run.clone(), runtime);
                 slipway_actions::run(&action, &machine, &mut |report| {
                     memory.fetch_max(memory_in_use(), Ordering::Relaxed);
+                    screen.step(|step| match &report {
+                        Report::Note(text) => step.note = Some(text.clone()),
+                        Report::Progress(progress) => step.progress = Some(progress.clone()),
+                    });
                     reporter.event(&run, index, attempt, event(report));
                 })
             }
@@ -284,6 +302,12 @@ impl Runner {
 
     /// Reports that the run ended at this step and that no later step runs.
     fn fail(&self, workflow: &Workflow, index: u32, attempt: u32, kind: EventKind) -> End {
+        if let EventKind::Failed(failure) | EventKind::TimedOut(failure) = &kind {
+            let of = u32::try_from(workflow.steps.len()).unwrap_or(u32::MAX);
+            let step = workflow.steps.get(index as usize).filter(|_| attempt > 0);
+            let step = step.map(|step| (index + 1, of, step.name.clone()));
+            self.screen.doing(Doing::Failed { step, reason: screen::reason(failure) });
+        }
         self.reporter.event(&workflow.run, index, attempt, kind);
         for (later, _) in (0u32..).zip(&workflow.steps).skip(index as usize + 1) {
             self.reporter.event(&workflow.run, later, 0, EventKind::Skipped);

@@ -12,6 +12,7 @@ use serde_json::Value;
 use slipway_installer::config::Config;
 use slipway_installer::discover::tpm::{MachineTpm, Place as TpmPlace};
 use slipway_installer::enrol::{Facts, Session};
+use slipway_installer::screen::Screen;
 use slipway_installer::server::client::Client;
 use slipway_installer::server::machine_key::MachineKey;
 use slipway_installer::server::tls;
@@ -130,7 +131,8 @@ impl Node {
             kernel_to_init: None,
             leased_at: None,
         };
-        let session = Session::open(config, facts, MachineKey::of_this_boot(&folder)?, false).await?;
+        let session =
+            Session::open(config, facts, MachineKey::of_this_boot(&folder)?, Screen::default(), false).await?;
         let run = loop {
             if let Ok(Some(workflow)) = session.client().workflow().await {
                 break workflow.run;

@@ -12,6 +12,7 @@ use slipway_installer::config::Config;
 use slipway_installer::discover::tpm::{self, MachineTpm};
 use slipway_installer::enrol::Facts;
 use slipway_installer::report::log_book::LogBook;
+use slipway_installer::screen::Screen;
 use slipway_installer::server::client::ClientError;
 use slipway_installer::server::tls;
 use slipway_installer::{End, Options};
@@ -235,6 +236,7 @@ impl Lab {
                 }))
             }),
             disks_settled: tokio::sync::watch::channel(true).1,
+            screen: Screen::default(),
             once: true,
         }
     }

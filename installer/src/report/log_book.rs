@@ -178,7 +178,7 @@ impl Inner {
 
 /// Parses a record of /dev/kmsg: `PRIORITY,NUMBER,MICROSECONDS,FLAGS[,...];TEXT`, then lines of `KEY=VALUE`
 /// (Documentation/ABI/testing/dev-kmsg). Returns the record's number, and the line as dmesg prints it.
-fn parse_record(record: &str) -> Option<(u64, String)> {
+pub fn parse_record(record: &str) -> Option<(u64, String)> {
     let (prefix, rest) = record.split_once(';')?;
     let mut fields = prefix.split(',').skip(1);
     let number = fields.next()?.parse().ok()?;

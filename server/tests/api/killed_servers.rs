@@ -9,6 +9,7 @@ use slipway_installer::discover::tpm::{MachineTpm, Place};
 use slipway_installer::enrol::{Facts, Session};
 use slipway_installer::report::log_book::LogBook;
 use slipway_installer::report::reporter::Reporter;
+use slipway_installer::screen::Screen;
 use slipway_installer::server::machine_key::MachineKey;
 use slipway_protocol::{EventKind, Identity, Inventory, Outcome, RunState, Workflow};
 use slipway_server::operate::{self, NewNode};
@@ -135,7 +136,7 @@ pub async fn machine(
         leased_at: None,
     };
     let key = MachineKey::of_this_boot(state).unwrap();
-    let session = Session::open(config, facts, key, false).await.unwrap();
+    let session = Session::open(config, facts, key, Screen::default(), false).await.unwrap();
     let workflow: Workflow = loop {
         match session.client().workflow().await {
             Ok(Some(workflow)) => break workflow,

@@ -16,6 +16,7 @@ use slipway_installer::config::Config;
 use slipway_installer::discover::tpm::{MachineTpm, Place as TpmPlace};
 use slipway_installer::enrol::Facts;
 use slipway_installer::report::log_book::LogBook;
+use slipway_installer::screen::Screen;
 use slipway_installer::{End, Options};
 use slipway_parts::Arch;
 use slipway_protocol::{Event, EventKind, Identity, Inventory, RunState};
@@ -273,6 +274,7 @@ fn install(site: &Site, ca: String) -> tokio::task::JoinHandle<End> {
             Box::new(Host::new(HostOptions { trust: trust.clone(), cancel: cancel.clone(), ..HostOptions::default() }))
         }),
         disks_settled: watch::channel(true).1,
+        screen: Screen::default(),
         once: true,
     };
     let config = Config::new(site.replace("https://install.example:8443").parse().unwrap(), ca);

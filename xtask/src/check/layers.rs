@@ -40,7 +40,10 @@ pub(super) const MODULES: &[(&str, &str)] = &[
         "escapes < crc32, fat, efi, pe, gzip, bmap, qcow2, boot_entry, fstab, http, oci, roles, signature, sums < \
          partition_table, boot_config < architecture < image < zstd",
     ),
-    ("installer", "files, discover, drivers < config < server < boot_report, enrol, rare_drivers < report < run"),
+    (
+        "installer",
+        "files, discover, drivers < config, screen < server < boot_report, enrol, rare_drivers < report < run",
+    ),
     (
         "crates/user-data",
         "lines, gzip, block, quotes < refusal < input, events, kind, mime < pyyaml, jinja, numbers < yaml < document, \
@@ -60,7 +63,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ("crates/tpm", "wire < device, judge"),
     ("crates/pxe", "counters, error < dhcp, interface < probe, proxy, tftp"),
     ("actions", "error, report, sys, text < machine, random < disk < fetch < stream < target < action < host, fuzzing"),
-    ("init", "confine, drivers < network, pid1 < all_disks < installer < cli"),
+    ("init", "confine, drivers < network, pid1, screen < all_disks < installer < cli"),
     (
         "server",
         "base < rules, keys < store < site < image < run < node < boot_files < operate < api < page < listen < cli",

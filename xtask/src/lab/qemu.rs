@@ -2,6 +2,7 @@
 //! where this host's loopback is 10.0.2.2.
 
 use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -266,9 +267,32 @@ impl Machine {
     /// Types text on the serial line.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         use std::io::Write as _;
-        let socket = self._sockets.path().join("console");
-        let mut line = std::os::unix::net::UnixStream::connect(socket).context("connecting to the serial line")?;
-        line.write_all(text.as_bytes()).context("typing on the serial line")
+        self.serial_line()?.write_all(text.as_bytes()).context("typing on the serial line")
+    }
+
+    /// Connects to the other end of the serial line. There is one connection at a time.
+    pub fn serial_line(&self) -> Result<UnixStream> {
+        UnixStream::connect(self._sockets.path().join("console")).context("connecting to the serial line")
+    }
+
+    /// Takes a picture of the display, as PNG or in the format of a portable pixel map (ppm(5)), which the name of the
+    /// file says.
+    pub fn take_picture(&mut self, file: &Path) -> Result<()> {
+        let format = file.extension().unwrap_or_default().to_string_lossy();
+        self.qmp("screendump", json!({ "filename": file, "format": format })).map(drop)
+    }
+
+    /// Returns the rows of the display's text mode, 80 characters each. Rows that scrolled away may be there too, and
+    /// letters beyond ASCII are dots.
+    pub fn text_mode(&mut self) -> Result<Vec<String>> {
+        // The memory of text mode, with a character and its colours by turns, is there for BIOS and kernel.
+        const PLACE: (u64, u64) = (0xb8000, 0x8000);
+        let file = tempfile::NamedTempFile::new().context("creating a file")?;
+        self.qmp("pmemsave", json!({ "val": PLACE.0, "size": PLACE.1, "filename": file.path() }))?;
+        let memory = fs::read(file.path()).context("reading the memory of the display")?;
+        let visible = |cell: &[u8]| char::from(cell.first().copied().filter(u8::is_ascii_graphic).unwrap_or(b'.'));
+        let row = |row: &[u8]| row.chunks(2).map(|cell| if cell[0] == b' ' { ' ' } else { visible(cell) }).collect();
+        Ok(memory.chunks(160).map(row).collect())
     }
 
     /// Keeps the machine running after this process ends, and returns QEMU's process id.

@@ -1,0 +1,151 @@
+//! A machine with a display and a serial line: waiting for an operator, installing, failed, and a panic of its kernel.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use qemu_tests::{Bench, LIMIT, UUID, noise, step, stream, timed};
+use slipway_protocol::{Action, NodeState, Reboot};
+use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+
+/// Folder that keeps the pictures, for people to look at.
+const PICTURES: &str = "SLIPWAY_PICTURES";
+
+#[test]
+fn a_machines_screen_shows_what_it_does_and_leaves_panics_alone() -> Result<()> {
+    timed("a machine's screen shows what it does and leaves panics alone", || {
+        let bench = Bench::new()?;
+        let pictures = std::env::var_os(PICTURES).map_or_else(|| bench.folder().join("pictures"), PathBuf::from);
+        std::fs::create_dir_all(&pictures)?;
+        let (url, go_on) = slow_image(noise(16 << 20))?;
+        bench.lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID])?;
+        let digest = format!("sha256:{}", "0".repeat(64)).parse()?;
+        bench.start_run(&[stream("write", &url, digest), step("leave", Action::Reboot(Reboot {}))])?;
+        let mut machine = bench.power_on(&with_display(bench.machine()))?;
+
+        let line = machine.wait_for_line("waits for an operator: claim code ", LIMIT)?;
+        let code = line.rsplit(' ').next().context("a claim code")?;
+        let rows = wait_for_rows(&mut machine, &["serial number BENCH0001", "Claim code:", "10.0.2.15/24 on eth0"])?;
+        ensure!(rows.iter().any(|row| row.contains(&format!("node release {code}"))), "{rows:#?}");
+        machine.take_picture(&pictures.join("claim.png"))?;
+        machine.take_picture(&pictures.join("claim.ppm"))?;
+        let page = format!("{}/waiting?code={code}", bench.lab.url());
+        assert_eq!(read_code(&pictures.join("claim.ppm"))?, page);
+
+        bench.lab.operator(&["node", "release", code])?;
+        wait_for_rows(&mut machine, &[" m1 ", "Step 1/2 write", "% "])?;
+        machine.take_picture(&pictures.join("step.png"))?;
+        go_on.store(true, Ordering::Relaxed);
+        bench.wait_for(&machine, "failed", |node| node.state == NodeState::Failed)?;
+        wait_for_rows(&mut machine, &["Step 1/2 write failed.", "checking the digest", "start another run"])?;
+        machine.take_picture(&pictures.join("failed.png"))?;
+
+        // The serial line was logged up to here. Now somebody opens a terminal on it, and types something.
+        ensure!(!machine.console()?.contains("start another run"), "the log of the serial line has the screen");
+        let drawn = open_terminal(machine.serial_line()?)?;
+        std::fs::write(pictures.join("serial.txt"), &drawn)?;
+        ensure!(drawn.contains("\x1b[1;1H") && drawn.contains("Step 1/2 write failed."), "{drawn:?}");
+
+        // SysRq and "c" make the kernel panic.
+        machine.send_break()?;
+        machine.type_text("c")?;
+        let end = "---[ end Kernel panic - not syncing: sysrq triggered crash ]---";
+        machine.wait_for_console(end, LIMIT)?;
+        let rows = wait_for_rows(&mut machine, &[end])?;
+        ensure!(rows.iter().any(|row| row.contains("Step 1/2 write failed.")), "the panic is above the log: {rows:#?}");
+        machine.take_picture(&pictures.join("panic.png"))
+    })
+}
+
+/// Adds a display in text mode, which is the first console.
+fn with_display(machine: MachineConfig) -> MachineConfig {
+    let boot = match machine.boot {
+        Boot::Kernel { vmlinuz, initramfs, cmdline } => {
+            Boot::Kernel { vmlinuz, initramfs, cmdline: format!("console=tty0 {cmdline}") }
+        }
+        other => other,
+    };
+    MachineConfig { boot, extra: ["-vga", "std"].map(str::to_owned).to_vec(), ..machine }
+}
+
+/// Waits until each text is in a row of the display.
+fn wait_for_rows(machine: &mut Machine, wanted: &[&str]) -> Result<Vec<String>> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let rows = machine.text_mode()?;
+        if wanted.iter().all(|wanted| rows.iter().any(|row| row.contains(wanted))) {
+            return Ok(rows);
+        }
+        ensure!(Instant::now() < deadline, "waiting for {wanted:?} on the display: it has {rows:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Reads the QR code in a picture.
+fn read_code(picture: &Path) -> Result<String> {
+    let bytes = std::fs::read(picture)?;
+    // "P6", width, height and the largest value, each followed by one blank, then three bytes for each pixel.
+    let mut words = bytes.splitn(4, |byte| byte.is_ascii_whitespace());
+    let (_, width, height) = (words.next(), words.next(), words.next());
+    let number = |word: Option<&[u8]>| -> Result<usize> { Ok(std::str::from_utf8(word.context("a size")?)?.parse()?) };
+    let (width, height) = (number(width)?, number(height)?);
+    let pixels = &bytes[bytes.len() - width * height * 3..];
+    let grey = |x, y| pixels[(y * width + x) * 3 + 1];
+    let mut prepared = rqrr::PreparedImage::prepare_from_greyscale(width, height, grey);
+    let grids = prepared.detect_grids();
+    let (_, text) = grids.first().context("a QR code in the picture")?.decode()?;
+    Ok(text)
+}
+
+/// Answers on a serial line as a terminal of 80 by 24 characters in UTF-8. Returns what was drawn, once it has a whole
+/// head.
+fn open_terminal(mut line: UnixStream) -> Result<String> {
+    line.set_read_timeout(Some(LIMIT))?;
+    line.write_all(b"\r")?;
+    let (mut drawn, mut answered) = (Vec::new(), 0);
+    loop {
+        let mut buffer = [0; 4096];
+        let length = line.read(&mut buffer).context("reading from the serial line")?;
+        ensure!(length > 0, "reading from the serial line: it was closed");
+        drawn.extend_from_slice(&buffer[..length]);
+        let text = String::from_utf8_lossy(&drawn).into_owned();
+        let questions = text.matches("\x1b[6n").count();
+        for question in answered..questions {
+            // Where the cursor is, how large the terminal is, and how wide a character of three bytes is.
+            line.write_all([b"\x1b[9;1R".as_slice(), b"\x1b[24;80R", b"\x1b[1;2R"][question % 3])?;
+        }
+        answered = questions;
+        if text.contains(" log ") {
+            return Ok(text);
+        }
+    }
+}
+
+/// Serves an image of which one half arrives at once, and the other when it may. Returns the URL.
+fn slow_image(image: Vec<u8>) -> Result<(String, Arc<AtomicBool>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://10.0.2.2:{}/image", listener.local_addr()?.port());
+    let (go_on, image) = (Arc::new(AtomicBool::new(false)), Arc::new(image));
+    let waited = Arc::clone(&go_on);
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let (image, waited) = (Arc::clone(&image), Arc::clone(&waited));
+            std::thread::spawn(move || {
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", image.len());
+                let (first, second) = image.split_at(image.len() / 2);
+                let _ = client.read(&mut [0; 4096]);
+                let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(first));
+                while !waited.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                let _ = client.write_all(second);
+            });
+        }
+    });
+    Ok((url, go_on))
+}
