@@ -30,8 +30,8 @@ use crate::page::reasons;
 use crate::page::rows::{is_stranger, model, name, path, reference};
 use crate::page::session::Visitor;
 use crate::page::words::{self, Tone};
-use crate::store::logs::LoggedBoot;
 use crate::rules::progress;
+use crate::store::logs::LoggedBoot;
 use crate::store::to_word;
 
 /// Events of the timeline.
