@@ -15,6 +15,8 @@ use xtask::lab::qemu::{Boot, Machine, MachineConfig};
 
 /// Folder that keeps the pictures, for people to look at.
 const PICTURES: &str = "SLIPWAY_PICTURES";
+/// In the last line of the head, which is drawn after the others.
+const LAST: &str = "log, all of it with Alt+F2";
 
 #[test]
 fn a_machines_screen_shows_what_it_does_and_leaves_panics_alone() -> Result<()> {
@@ -30,19 +32,20 @@ fn a_machines_screen_shows_what_it_does_and_leaves_panics_alone() -> Result<()> 
 
         let line = machine.wait_for_line("waits for an operator: claim code ", LIMIT)?;
         let code = line.rsplit(' ').next().context("a claim code")?;
-        let rows = wait_for_rows(&mut machine, &["serial number BENCH0001", "Claim code:", "10.0.2.15/24 on eth0"])?;
-        ensure!(rows.iter().any(|row| row.contains(&format!("node release {code}"))), "{rows:#?}");
+        let release = format!("node release {code}");
+        let wanted = ["serial number BENCH0001", "Claim code:", "10.0.2.15/24 on eth0", &release, LAST];
+        wait_for_rows(&mut machine, &wanted)?;
         machine.take_picture(&pictures.join("claim.png"))?;
         machine.take_picture(&pictures.join("claim.ppm"))?;
         let page = format!("{}/waiting?code={code}", bench.lab.url());
         assert_eq!(read_code(&pictures.join("claim.ppm"))?, page);
 
         bench.lab.operator(&["node", "release", code])?;
-        wait_for_rows(&mut machine, &[" m1 ", "Step 1/2 write", "% "])?;
+        wait_for_rows(&mut machine, &[" m1 ", "Step 1/2 write", "% ", LAST])?;
         machine.take_picture(&pictures.join("step.png"))?;
         go_on.store(true, Ordering::Relaxed);
         bench.wait_for(&machine, "failed", |node| node.state == NodeState::Failed)?;
-        wait_for_rows(&mut machine, &["Step 1/2 write failed.", "checking the digest", "start another run"])?;
+        wait_for_rows(&mut machine, &["Step 1/2 write failed.", "checking the digest", "start another run", LAST])?;
         machine.take_picture(&pictures.join("failed.png"))?;
 
         // The serial line was logged up to here. Now somebody opens a terminal on it, and types something.
