@@ -4,3 +4,5 @@ mod connections;
 mod listener;
 mod live_keys;
 pub mod serve;
+mod settings;
+pub mod url;

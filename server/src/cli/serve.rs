@@ -11,7 +11,8 @@ use slipway_protocol::Proof;
 use slipway_server::base::data::Place;
 use slipway_server::base::limits::Limits;
 use slipway_server::boot_files::pxe;
-use slipway_server::listen::serve::{Config, Server, ServerUrl};
+use slipway_server::listen::serve::{Config, Server};
+use slipway_server::listen::url::ServerUrl;
 use slipway_server::node::admission::Policy;
 
 use super::boot_files::PARTS_FOLDER;

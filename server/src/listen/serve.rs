@@ -1,22 +1,15 @@
 //! The server: binds its sockets, serves, and stops.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Display, Formatter};
-use std::fs::Permissions;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
-use axum::http::Uri;
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use slipway_protocol::{ErrorCode, Proof};
+use slipway_protocol::Proof;
 use time::OffsetDateTime;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -30,7 +23,7 @@ use crate::api::{self, App};
 use crate::base::data::{DataDir, Place, ServeLock, check_apart};
 use crate::base::error::{Error, chain};
 use crate::base::limits::{Limits, raise_open_files};
-use crate::base::objects::{Bucket, Objects};
+use crate::base::objects::Objects;
 use crate::base::rate::{Buckets, Rate};
 use crate::base::readiness::Need;
 use crate::base::set_clock::Clocks;
@@ -41,6 +34,10 @@ use crate::boot_files::{follow, outdated};
 use crate::keys::in_use::InUse;
 use crate::listen::listener::{self, Listener};
 use crate::listen::live_keys::LiveKeys;
+use crate::listen::settings::{
+    check_boot_folder, check_bucket, check_names, make_boot_folder, note_objects, read_images_ca,
+};
+use crate::listen::url::ServerUrl;
 use crate::node::admission::Policy;
 use crate::node::capture::Captures;
 use crate::node::contacts::Contacts;
@@ -53,7 +50,7 @@ use crate::page;
 use crate::site::presence::Presence;
 use crate::site::retention;
 use crate::store;
-use crate::store::{Connection, Store, settings};
+use crate::store::{Store, settings};
 use tokio_rustls::TlsAcceptor;
 
 /// What the history says of keys that a server makes.
@@ -80,9 +77,6 @@ const NOT_VALID: &str = "the certificates of the site are not valid at the time 
 const LOOK_AT_CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the database's write-ahead log is emptied, if it has any content.
 const ERASE_EVERY: Duration = Duration::from_secs(60);
-
-/// Maximum size of the file with the certificates of the object store, in bytes.
-const MAX_IMAGES_CA: usize = 32 << 10;
 
 /// Settings that a server is started with.
 #[derive(Clone, Debug)]
@@ -120,40 +114,6 @@ pub struct Config {
     pub ek_ca: Option<PathBuf>,
     /// Limits on the connections, requests and memory of clients.
     pub limits: Limits,
-}
-
-/// The server's URL: `https://HOST[:PORT]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerUrl {
-    text: String,
-    host: String,
-}
-
-/// The text is not the URL of a server.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not of the form https://HOST or https://HOST:PORT")]
-pub struct ServerUrlError {
-    text: String,
-}
-
-impl Display for ServerUrl {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl FromStr for ServerUrl {
-    type Err = ServerUrlError;
-
-    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
-        let error = || ServerUrlError { text: text.to_owned() };
-        let uri: Uri = text.parse().map_err(|_| error())?;
-        let plain = uri.scheme_str() == Some("https") && uri.path() == "/" && uri.query().is_none();
-        let authority = uri.authority().filter(|authority| plain && !authority.as_str().contains('@'));
-        let authority = authority.ok_or_else(error)?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { text: format!("https://{authority}"), host })
-    }
 }
 
 /// Interval at which a running server updates the modification time of its lock file.
@@ -201,7 +161,7 @@ impl Server {
         let images_ca = images_ca.transpose()?;
         let manufacturers = tpm::read_manufacturers(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
-        let lock = data.lock_for_serving(&config.url.text)?;
+        let lock = data.lock_for_serving(&config.url.to_string())?;
         let https = listen(config.listen).await?;
         let boot = match config.boot_listen {
             Some(address) => Some(listen(address).await?),
@@ -222,7 +182,7 @@ impl Server {
         data.remove_leftovers();
         let store = Store::of(&data).await?;
         // Before keys are made, which another server may have already.
-        let presence = Presence::begin(&store, &data, &lock, &config.url.text).await?;
+        let presence = Presence::begin(&store, &data, &lock, &config.url.to_string()).await?;
         let site = (&store, presence.id());
         let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data, &boot_fetches, site).await?;
         site_keys::change(&store, &data, KEYS_MADE, |data| InUse::open_or_make(data, &names)).await?;
@@ -233,7 +193,7 @@ impl Server {
         operate::adopt_first(&store, &data).await?;
         let tls = watch::Sender::new(acceptor(&keys)?);
         let mut transaction = store.write().await?;
-        settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        settings::write(&mut transaction, settings::SERVER_URL, &config.url.to_string()).await?;
         note_objects(&mut transaction, data.objects()).await?;
         match &images_ca {
             Some(pem) => settings::write(&mut transaction, settings::IMAGES_CA, pem).await?,
@@ -276,7 +236,7 @@ impl Server {
             stranger_bodies,
             strangers: Semaphore::new(limits.strangers_at_once),
             limits,
-            site: config.url.host.clone(),
+            site: config.url.host().to_owned(),
             contacts: Arc::new(Contacts::listening()),
             watcher,
             captures,
@@ -341,7 +301,7 @@ impl Server {
         let https = run(https, api::router(Arc::clone(app), page));
         let pxe = async {
             match self.pxe {
-                Some(pxe) => pxe.run(&app.store, &self.url.text, boot_address).await,
+                Some(pxe) => pxe.run(&app.store, &self.url.to_string(), boot_address).await,
                 None => std::future::pending().await,
             }
         };
@@ -471,8 +431,9 @@ async fn keep_erased(app: &App) {
     }
 }
 
+/// Returns the names that the server's certificate is for.
 fn names(config: &Config) -> BTreeSet<String> {
-    let mut names = BTreeSet::from(["localhost".to_owned(), config.url.host.clone()]);
+    let mut names = BTreeSet::from(["localhost".to_owned(), config.url.host().to_owned()]);
     names.extend(config.names.iter().cloned());
     // The servers of a site have the same names, behind one address.
     let (ip, is_alone) = (config.listen.ip(), config.data.site_key.is_none());
@@ -482,109 +443,6 @@ fn names(config: &Config) -> BTreeSet<String> {
     // In the spelling that certificates use, so that names can be compared.
     let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
     names.iter().map(written).collect()
-}
-
-/// Refuses names that cannot be in a certificate.
-fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
-    match names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
-        None => Ok(()),
-        Some(name) => {
-            let message = format!("{name:?} is neither a host name nor an IP address; correct --url or --san");
-            Err(Error::refused(ErrorCode::InvalidRequest, message))
-        }
-    }
-}
-
-/// Makes the boot folder and its parents if they are missing, readable by anybody.
-fn make_boot_folder(folder: &Path) -> Result<(), Error> {
-    let failed = |doing| move |source| Error::File { doing, path: folder.to_owned(), source };
-    if folder.exists() {
-        return Ok(());
-    }
-    let is_made = |part: &&Path| part.file_name().is_some() && !part.exists();
-    let made: Vec<&Path> = folder.ancestors().filter(is_made).collect();
-    std::fs::create_dir_all(folder).map_err(failed("creating the boot folder"))?;
-    for part in made {
-        std::fs::set_permissions(part, Permissions::from_mode(0o755)).map_err(failed("creating the boot folder"))?;
-    }
-    tracing::info!(folder = %folder.display(), "made the boot folder; `slipway-server media build` fills it");
-    Ok(())
-}
-
-fn check_boot_folder(folder: &Path) -> Result<(), Error> {
-    let path = || folder.to_owned();
-    let found = std::fs::metadata(folder);
-    let found = found.map_err(|source| Error::File { doing: "opening the boot folder", path: path(), source })?;
-    if found.is_dir() {
-        return Ok(());
-    }
-    let source = std::io::ErrorKind::NotADirectory.into();
-    Err(Error::File { doing: "opening the boot folder", path: path(), source })
-}
-
-/// Refuses a bucket or a key that is wrong. A bucket that does not answer may do so later.
-async fn check_bucket(bucket: &Bucket) -> Result<(), Error> {
-    match bucket.check().await {
-        Err(Error::Objects { doing, bucket, source }) if source.is_transient() => {
-            let error = Error::Objects { doing, bucket, source };
-            tracing::warn!(error = chain(&error), "images cannot be used until the bucket answers");
-            Ok(())
-        }
-        done => done,
-    }
-}
-
-/// Stores where the images are, so that commands do not look for them elsewhere.
-async fn note_objects(connection: &mut Connection, objects: &Objects) -> Result<(), Error> {
-    let before = settings::read(connection, settings::OBJECTS).await?;
-    let now = match objects {
-        Objects::Bucket(bucket, _) => Some(bucket.name()),
-        Objects::Folder(_) => None,
-    };
-    if let Some(before) = before.filter(|before| Some(before.as_str()) != now) {
-        tracing::warn!(before, now = now.unwrap_or("the data folder"), "the images were elsewhere before");
-    }
-    match now {
-        Some(name) => settings::write(connection, settings::OBJECTS, name).await,
-        None => settings::remove(connection, settings::OBJECTS).await,
-    }
-}
-
-/// Reads the certificates that machines verify the object store with.
-fn read_images_ca(file: &Path, bucket: Option<&Bucket>) -> Result<String, Error> {
-    let refused = |why: String| Err(Error::refused(ErrorCode::InvalidRequest, why));
-    let Some(bucket) = bucket else {
-        return refused(
-            "machines can be redirected only to a bucket: give --objects, or leave out --objects-redirect".to_owned(),
-        );
-    };
-    if !bucket.has_tls() {
-        let name = bucket.name();
-        return refused(format!(
-            "machines cannot be redirected to {name}: it is reached by this host alone, without TLS"
-        ));
-    }
-    let failed = |source| Error::File { doing: "reading the certificates in", path: file.to_owned(), source };
-    let pem = std::fs::read_to_string(file).map_err(failed)?;
-    if pem.len() > MAX_IMAGES_CA {
-        return refused(format!(
-            "{file:?} has {} bytes, but each run has a copy of it, so it may have at most {MAX_IMAGES_CA}: give only \
-             the root certificate that the object store is verified with",
-            pem.len()
-        ));
-    }
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let trusted = certificate.map_err(|error| error.to_string());
-        let trusted = trusted.and_then(|der| roots.add(der).map_err(|error| error.to_string()));
-        if let Err(error) = trusted {
-            return refused(format!("a certificate in {file:?} cannot be used: {error}"));
-        }
-    }
-    match roots.is_empty() {
-        true => refused(format!("{file:?} has no certificate in PEM")),
-        false => Ok(pem),
-    }
 }
 
 fn acceptor(keys: &InUse) -> Result<TlsAcceptor, Error> {
@@ -617,21 +475,4 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 
 fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(|source| Error::Address { source })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_url_is_https_and_nothing_but_a_host() {
-        let host = |text: &str| text.parse::<ServerUrl>().map(|url| (url.text, url.host)).ok();
-        let url = |text: &str, host: &str| Some((text.to_owned(), host.to_owned()));
-        assert_eq!(host("https://10.0.2.2:8443"), url("https://10.0.2.2:8443", "10.0.2.2"));
-        assert_eq!(host("https://slipway.example/"), url("https://slipway.example", "slipway.example"));
-        assert_eq!(host("https://[fd00::1]:8443"), url("https://[fd00::1]:8443", "fd00::1"));
-        for bad in ["http://a", "https://a/b", "a:1", "https://", "https://a?b", "https://u@a", ""] {
-            assert_eq!(host(bad), None, "{bad:?}");
-        }
-    }
 }
