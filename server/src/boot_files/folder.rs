@@ -61,7 +61,7 @@ impl Unfinished {
         Self::locked(out, id, folder, is_new)
     }
 
-    /// Like [`Self::begin`], but does not wait. `None` while there is another build.
+    /// Begins a build in the folder without waiting. `None` while there is another build.
     pub fn try_begin(out: &Path, id: &str) -> Result<Option<Self>, MediaError> {
         let is_new = !out.exists();
         let folder = open_builds(out)?;

@@ -63,7 +63,7 @@ pub struct NewNode {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Returns the schema of digests of endorsement keys, as [`NodeTpm::ek`] says.
+/// Returns the schema of digests of endorsement keys.
 fn key_digests() -> Schema {
     let digest = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^sha256:[0-9a-fA-F]{64}$"));
     ArrayBuilder::new().items(digest).build().into()
