@@ -231,6 +231,9 @@ pub fn check(name: &str, change: &Change) -> Result<(), Error> {
     if given.into_iter().flatten().any(|value| !(1..=MOST).contains(&value)) {
         return refused(format!("the limit {name} must be 1 to {MOST}"));
     }
+    if name.starts_with("looping.") && change.flag_after == Some(1) {
+        return refused(format!("the limit {name} must be 2 or more: what happens once is no loop"));
+    }
     if given == [None, None] {
         let message = format!("nothing is given for the limit {name}: give flag_after, end_after or both");
         return refused(message);
@@ -325,6 +328,8 @@ mod tests {
         assert!(end("stuck.pending", 901) && end("stuck.step.reboot", 601));
         assert!(!end("stuck.pending", 899), "before the flag");
         assert!(!end("stuck.booting", 901), "its run is over");
+        let loops = |times| check("looping.boots", &Change { flag_after: Some(times), end_after: None }).is_ok();
+        assert!(loops(2) && !loops(1), "what happens once is no loop");
         assert!(!end("looping.keys", 5) && check("stuck.pending", &Change::default()).is_err());
     }
 
