@@ -1,5 +1,5 @@
 //! What operators do to nodes: one or many. A page says what it will do to which disk and asks; what it then does is
-//! exactly what it said, to exactly these nodes.
+//! exactly what it said, to exactly these nodes. If it would say something else by then, nothing is done.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::{line, size};
-use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState};
+use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus};
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
+use crate::base::random::token_hash;
 use crate::node::status;
 use crate::operate::{self, NewRun, NodeChange, Task};
 use crate::page::answer::{Failed, see_other};
@@ -23,9 +24,10 @@ use crate::page::rows::{is_stranger, name, path, reference};
 use crate::page::session::{Act as Sent, Fields, Visitor};
 use crate::page::view::View;
 use crate::page::words;
+use crate::rules::state;
 use crate::run::foresee::possible;
 use crate::store::systems::System;
-use crate::store::{Store, systems};
+use crate::store::{Store, systems, to_json};
 
 /// Maximum number of nodes on which operators act at once.
 const MOST: usize = 1000;
@@ -105,13 +107,12 @@ impl Act {
     /// Says why this cannot be done to a node. `None` if it can.
     fn obstacle(self, node: &NodeStatus) -> Option<String> {
         let run = node.run.as_ref();
-        let is_open = run.is_some_and(|run| matches!(run.state, RunState::Pending | RunState::Running));
         let waits = node.claims.iter().any(|claim| node.claim_code.as_ref() == Some(&claim.code));
         let stranger = || is_stranger(node).then(|| "it is not a node yet: release it first".to_owned());
         let out = || (node.state == NodeState::Decommissioned).then(|| "the node is out of service".to_owned());
         match self {
             Self::Start => stranger().or_else(out),
-            Self::Cancel => stranger().or_else(|| (!is_open).then(|| "no run is in progress".to_owned())),
+            Self::Cancel => stranger().or_else(|| (!has_open_run(node)).then(|| "no run is in progress".to_owned())),
             Self::Confirm => {
                 let held = run.is_some_and(|run| run.restored);
                 (!held).then(|| "no run of a restored backup waits".to_owned())
@@ -185,11 +186,34 @@ pub fn disk_in_words(disk: &Disk) -> String {
     line(&parts.collect::<Vec<_>>().join(", ")).into_owned()
 }
 
-/// Says which disk a run will be installed on, as far as it is known.
-fn target(node: &NodeStatus, system: &System) -> Markup {
+/// Returns all disks of a node, as last seen, and those that a run may be installed on.
+fn disks<'a>(node: &'a NodeStatus, system: &'a System) -> (&'a [Disk], Vec<&'a Disk>) {
     let hints: &DiskHints = node.disk.as_ref().unwrap_or(&system.disk);
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
-    let found = possible(hints, disks);
+    (disks, possible(hints, disks))
+}
+
+/// Whether a node has a run that has not ended.
+fn has_open_run(node: &NodeStatus) -> bool {
+    node.run.as_ref().is_some_and(|run| state::is_open(run.state))
+}
+
+/// What the page said of an act on a node, in short: the same only as long as it would say the same. `None` for what
+/// does not depend on runs and disks.
+fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> {
+    if matches!(act, Act::Label | Act::Release) {
+        return None;
+    }
+    let run = node.run.as_ref().map(|run| (&run.id, state::is_open(run.state)));
+    let disks = system.map(|system| disks(node, system).1.into_iter().map(disk_in_words).collect::<Vec<_>>());
+    let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system)));
+    hash.truncate(16);
+    Some(format!("{}:{hash}", act.reference(node)))
+}
+
+/// Says which disk a run will be installed on, as far as it is known.
+fn target(node: &NodeStatus, system: &System) -> Markup {
+    let (disks, found) = disks(node, system);
     html! {
         @match found.as_slice() {
             _ if disks.is_empty() => "Erases the disk that the machine chooses: its disks are not known yet.",
@@ -255,6 +279,8 @@ async fn known(store: &Store, references: &[String]) -> Result<HashMap<String, N
 /// What has to be typed so that data is lost: the name of a single node, or the number of nodes.
 fn phrase(nodes: &[&NodeStatus]) -> String {
     match nodes {
+        // A waiting machine has no name but those that it gives itself.
+        [node] if is_stranger(node) => reference(node),
         [node] => name(node),
         nodes => nodes.len().to_string(),
     }
@@ -342,10 +368,7 @@ fn subject(nodes: &[(String, NodeStatus)]) -> String {
 fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) -> Markup {
     let nodes = || meant.nodes.iter().map(|(_, node)| node);
     let able: Vec<&NodeStatus> = nodes().filter(|node| act.obstacle(node).is_none()).collect();
-    let replaced = |node: &NodeStatus| {
-        let open = |run: &slipway_protocol::RunStatus| matches!(run.state, RunState::Pending | RunState::Running);
-        act == Act::Start && node.run.as_ref().is_some_and(open)
-    };
+    let replaced = |node: &NodeStatus| act == Act::Start && has_open_run(node);
     let phrase = phrase(&able);
     html! {
         h1 { (act.verb()) ": " (subject(&meant.nodes)) @if let Some(system) = system { " with " (system.name) } }
@@ -360,6 +383,9 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                             Some(obstacle) => span.muted { "nothing, because " (obstacle) },
                             None => {
                                 input type="hidden" name="node" value=(act.reference(node));
+                                @if let Some(said) = said(act, node, system) {
+                                    input type="hidden" name="said" value=(said);
+                                }
                                 (act.effect(node)) " "
                                 @if let Some(system) = system { (target(node, system)) }
                                 @if replaced(node) { span.warn { " ▲ Its unfinished run ends as failed." } }
@@ -379,7 +405,6 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                     }
                 }
                 @if act == Act::Label { (label_fields()) }
-                @if able.iter().any(|node| replaced(node)) { input type="hidden" name="replace" value="1"; }
                 @if act.loses_data() {
                     label {
                         span {
@@ -436,7 +461,12 @@ pub async fn carry_out(
     let meant = Meant::find(&visitor.store, &references).await?;
     let nodes: Vec<&NodeStatus> = meant.nodes.iter().map(|(_, node)| node).collect();
     let phrase = phrase(&nodes);
-    if act.loses_data() && (fields.text("confirm") != phrase || !meant.missing.is_empty()) {
+    if act.loses_data() && !meant.missing.is_empty() {
+        let message =
+            format!("nothing was done: {} of the machines are gone; open the page again", meant.missing.len());
+        return Err(Error::refused(ErrorCode::Conflict, message).into());
+    }
+    if act.loses_data() && fields.text("confirm") != phrase {
         let message = format!("nothing was done: {phrase:?} has to be typed to confirm; go back and type it");
         return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
     }
@@ -444,13 +474,28 @@ pub async fn carry_out(
         // What cannot be understood is refused once, and not for each.
         meant.nodes.first().map(|(_, node)| label_change(node, &fields)).transpose()?;
     }
-    let mut results = Vec::new();
-    for (reference, node) in &meant.nodes {
-        results.push((name(node), reference, one(&visitor, act, (reference, node), &fields).await));
-    }
-    live.has_changed();
+    let count = references.len();
+    // It goes on to the end also if the browser does not wait for it.
+    let doing = tokio::spawn(async move {
+        let system = match act {
+            Act::Start => systems::get_by_name(&mut *visitor.store.read().await?, fields.text("os")).await?,
+            _ => None,
+        };
+        let mut results = Vec::new();
+        for (reference, node) in &meant.nodes {
+            let was_said = said(act, node, system.as_ref()).is_none_or(|said| fields.all("said").any(|it| it == said));
+            let result = match was_said {
+                true => one(&visitor, act, (reference, node), &fields).await,
+                false => Err(Error::refused(ErrorCode::Conflict, CHANGED)),
+            };
+            results.push((name(node), reference.clone(), result));
+        }
+        live.has_changed();
+        Ok::<_, Error>((visitor, live, meant.missing, results))
+    });
+    let (visitor, live, missing, mut results) = doing.await.map_err(|_| failed())??;
     if results.len() == 1
-        && meant.missing.is_empty()
+        && missing.is_empty()
         && let Some((_, _, result)) = results.pop()
     {
         let node = result?;
@@ -459,7 +504,7 @@ pub async fn carry_out(
     let frame = Frame::new(visitor, &live).await?;
     let done = results.iter().filter(|(_, _, result)| result.is_ok()).count();
     let content = html! {
-        h1 { (act.verb()) ": done on " (done) " of " (references.len()) " machines" }
+        h1 { (act.verb()) ": done on " (done) " of " (count) " machines" }
         ul {
             @for (name, reference, result) in &results {
                 li {
@@ -470,11 +515,19 @@ pub async fn carry_out(
                     }
                 }
             }
-            @for missing in &meant.missing { li.bad { "■ " (line(missing)) } }
+            @for missing in &missing { li.bad { "■ " (line(missing)) } }
         }
         p { a href="/fleet" { "Back to the fleet" } }
     };
     Ok(frame.page("/fleet", act.verb(), Follows::Nothing, content).into_response())
+}
+
+/// Why nothing is done where the page said something else.
+const CHANGED: &str = "nothing was done: the machine, its run, its disks or the operating system changed after the \
+                       page was opened; open it again";
+
+fn failed() -> Error {
+    Error::refused(ErrorCode::Unavailable, "the server ended while it did this; open the fleet to see what was done")
 }
 
 /// Does something to one node. Returns how the page names it afterwards, if it is still there.
@@ -488,11 +541,11 @@ async fn one(
     match act {
         Act::Start => {
             let task = Task::Os(fields.text("os").to_owned());
-            let new = NewRun { replace: fields.ticked("replace"), ..NewRun::new(task) };
+            let new = NewRun { replace: has_open_run(node), ..NewRun::new(task) };
             operate::start_run(store, visitor.keys().authority.pem(), reference, new).await?;
         }
-        Act::Cancel => drop(operate::cancel_run(store, reference).await?),
-        Act::Confirm => drop(operate::confirm_run(store, reference).await?),
+        Act::Cancel => drop(operate::cancel_run(store, run_of(node, reference)).await?),
+        Act::Confirm => drop(operate::confirm_run(store, run_of(node, reference)).await?),
         Act::Release => {
             return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
@@ -504,4 +557,9 @@ async fn one(
         }
     }
     Ok(Some(reference.to_owned()))
+}
+
+/// The run that the page spoke of.
+fn run_of<'a>(node: &'a NodeStatus, reference: &'a str) -> &'a str {
+    node.run.as_ref().map_or(reference, |run| &run.id)
 }

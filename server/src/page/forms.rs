@@ -21,7 +21,7 @@ use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words;
 use crate::rules::limits::Changes;
 use crate::store::images::Image;
-use crate::store::systems::System;
+use crate::store::systems::{self, System};
 
 /// What a machine must prove: word, title.
 const PROOFS: [(&str, &str); 3] =
@@ -196,7 +196,7 @@ fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option
         }
         form.edit method="post" action="/add/system" {
             (frame.visitor.proof_field())
-            (field("name", "Name", "Such as debian-12. One of the same name is replaced.", fields))
+            (field("name", "Name", "Such as debian-12.", fields))
             label { "Image"
                 select name="image" required {
                     @for image in images {
@@ -241,7 +241,12 @@ fn size_of(image: &Image) -> String {
 pub async fn add_system(Extension(live): Extension<Arc<Live>>, sent: Act) -> Result<Response, Failed> {
     let Act { visitor, fields } = sent;
     let added = match system_of(&fields) {
-        Ok(system) => operate::add_system(&visitor.store, system).await,
+        Ok(system) => match is_known(&visitor, &system.name).await {
+            // The form does not show what the known one has, so it would be lost unseen.
+            Ok(true) => Err(Error::refused(ErrorCode::Conflict, known_already(&system.name))),
+            Ok(false) => operate::add_system(&visitor.store, system).await,
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     match added {
@@ -252,6 +257,16 @@ pub async fn add_system(Extension(live): Extension<Arc<Live>>, sent: Act) -> Res
             again(error, |problem| system_form(&frame, &images, &fields, Some(problem)))
         }
     }
+}
+
+async fn is_known(visitor: &Visitor, name: &str) -> Result<bool, Error> {
+    Ok(systems::get_by_name(&mut *visitor.store.read().await?, name).await?.is_some())
+}
+
+fn known_already(name: &str) -> String {
+    format!(
+        "there is an operating system {name} already: choose another name, or replace it by `slipway-server os add`"
+    )
 }
 
 fn system_of(fields: &Fields) -> Result<System, Error> {
@@ -317,6 +332,9 @@ pub async fn add_token(Extension(live): Extension<Arc<Live>>, sent: Act) -> Resu
     let Act { visitor, fields } = sent;
     let lifetime = fields.given("expires_in").map(|text| duration::parse(&text));
     let lifetime = lifetime.transpose().map_err(|problem| Error::refused(ErrorCode::InvalidRequest, problem));
+    // Before the token is made: it can be shown only once.
+    let frame = Frame::new(visitor, &live).await?;
+    let visitor = &frame.visitor;
     let added = match lifetime {
         Ok(lifetime) => {
             let lifetime = lifetime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
@@ -324,7 +342,6 @@ pub async fn add_token(Extension(live): Extension<Arc<Live>>, sent: Act) -> Resu
         }
         Err(error) => Err(error),
     };
-    let frame = Frame::new(visitor, &live).await?;
     match added {
         Ok(issued) => {
             let content = html! {

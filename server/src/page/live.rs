@@ -17,7 +17,7 @@ use crate::base::time::{Millis, now};
 use crate::node::status;
 use crate::page::rows::Row;
 use crate::page::words::Tone;
-use crate::store::{to_json, to_word};
+use crate::store::{history, to_json, to_word};
 
 /// Shortest time between two readings of the database; within it, all get the same rows. Short enough that a change is
 /// on the screen within a second.
@@ -112,6 +112,8 @@ struct News<'a> {
     moved: Vec<&'a str>,
     heard: HashMap<&'a str, Millis>,
     gone: Vec<&'a str>,
+    /// Nodes of which there are new events.
+    touched: &'a [String],
 }
 
 /// Makes rows when somebody asks for them.
@@ -182,6 +184,11 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         Some(before) => Name { process: Arc::clone(&before.name.process), number: before.name.number + 1 },
         None => Name { process: random::id().into(), number: 0 },
     };
+    let since = before.map_or(event, |before| before.head.event);
+    let touched = match since < event {
+        true => history::touched(&mut *app.store.read().await?, since).await?,
+        false => Vec::new(),
+    };
     let mut snapshot = Snapshot {
         at,
         name,
@@ -195,7 +202,7 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         acts,
         is_busy,
     };
-    snapshot.news = before.map(|before| snapshot.news_since(before)).unwrap_or_default();
+    snapshot.news = before.map(|before| snapshot.news_since(before, &touched)).unwrap_or_default();
     snapshot.took = read.elapsed();
     Ok(snapshot)
 }
@@ -222,8 +229,8 @@ fn place(row: &Row) -> (&str, &str, Tone) {
 }
 
 impl Snapshot {
-    /// Writes what differs from an earlier snapshot.
-    fn news_since(&self, before: &Self) -> String {
+    /// Writes what differs from an earlier snapshot. Of the nodes in `touched` there are new events.
+    fn news_since(&self, before: &Self, touched: &[String]) -> String {
         let pairs = before.rows.iter().zip(&before.heard);
         let known: HashMap<&str, (&Arc<Row>, Option<Millis>)> =
             pairs.map(|(row, heard)| (row.id.as_str(), (row, *heard))).collect();
@@ -247,6 +254,7 @@ impl Snapshot {
             rows: changed,
             heard: later.collect(),
             gone: known.keys().copied().filter(|id| !here.contains(id)).collect(),
+            touched,
         })
     }
 
@@ -255,6 +263,6 @@ impl Snapshot {
     pub fn hello(&self) -> String {
         let (name, head) = (self.name.to_string(), &self.head);
         let (rows, moved, heard, gone) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
-        to_json(&News { at: now(), from: name.clone(), to: name, head, rows, moved, heard, gone })
+        to_json(&News { at: now(), from: name.clone(), to: name, head, rows, moved, heard, gone, touched: &[] })
     }
 }

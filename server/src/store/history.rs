@@ -242,6 +242,13 @@ pub async fn read(
     Ok(events)
 }
 
+/// Returns the ids of the nodes of events after a number.
+pub async fn touched(connection: &mut Connection, number: u64) -> Result<Vec<String>, Error> {
+    let sql = "SELECT DISTINCT node FROM history WHERE number > $1 AND node IS NOT NULL";
+    let rows = db::query(sql).bind(number.cast_signed()).fetch_all(connection).await;
+    rows.map_err(database("reading the history"))?.iter().map(|row| get(row, "node")).collect()
+}
+
 /// Returns the id of the node that had this name last, or has this id.
 pub async fn node_named(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
     for sql in [

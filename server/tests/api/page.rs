@@ -75,7 +75,17 @@ impl Browser {
     /// Sends a form of this session.
     pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Response {
         let proof = self.proof().await;
-        let fields: Vec<(&str, &str)> = fields.iter().copied().chain([("proof", &*proof)]).collect();
+        // What the page about an act says is sent with it.
+        let mut said = Vec::new();
+        if path.starts_with("/act/") {
+            let asked = fields.iter().filter(|(name, _)| ["node", "os"].contains(name));
+            let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(asked).finish();
+            let page = self.get(&format!("{path}?{query}")).await.text().await.unwrap();
+            let values = page.split("name=\"said\" value=\"").skip(1);
+            said.extend(values.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+        }
+        let said = said.iter().map(|said| ("said", said.as_str()));
+        let fields: Vec<(&str, &str)> = fields.iter().copied().chain([("proof", &*proof)]).chain(said).collect();
         self.post(path, &fields).await
     }
 }
@@ -402,6 +412,12 @@ async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
     let events = browser.page("/events?kind=run-started").await;
     assert!(events.contains("<td class=\"muted\">anna</td>"), "{events}");
     assert_eq!(location(&browser.send("/act/cancel", &[("node", &id)]).await), format!("/nodes/{id}"));
+    // A page that was opened before something changed does nothing.
+    let proof = browser.proof().await;
+    let old = [("node", &*id), ("os", "debian"), ("confirm", "web1"), ("proof", &proof), ("said", "of another time")];
+    let refused = browser.post("/act/start", &old).await;
+    assert_eq!(refused.status(), StatusCode::CONFLICT);
+    assert!(refused.text().await.unwrap().contains("changed after the page was opened"));
     // What cannot be done is not done, and says why.
     let page = browser.page(&format!("/act/remove?node={id}")).await;
     assert!(page.contains("nothing, because the node is in service"), "{page}");

@@ -136,8 +136,12 @@ async fn sign_in(browser: &Chromium, server: &TestServer, url: &str) {
     // The field has the focus, so that an operator only pastes.
     browser.until("document.activeElement.id === 'token'").await;
     browser.press(&(server.operator_token() + ENTER)).await;
-    browser.until("document.querySelector('#live')?.textContent.startsWith('live')").await;
+    browser.until(IS_READY).await;
 }
+
+/// Whether the script runs on a page: it is live, or one that stays as it was loaded.
+const IS_READY: &str = "document.querySelector('#live')?.textContent.startsWith('live') \
+                        || document.body?.dataset.follows === 'nothing'";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
@@ -470,7 +474,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         browser.resize(width, if width < 600 { 800 } else { 900 }).await;
         for (name, path) in &pages {
             browser.open(&server.url(path)).await;
-            browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+            browser.until(IS_READY).await;
             let wide = browser.run("return document.documentElement.scrollWidth").await.as_u64().unwrap();
             if wide > u64::from(width) {
                 let script = "return [...document.querySelectorAll('main *')].filter((element) => \
@@ -533,7 +537,7 @@ async fn hostile_texts_do_nothing_in_a_browser() {
     let search = format!("/fleet?q={search}");
     for path in ["/fleet?column=model&column=serial", "/waiting", "/events", "/runs", &run, &start, &search, &node] {
         browser.open(&server.url(path)).await;
-        browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
+        browser.until(IS_READY).await;
         assert_eq!(browser.run("return [window.evil ?? null, document.images.length]").await, json!([null, 0]));
     }
     browser.click("details[data-log] summary").await;

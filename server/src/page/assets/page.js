@@ -21,6 +21,14 @@ let heard = 0;
 /** Since when the page is not live. */
 let lost = 0;
 let signedOut = false;
+/** Whether the page could not be read again when it had to be. */
+let unread = false;
+/** The name of what the stream told last. */
+let told = "";
+/** How often something was heard of the node that is shown. */
+let stirs = 0;
+/** When the page was loaded, by the browser's clock. */
+const began = Date.now();
 
 // --- Ages -----------------------------------------------------------------------------------------------------------
 
@@ -75,17 +83,19 @@ function tick() {
 
 /** Says how old the page is. */
 function tell() {
-  if (signedOut) return;
+  // Forms stay as they were loaded, and say so.
+  if (signedOut || page.follows === "nothing") return;
   const silent = silence();
   if (heard && silent < SILENT) {
     if (lost) announce("The page is live again.");
     lost = 0;
-    live.className = "";
-    setText(live, `live, ${age(silent)} old`);
-  } else if (heard) {
-    const time = new Date(heard).toTimeString().slice(0, 8);
+    live.className = unread ? "warn" : "";
+    setText(live, unread ? "▲ the page could not be read again, trying again" : `live, ${age(silent)} old`);
+  } else if (silent >= SILENT) {
+    const since = heard || began;
+    const time = new Date(since).toTimeString().slice(0, 8);
     if (!lost) announce(`The page is not live since ${time}.`);
-    lost = heard;
+    lost = since;
     live.className = "warn";
     setText(live, `▲ not live since ${time}, trying again`);
   }
@@ -104,6 +114,12 @@ const process = (name) => name.slice(0, name.lastIndexOf("-"));
 
 /** Takes a message of the stream, from wherever. */
 function take(message) {
+  if (signedOut) {
+    // Somebody signed in again in another tab.
+    signedOut = false;
+    refresh();
+  }
+  told = message.to;
   heard = wall = Date.now();
   steady = performance.now();
   at = message.at;
@@ -120,16 +136,21 @@ function take(message) {
   }
   page.shown = message.to;
   if (page.follows === "rows") {
-    message.rows.forEach(patch);
-    for (const [id, at] of Object.entries(message.heard)) {
-      setTime(document.querySelector(`tbody[data-id="${CSS.escape(id)}"] [data-f=heard]`), at);
+    const shown = new Map([...document.querySelectorAll("tbody[data-id]")].map((row) => [row.dataset.id, row]));
+    for (const row of message.rows) patch(shown.get(row.id), row);
+    for (const [id, row] of shown) {
+      if (Object.hasOwn(message.heard, id)) setTime(row.querySelector("[data-f=heard]"), message.heard[id]);
     }
     const others = [...message.gone, ...message.moved];
-    if (others.some(isShown) || (others.length > 0 && !document.querySelector(".pages"))) refresh();
+    if (others.some((id) => shown.has(id)) || (others.length > 0 && !document.querySelector(".pages"))) refresh();
     else if (others.length > 0) refreshLater();
   }
   if (page.follows === "events" && message.head.event !== Number(page.event)) refresh();
-  if (page.follows === "node" && (message.rows.some((row) => row.id === page.node) || message.head.event !== Number(page.event))) refresh();
+  if (page.follows === "node") {
+    const changed = message.touched.includes(page.node) || message.rows.some((row) => row.id === page.node);
+    if (changed || Object.hasOwn(message.heard, page.node)) stirs++;
+    if (changed) refresh();
+  }
   page.event = message.head.event;
   tell();
 }
@@ -145,16 +166,12 @@ function count(head) {
   for (const element of document.querySelectorAll("[data-head]")) setText(element, String(head[element.dataset.head]));
 }
 
-/** Whether a row is in the table. */
-function isShown(id) {
-  return Boolean(document.querySelector(`tbody[data-id="${CSS.escape(id)}"]`));
-}
-
-/** Changes a row of the table. */
-function patch(row) {
-  const element = document.querySelector(`tbody[data-id="${CSS.escape(row.id)}"]`);
+/** Changes a row of the table, if it is there. */
+function patch(element, row) {
   if (!element) return;
   const part = (name) => element.querySelector(`[data-f=${name}]`);
+  const said = () => part("state").textContent + part("reason").textContent;
+  const before = said();
   const put = (name, text) => {
     const cell = part(name);
     if (!cell || cell.textContent === text) return;
@@ -187,7 +204,7 @@ function patch(row) {
   setText(part("act"), row.act_text);
   part("command").parentElement.hidden = row.command === "";
   element.querySelector(".why").hidden = row.reason === "";
-  if (["warn", "bad"].includes(row.tone)) announce(`${row.name}: ${row.state}, ${row.reason}`);
+  if (["warn", "bad"].includes(row.tone) && said() !== before) announce(`${row.name}: ${row.state}, ${row.reason}`);
 }
 
 // --- Reading the page again -----------------------------------------------------------------------------------------
@@ -202,9 +219,13 @@ async function refresh() {
   busy = true;
   while (due && !document.hidden) {
     due = false;
+    const known = told;
     const fresh = await load();
-    if (fresh) adopt(fresh);
-    await new Promise((done) => setTimeout(done, PAUSE));
+    if (fresh) adopt(fresh, known);
+    // What was to be read is not known yet.
+    else due = true;
+    unread = !fresh;
+    await new Promise((done) => setTimeout(done, fresh ? PAUSE : 5 * PAUSE));
   }
   busy = false;
 }
@@ -227,6 +248,8 @@ function load() {
     request.responseType = "document";
     request.timeout = 20000;
     request.onloadend = () => {
+      // What was shown is gone, and the answer says so.
+      if (request.status === 404) location.reload();
       const found = request.status === 200 && request.responseXML;
       done(found && found.body?.dataset.shown ? found : null);
     };
@@ -234,12 +257,18 @@ function load() {
   });
 }
 
-function adopt(fresh) {
+/** Takes over what differs in the page as it is now. `known` is what the stream had told when it was asked for. */
+function adopt(fresh, known) {
   // The first machine, or one that became a node: another page.
   const parts = (from) => from.querySelectorAll("[data-sync]").length;
   if (parts(fresh) !== parts(document)) return location.reload();
   page.shown = fresh.body.dataset.shown;
   page.event = fresh.body.dataset.event;
+  if (known && process(known) !== process(page.shown)) {
+    // Another server of the site made the page. It may know less than the stream did, but not for long.
+    page.shown = known;
+    refreshLater();
+  }
   for (const old of document.querySelectorAll("[data-sync]")) {
     const name = old.dataset.sync;
     const now = fresh.querySelector(`[data-sync="${CSS.escape(name)}"]`);
@@ -287,14 +316,16 @@ function sync(old, now) {
 // --- The stream -----------------------------------------------------------------------------------------------------
 
 const channel = new BroadcastChannel("slipway");
-channel.onmessage = (event) => take(event.data);
+channel.onmessage = (event) => (event.data.signedOut ? out() : take(event.data));
 
 let source = null;
 let release = null;
 
-/** Follows the stream as soon as no other visible tab does. */
-function follow() {
-  if (document.hidden || release || signedOut) return;
+/** Follows the stream as soon as no other visible tab does, or in place of one that hears nothing. */
+function follow(steal = false) {
+  if (document.hidden || (release && !steal) || signedOut) return;
+  // This tab's own place in the queue.
+  if (steal) release?.();
   const turn = new AbortController();
   release = () => turn.abort();
   const lead = () => new Promise((done) => {
@@ -302,7 +333,13 @@ function follow() {
     page.leads = "";
     open();
   });
-  navigator.locks.request("slipway-stream", { signal: turn.signal }, lead).catch(() => {});
+  const how = steal ? { steal } : { signal: turn.signal };
+  navigator.locks.request("slipway-stream", how, lead).catch(() => {
+    if (page.leads === undefined) return;
+    // Another tab took it over, because this one heard nothing.
+    leave();
+    follow();
+  });
 }
 
 function open() {
@@ -325,19 +362,25 @@ async function check() {
   try {
     const answer = await fetch("/page/stream", { redirect: "manual", headers: { accept: "application/json" }, method: "HEAD" });
     if (answer.status === 401) {
-      signedOut = true;
-      live.className = "warn";
-      const link = document.createElement("a");
-      link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
-      link.textContent = "sign in again";
-      live.replaceChildren("▲ signed out: ", link);
-      announce("You are signed out.");
-      return;
+      channel.postMessage({ signedOut: true });
+      return out();
     }
   } catch {
     // The server cannot be reached. The next try shows whether that has changed.
   }
-  open();
+  if (page.leads !== undefined) open();
+}
+
+/** Says that the session has ended. */
+function out() {
+  leave();
+  signedOut = true;
+  live.className = "warn";
+  const link = document.createElement("a");
+  link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+  link.textContent = "sign in again";
+  live.replaceChildren("▲ signed out: ", link);
+  announce("You are signed out.");
 }
 
 function close() {
@@ -364,7 +407,8 @@ addEventListener("pageshow", (event) => event.persisted && follow());
 
 // A connection that hangs is not noticed by the browser.
 setInterval(() => {
-  if (page.leads !== undefined && heard && silence() > 2 * SILENT && source) open();
+  if (page.leads !== undefined && silence() > 2 * SILENT && source) open();
+  else if (page.leads === undefined && silence() > 3 * SILENT) follow(true);
 }, SILENT);
 
 // --- Small things ---------------------------------------------------------------------------------------------------
@@ -421,6 +465,15 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// A second click would be another request.
+document.addEventListener("submit", ({ target }) => {
+  if (target.method !== "post" || target.dataset.upload !== undefined) return;
+  const buttons = [...target.querySelectorAll("button[type=submit]:not([disabled])")];
+  const disable = (disabled) => buttons.forEach((button) => (button.disabled = disabled));
+  setTimeout(disable, 0, true);
+  setTimeout(disable, 5 * PAUSE, false);
+});
+
 // --- Uploads --------------------------------------------------------------------------------------------------------
 
 /** Sends a form with a file, and says how far it is. */
@@ -474,11 +527,17 @@ function log(element) {
     setText(text, lines);
     if (ends) text.scrollTop = text.scrollHeight;
   };
+  let seen = -1;
+  let reading = false;
   const more = async () => {
-    if (!element.open || document.hidden) return;
+    if (!element.open || document.hidden || signedOut || reading || seen === stirs) return;
+    reading = true;
+    const now = stirs;
     const answer = await fetch(element.dataset.log, { redirect: "manual" }).catch(() => null);
-    if (!answer?.ok) return;
-    const fresh = await answer.text();
+    const fresh = answer?.ok ? await answer.text().catch(() => null) : null;
+    reading = false;
+    if (fresh == null) return;
+    seen = now;
     if (fresh !== whole) {
       whole = fresh;
       show();
