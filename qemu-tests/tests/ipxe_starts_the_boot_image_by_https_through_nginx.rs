@@ -2,7 +2,7 @@
 //! root certificate that the firmware has: the site's root for firmware. If the firmware has none, iPXE closes the
 //! connection before it asks for anything.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use qemu_tests::nginx::{Nginx, serve_firmware};
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
 use xtask::lab::qemu::{Boot, Machine, MachineConfig, Nic};
@@ -35,7 +35,11 @@ fn ipxe_starts_the_boot_image_by_https_through_nginx() -> Result<()> {
             let mut lines = asked.lines().filter(|line| line.contains("\"iPXE/2.") && line.contains("\" 200 "));
             lines.any(|line| line.contains(&format!("\"GET /boot/{file}")))
         };
-        for file in ["ipxe ", "ipxe?uuid=", "x86_64/vmlinuz ", "x86_64/initramfs "] {
+        // Kernel and initramfs are of one build.
+        let build = asked.split_once("/boot/media/").and_then(|(_, rest)| rest.split('/').next());
+        let build = build.with_context(|| format!("no build is named: {asked}"))?;
+        let files = ["vmlinuz", "initramfs"].map(|file| format!("media/{build}/x86_64/{file} "));
+        for file in ["ipxe ", "ipxe?uuid="].into_iter().chain(files.iter().map(String::as_str)) {
             assert!(by_ipxe(file), "{file}: {asked}");
         }
         Ok(())
