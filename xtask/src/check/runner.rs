@@ -42,7 +42,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Whole-machine tests that take longer than two minutes, and therefore take turns. Each is followed by the system that
 /// no other test installs, if there is one.
-pub const LONG: [(&str, Option<System>); 7] = [
+const LONG: [(&str, Option<System>); 7] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
@@ -53,13 +53,45 @@ pub const LONG: [(&str, Option<System>); 7] = [
     ("an_arm64_debian_is_installed_until_it_runs", Some(System::Arm64)),
 ];
 
+/// Whole-machine tests that take more than forty seconds, without those of what slipway promises first: that a system
+/// is installed until it runs, and that a power cut leaves no half-written disk that boots. The longest come first, so
+/// that all turns take about as long.
+const MEDIUM: [&str; 12] = [
+    "the_firmware_starts_what_was_installed_and_keeps_its_network_entries",
+    "a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away",
+    "a_stick_installs_a_machine_with_sata_nvme_and_an_intel_network_card",
+    "a_medium_of_two_builds_stops_before_the_network",
+    "secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part",
+    "a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place",
+    "a_machines_screen_shows_what_it_does_and_leaves_panics_alone",
+    "a_machine_in_setup_mode_is_enrolled_and_then_starts_only_what_is_signed",
+    "ipxe_starts_the_boot_image_by_https_through_nginx",
+    "a_captured_disk_is_written_again_as_it_was",
+    "a_machine_starts_and_enrols_in_a_network_with_ipv6_alone",
+    "older_firmware_starts_the_boot_image_by_https_through_nginx",
+];
+/// Number of commits until each of [`MEDIUM`] had its turn.
+const TURNS: usize = 3;
+
+/// Returns the tests that do not have their turn with this commit, each with the system that no other test installs.
+pub fn left_out() -> Vec<(&'static str, Option<System>)> {
+    let long = LONG.into_iter().enumerate().filter(|(n, _)| *n != turn()).map(|(_, long)| long);
+    let medium = MEDIUM.into_iter().enumerate().filter(|(n, _)| n % TURNS != commit() % TURNS);
+    long.chain(medium.map(|(_, name)| (name, None))).collect()
+}
+
+/// Returns the names of all tests that take turns.
+pub fn in_turns() -> impl Iterator<Item = &'static str> {
+    LONG.into_iter().map(|(name, _)| name).chain(MEDIUM)
+}
+
 /// Whether a test starts an arm64 machine.
 pub fn is_arm64(test: &str) -> bool {
     test.contains("_arm64_")
 }
 
 /// Returns the index in [`LONG`] of this commit's test. Each commit has a fixed test, and the next commit has the next.
-pub fn turn() -> usize {
+fn turn() -> usize {
     commit() % LONG.len()
 }
 

@@ -9,7 +9,7 @@ use slipway_parts::Arch;
 use xtask::build::server::{self, Profile};
 use xtask::build::{binary, kernel, mkfs, prepare};
 use xtask::check::manual;
-use xtask::check::runner::{self, LONG, Tally};
+use xtask::check::runner::{self, Tally};
 use xtask::host::command::{command, run};
 use xtask::host::{debian, python, translation, workspace};
 use xtask::lab::target_image::{self, System};
@@ -18,8 +18,8 @@ use super::bench::Bench;
 
 /// Run every check.
 ///
-/// Whole-machine tests that take longer than two minutes take turns: each commit runs one of them, and builds what it
-/// needs.
+/// Long whole-machine tests take turns. Of those that take more than two minutes, each commit runs one, and builds what
+/// it needs; of those that take more than forty seconds, it runs a third.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
@@ -53,7 +53,7 @@ impl Test {
         prepare::prepare("cargo xtask test", &parts, Duration::from_secs(60 * minutes))?;
         let left_out: Vec<(&str, Option<System>)> = match self.all || self.filter.is_some() {
             true => Vec::new(),
-            false => LONG.into_iter().enumerate().filter(|(n, _)| *n != runner::turn()).map(|(_, long)| long).collect(),
+            false => runner::left_out(),
         };
         if self.filter.is_none() {
             check("format", &["fmt", "--all", "--check"])?;
@@ -76,7 +76,7 @@ impl Test {
             }
             server::build_server(Profile::Dev)?;
             let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
-            let with_arm64 = LONG.iter().any(|(name, _)| runner::is_arm64(name) && !is_left_out(name));
+            let with_arm64 = runner::in_turns().any(|name| runner::is_arm64(name) && !is_left_out(name));
             for arch in Arch::ALL.into_iter().filter(|arch| *arch == Arch::X86_64 || with_arm64) {
                 binary::build(arch, None)?;
                 mkfs::build(arch)?;
@@ -102,9 +102,9 @@ impl Test {
             println!("target images, server and programs of the boot image: ready ({} s)", began.elapsed().as_secs());
         }
         let mut programs = runner::programs(cargo(&[])?)?;
-        for (long, _) in LONG {
-            if !programs.iter().any(|program| program.is(long)) {
-                bail!("looking for the long test {long}: there is no such test; see runner::LONG");
+        for name in runner::in_turns() {
+            if !programs.iter().any(|program| program.is(name)) {
+                bail!("looking for the test {name}, which takes turns: there is no such test; see runner::in_turns");
             }
         }
         programs.retain(|program| !left_out.iter().any(|(name, _)| program.is(name)));
@@ -112,9 +112,9 @@ impl Test {
             runner::run_all(programs, self.filter.as_deref(), &workspace::root().join("target/slipway/tests"))?;
         println!("\nall tests took {} s", began.elapsed().as_secs());
         if !left_out.is_empty() {
-            for (name, _) in LONG {
+            for name in runner::in_turns() {
                 let has_turn = left_out.iter().all(|(other, _)| *other != name);
-                println!("long machine {}: {name}", if has_turn { "ran" } else { "left out" });
+                println!("machine that takes turns {}: {name}", if has_turn { "ran" } else { "left out" });
             }
             println!("cargo xtask test --all runs them all");
         }
