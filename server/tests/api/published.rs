@@ -318,7 +318,7 @@ async fn published_boot_files_of_another_version_are_flagged() {
     outdated::look(&store, &server.data(), None, now()).await.unwrap();
     let flagged = flags::all(&mut store.read().await.unwrap(), Some(flags::SITE)).await.unwrap();
     let [(_, flag)] = &flagged[..] else { panic!("{flagged:?}") };
-    assert_eq!((flag.kind, &*flag.command), (FlagKind::BootFilesOutdated, "slipway-server media build"));
+    assert_eq!((flag.kind, &*flag.command), (FlagKind::BootFilesOutdated, "slipway-server media list"));
     let expect = "the boot files that are published were made with version 0.0.1, and the server has ";
     assert!(flag.reason.starts_with(expect), "{}", flag.reason);
 }
