@@ -133,8 +133,7 @@ impl Program {
     }
 }
 
-/// Builds the test programs with `cargo`, a command that sets the target directory. Whole-machine tests come first,
-/// because they take longest.
+/// Builds the test programs with `cargo`, a command that sets the target directory. Those that take longest come first.
 pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     cargo.args(["test", "--quiet", "--workspace", "--all-targets", "--no-run"]);
     let messages = stdout(cargo.args(["--message-format", "json-render-diagnostics"])).context("building the tests")?;
@@ -158,7 +157,14 @@ pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
         programs.iter().find(|program| program.name == "server/api").context("finding the tests of the server")?;
     programs.push(Program { name: format!("{}-on-postgresql", api.name), on_postgres: true, ..api.clone() });
     let is_long = |program: &Program| LONG.iter().any(|(name, _)| program.is(name));
-    programs.sort_by_key(|program| (!is_long(program), !program.folder.ends_with("qemu-tests")));
+    // The longest first, so that none is left alone at the end.
+    let place = |program: &Program| match program {
+        program if is_long(program) => 0,
+        program if program.is("api") || program.on_postgres => 1,
+        program if program.folder.ends_with("qemu-tests") => 2,
+        _ => 3,
+    };
+    programs.sort_by_key(place);
     Ok(programs)
 }
 
