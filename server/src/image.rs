@@ -121,8 +121,21 @@ pub async fn add_remote(
 ) -> Result<Added, Error> {
     data.remove_leftovers();
     let (incoming, size) = fetch::fetch(data, remote, &mut progress).await?;
-    let (folder, digest, name) = (data.clone(), remote.digest().clone(), PathBuf::from(remote.file_name()));
-    let source = name.clone();
+    let (digest, name) = (remote.digest().clone(), PathBuf::from(remote.file_name()));
+    take_and_store(store, data, name, incoming, (digest, size), known, progress).await
+}
+
+/// Takes in a file that has arrived, and stores it and its record. `name` is its name, without a folder.
+async fn take_and_store(
+    store: &Store,
+    data: &DataDir,
+    name: PathBuf,
+    incoming: Incoming,
+    (digest, size): (Digest, u64),
+    known: Known,
+    mut progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Added, Error> {
+    let (folder, source) = (data.clone(), name.clone());
     let (taken, progress) = blocking(move || {
         let taken = take_in(&folder, &source, incoming, (digest, size), known, &mut progress)?;
         Ok((taken, progress))

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Digest, ErrorCode};
 use tokio::io::AsyncWriteExt;
 
-use super::{Added, Incoming, Known, Progress, blocking, empty, sha256, store_image, take_in};
+use super::{Added, Incoming, Known, Progress, empty, sha256, take_and_store};
 use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::store::Store;
@@ -117,16 +117,9 @@ impl Received {
         store: &Store,
         data: &DataDir,
         known: Known,
-        mut progress: impl FnMut(Progress) + Send + 'static,
+        progress: impl FnMut(Progress) + Send + 'static,
     ) -> Result<Added, Error> {
         let Self { incoming, file_name, digest, size } = self;
-        let (folder, name) = (data.clone(), PathBuf::from(file_name));
-        let source = name.clone();
-        let (taken, progress) = blocking(move || {
-            let taken = take_in(&folder, &source, incoming, (digest, size), known, &mut progress)?;
-            Ok((taken, progress))
-        })
-        .await?;
-        store_image(store, taken, &name, progress).await
+        take_and_store(store, data, PathBuf::from(file_name), incoming, (digest, size), known, progress).await
     }
 }

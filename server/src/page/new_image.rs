@@ -23,7 +23,7 @@ use crate::page::multipart::Multipart;
 use crate::page::session::{Act, Fields, Visitor, check_origin};
 use crate::page::words;
 
-/// Most bytes of a field that is no file.
+/// Most bytes of a field without a file.
 const MOST_TEXT: usize = 4 << 10;
 
 /// Asks for an image.
@@ -35,7 +35,7 @@ pub async fn ask(visitor: Visitor, Extension(live): Extension<Arc<Live>>) -> Res
 fn form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
     let digest = "As its publisher writes it. The server refuses a file that has another.";
     let other = || {
-        let title = "It is no image of a disk, but another file for actions, such as an archive";
+        let title = "It is another file for actions, such as an archive, and not the image of a disk";
         tick("other", title, fields.ticked("other"))
     };
     let content = html! {
