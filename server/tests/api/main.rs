@@ -57,6 +57,7 @@ mod output;
 #[path = "../../../crates/user-data/tests/cloud_init/packages.rs"]
 mod packages;
 mod page;
+mod page_acts;
 mod page_in_browser;
 mod permissions;
 mod phone_home;

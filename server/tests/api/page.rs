@@ -3,7 +3,7 @@
 use reqwest::header::{COOKIE, HeaderMap, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode};
-use slipway_protocol::{Algorithm, Digest, Disk, Identity, Inventory, MAX_REQUEST_BYTES, NodeState};
+use slipway_protocol::{Algorithm, Digest, Disk, Identity, MAX_REQUEST_BYTES};
 use slipway_server::base::limits::{Limits, Pace};
 use slipway_server::base::random::fingerprint;
 use slipway_server::image::stored;
@@ -12,9 +12,8 @@ use slipway_server::operate::{self, NewNode};
 use slipway_server::store::db;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::installing::add_system;
 use crate::program::{command, started, succeed};
-use crate::support::{IMAGE, Machine, Node, TestServer, UUID, trusting};
+use crate::support::{IMAGE, Machine, TestServer, UUID, trusting};
 
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                    form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
@@ -95,7 +94,7 @@ fn cookie_of(response: &Response) -> String {
     set.split(';').next().unwrap().to_owned()
 }
 
-fn location(response: &Response) -> &str {
+pub fn location(response: &Response) -> &str {
     assert_eq!(response.status(), StatusCode::SEE_OTHER);
     response.headers()[LOCATION].to_str().unwrap()
 }
@@ -374,164 +373,6 @@ async fn the_table_shows_what_is_asked_for() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
-    let server = TestServer::start().await;
-    server.add_released("web1").await;
-    let machine = Machine::with_uuid(UUID);
-    let mut request = machine.request();
-    let disk =
-        Disk { path: "/dev/sda".to_owned(), size: 960 << 30, model: Some("Samsung".to_owned()), ..Disk::default() };
-    request.inventory = Inventory { disks: vec![disk], ..Inventory::default() };
-    let enrolled = server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap();
-    assert_eq!(enrolled.status(), StatusCode::OK);
-    add_system(&server, |_| {}).await.unwrap();
-    let token = operate::add_operator(&server.store().await, &server.data(), "anna", None).await.unwrap().token;
-    let browser = Browser::signed_in(&server, &token).await;
-    let id = operate::show_node(&server.store().await, "web1").await.unwrap().id;
-
-    let page = browser.page(&format!("/nodes/{id}")).await;
-    assert!(page.contains(&format!("href=\"/act/start?node={id}\"")), "{page}");
-    assert!(page.contains("disabled>Cancel run…</button> <span class=\"muted\">no run is in progress"), "{page}");
-    let page = browser.page(&format!("/act/start?node={id}")).await;
-    assert!(page.contains("<option value=\"debian\""), "{page}");
-    let page = browser.page(&format!("/act/start?node={id}&os=debian")).await;
-    assert!(page.contains("Erases <strong>Samsung, 960 GiB, /dev/sda</strong>"), "{page}");
-    let start = async |confirm: &str| {
-        browser.send("/act/start", &[("node", &id), ("os", "debian"), ("confirm", confirm)]).await
-    };
-    let refused = start("web2").await;
-    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
-    assert!(refused.text().await.unwrap().contains("nothing was done"));
-    assert_eq!(operate::show_node(&server.store().await, "web1").await.unwrap().run, None);
-    assert_eq!(location(&start("web1").await), format!("/nodes/{id}"));
-    let status = operate::show_node(&server.store().await, "web1").await.unwrap();
-    let run = status.run.unwrap().id;
-    let page = browser.page(&format!("/runs/{run}")).await;
-    assert!(page.contains("&quot;seed-cloud-init&quot;") && page.contains(&format!("href=\"/nodes/{id}\"")), "{page}");
-    let events = browser.page("/events?kind=run-started").await;
-    assert!(events.contains("<td class=\"muted\">anna</td>"), "{events}");
-    assert_eq!(location(&browser.send("/act/cancel", &[("node", &id)]).await), format!("/nodes/{id}"));
-    // A page that was opened before something changed does nothing.
-    let proof = browser.proof().await;
-    let old = [("node", &*id), ("os", "debian"), ("confirm", "web1"), ("proof", &proof), ("said", "of another time")];
-    let refused = browser.post("/act/start", &old).await;
-    assert_eq!(refused.status(), StatusCode::CONFLICT);
-    assert!(refused.text().await.unwrap().contains("changed after the page was opened"));
-    // What cannot be done is not done, and says why.
-    let page = browser.page(&format!("/act/remove?node={id}")).await;
-    assert!(page.contains("nothing, because the node is in service"), "{page}");
-    assert_eq!(browser.send("/act/remove", &[("node", &id), ("confirm", "web1")]).await.status(), StatusCode::CONFLICT);
-}
-
-#[tokio::test]
-async fn several_nodes_are_acted_on_with_a_result_for_each() {
-    let server = TestServer::start().await;
-    let store = server.store().await;
-    let browser = Browser::signed_in(&server, &server.operator_token()).await;
-    let mut ids = Vec::new();
-    for name in ["web1", "web2", "web3"] {
-        let identity = Identity { serial: Some(name.to_owned()), ..Identity::default() };
-        let new = NewNode { name: Some(name.to_owned()), identity, ..NewNode::default() };
-        ids.push(operate::add_node(&store, new).await.unwrap().id);
-    }
-    let [one, two, three] = &ids[..] else { panic!("three") };
-    let page = browser.page(&format!("/act/decommission?node={one}&node={two}")).await;
-    assert!(page.contains("web1") && page.contains("web2") && !page.contains("web3"), "{page}");
-    operate::remove_node(&store, two).await.unwrap();
-    let response = browser.send("/act/decommission", &[("node", one), ("node", two), ("node", three)]).await;
-    let page = response.text().await.unwrap();
-    assert!(page.contains("done on 2 of 3 machines"), "{page}");
-    for (id, state) in [(one, NodeState::Decommissioned), (three, NodeState::Decommissioned)] {
-        assert_eq!(operate::show_node(&store, id).await.unwrap().state, state);
-    }
-    // The number of machines is asked for where something is lost.
-    let remove =
-        async |confirm| browser.send("/act/remove", &[("node", one), ("node", three), ("confirm", confirm)]).await;
-    assert_eq!(remove("3").await.status(), StatusCode::BAD_REQUEST);
-    assert!(remove("2").await.text().await.unwrap().contains("done on 2 of 2 machines"));
-}
-
-#[tokio::test]
-async fn all_that_match_are_acted_on_and_no_other() {
-    let server = TestServer::start().await;
-    let store = server.store().await;
-    // More than fit into a URL by their ids, and more than are looked up one by one.
-    for number in 0..30 {
-        let name = if number == 7 { "db".to_owned() } else { format!("web{number}") };
-        let identity = Identity { serial: Some(name.clone()), ..Identity::default() };
-        let labels = [("old".to_owned(), "yes".to_owned()), ("rack".to_owned(), "1".to_owned())].into();
-        let new = NewNode { name: Some(name), identity, labels, ..NewNode::default() };
-        operate::add_node(&store, new).await.unwrap();
-    }
-    let browser = Browser::signed_in(&server, &server.operator_token()).await;
-    let page = browser.page("/fleet?q=name%3Aweb&order=-name").await;
-    for part in ["all 29 that match", "name=\"q\" value=\"name:web\"", "formaction=\"/act/label\""] {
-        assert!(page.contains(part), "{part}: {page}");
-    }
-    let page = browser.page("/act/label?all=1&q=name%3Aweb").await;
-    assert!(page.contains("29 machines") && page.contains("Has old=yes, rack=1."), "{page}");
-    let ids: Vec<&str> =
-        page.split("name=\"node\" value=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert_eq!(ids.len(), 29);
-    let fields = |labels| -> Vec<(&str, &str)> {
-        let nodes = ids.iter().map(|id| ("node", *id));
-        nodes.chain([("site", "fra"), ("labels", labels), ("forget", "old")]).collect()
-    };
-    let refused = browser.send("/act/label", &fields("rack")).await;
-    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
-    let page = browser.send("/act/label", &fields("rack=2 role=web")).await.text().await.unwrap();
-    assert!(page.contains("done on 29 of 29 machines"), "{page}");
-    for node in status::all(&store).await.unwrap() {
-        let is_one = node.name.as_deref() != Some("db");
-        let labels: Vec<(&str, &str)> = node.labels.iter().map(|(key, value)| (&**key, &**value)).collect();
-        let expect = if is_one { [("rack", "2"), ("role", "web")] } else { [("old", "yes"), ("rack", "1")] };
-        assert_eq!((node.site.is_some(), labels), (is_one, expect.to_vec()));
-    }
-    // Which system is asked first, and the view goes on.
-    add_system(&server, |_| {}).await.unwrap();
-    let page = browser.page("/act/start?all=1&q=name%3Aweb").await;
-    assert!(page.contains("name=\"all\"") && !page.contains("name=\"node\""), "{page}");
-    let page = browser.page("/act/start?all=1&q=name%3Aweb&os=debian").await;
-    assert!(page.contains("Type the number of machines, <strong>29</strong>"), "{page}");
-}
-
-#[tokio::test]
-async fn a_waiting_machine_is_found_by_its_code_and_let_in() {
-    let server = TestServer::start().await;
-    let browser = Browser::signed_in(&server, &server.operator_token()).await;
-    let machine = Machine::with_uuid(UUID);
-    let wait: slipway_protocol::Wait = machine.try_enrol(&server).await.json().await.unwrap();
-    let code = wait.claim_code;
-    let page = browser.page("/waiting").await;
-    assert!(page.contains(&code) && page.contains(UUID), "{page}");
-    let lower = code.to_lowercase();
-    assert_eq!(
-        location(&browser.get(&format!("/waiting?code={}-{}", &lower[..3], &lower[3..])).await),
-        format!("/nodes/{code}")
-    );
-    let page = browser.page(&format!("/nodes/{code}")).await;
-    assert!(
-        page.contains("this machine is not a node yet") && page.contains(&format!("/act/release?node={code}")),
-        "{page}"
-    );
-    let page = browser.page(&format!("/act/release?node={code}")).await;
-    assert!(page.contains(&format!("name=\"node\" value=\"{code}\"")), "{page}");
-    let response = browser.send("/act/release", &[("node", &code), ("name", "web1")]).await;
-    let node = location(&response).to_owned();
-    assert!(browser.page(&node).await.contains("<h1>web1</h1>"));
-    let machine = Node::enrol(&server, machine).await;
-    for (boot, text) in [("b1", "one\n"), ("b2", "two\n")] {
-        let url = server.url(&format!("/v1/node/logs?boot_id={boot}&offset=0"));
-        assert!(machine.client.post(url).body(text).send().await.unwrap().status().is_success());
-    }
-    assert_eq!(browser.page(&format!("{node}/log?type=installer")).await, "two\n");
-    let page = browser.page(&node).await;
-    assert!(page.contains(&format!("href=\"{node}/log?type=installer&amp;boot=2\"")), "{page}");
-    assert_eq!(browser.page(&format!("{node}/log?type=installer&boot=2")).await, "one\n");
-    assert_eq!(browser.get("/waiting?code=ZZZZZZ").await.status(), StatusCode::NOT_FOUND);
-}
-
 #[tokio::test]
 async fn forms_add_and_keep_what_was_typed() {
     let server = TestServer::start().await;
@@ -611,7 +452,7 @@ async fn an_image_is_sent_by_a_form_or_fetched_from_a_url() {
         let page = refused.text().await.unwrap();
         assert!(page.contains(why), "{why}: {page}");
     }
-    // What is no image is found out afterwards.
+    // Whether it is an image is found out afterwards.
     let qcow2 = b"QFI\xfb no image";
     assert_eq!(location(&send(&[("proof", &proof)], "C:\\broken.qcow2", qcow2).await), "/images");
     let page = ended().await;
@@ -647,7 +488,7 @@ async fn an_image_is_sent_by_a_form_or_fetched_from_a_url() {
     assert!(stored::list(&store).await.unwrap().iter().any(|status| status.image.digest == other));
 }
 
-/// A file that is no image.
+/// A file without an image.
 static OTHER: [u8; 100_000] = [7; 100_000];
 
 fn digest_of(content: &[u8]) -> Digest {
