@@ -221,6 +221,7 @@ pub fn migrations() -> Migrator {
         migration(26, "trouble", include_str!("../../migrations/postgres/0026_trouble.sql")),
         migration(27, "labels", include_str!("../../migrations/postgres/0027_labels.sql")),
         migration(28, "sessions", include_str!("../../migrations/postgres/0028_sessions.sql")),
+        migration(29, "indexes of the history", include_str!("../../migrations/postgres/0029_history_indexes.sql")),
         migration(30, "facts of runs", include_str!("../../migrations/postgres/0030_run_facts.sql")),
     ])
 }

@@ -4,13 +4,16 @@
 //! each table, and the number of that migration. The program of today is then the version before. A program of the real
 //! version before takes part if `SLIPWAY_PREVIOUS_PROGRAM` names it, as before a release.
 
+use std::path::Path;
+
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Workflow};
 use slipway_server::operate::{self, NewNode};
+use slipway_server::store::db;
 
 use crate::postgres;
 use crate::site::Site;
-use crate::support::{Machine, with_certificate};
+use crate::support::{Machine, TestServer, with_certificate};
 use crate::work::{TWO_STEPS, new_run};
 
 /// A whole installation by one server: a machine enrols, gets its work and does it.
@@ -115,9 +118,21 @@ async fn servers_of_the_real_version_before_go_on_while_others_are_upgraded() {
     install(&site, &site.serve("other").address, 24).await;
 }
 
+#[tokio::test]
+async fn each_migration_is_made() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let sql = "SELECT COUNT(*) AS number FROM _sqlx_migrations";
+    let row = db::query(sql).fetch_one(&mut store.read().await.unwrap()).await.unwrap();
+    let folder = if store.kind() == "sqlite" { "sqlite" } else { "postgres" };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(folder);
+    let files = std::fs::read_dir(folder).unwrap().count();
+    assert_eq!(row.get::<i64>("number").unwrap(), i64::try_from(files).unwrap());
+}
+
 #[test]
 fn each_migration_says_whether_the_version_before_can_go_on() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
     let mut count = 0;
     for entry in ["postgres", "sqlite"].iter().flat_map(|name| std::fs::read_dir(folder.join(name)).unwrap()) {
         let path = entry.unwrap().path();
