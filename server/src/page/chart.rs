@@ -8,7 +8,8 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::page::words::age;
 use crate::rules::trouble;
-use crate::store::{Store, step_times};
+use crate::store::Store;
+use crate::store::step_times::{self, Kind};
 
 /// Width and height of a bar in pixels.
 const WIDTH: u64 = 480;
@@ -28,11 +29,10 @@ pub fn times(run: &RunStatus) -> Times {
 /// Returns how long the steps of a run usually take on machines of the site: the median of those that wrote its image.
 /// Steps that no machine has done yet are left out.
 pub async fn usual(store: &Store, run: &RunStatus) -> Result<Times, Error> {
-    let image = run.image.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut connection = store.read().await?;
     let mut times = Times::new();
     for step in &run.steps {
-        let known = step_times::of(&mut connection, &image, &step.action).await?;
+        let known = step_times::of(&mut connection, &Kind::of(run.image.as_ref(), step)).await?;
         let usual = trouble::usual(&known);
         times.extend(usual.map(|usual| (line(&step.name).into_owned(), usual.millis)));
     }

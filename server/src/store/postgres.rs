@@ -223,5 +223,6 @@ pub fn migrations() -> Migrator {
         migration(28, "sessions", include_str!("../../migrations/postgres/0028_sessions.sql")),
         migration(29, "indexes of the history", include_str!("../../migrations/postgres/0029_history_indexes.sql")),
         migration(30, "facts of runs", include_str!("../../migrations/postgres/0030_run_facts.sql")),
+        migration(31, "names of steps", include_str!("../../migrations/postgres/0031_step_names.sql")),
     ])
 }

@@ -21,7 +21,7 @@ use crate::store;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::step_times::{self, StepTime};
+use crate::store::step_times::{self, Kind, StepTime};
 use crate::store::{Connection, Store, events, nodes, notes, run_facts};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
@@ -61,8 +61,11 @@ pub async fn hand_out_workflow(
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
-    let image = run.image.as_ref().map(ToString::to_string).unwrap_or_default();
-    let times = step_times::of_image(&mut connection, &image).await?;
+    let mut usual = Vec::new();
+    for step in run.progress.steps.iter().filter(|_| run.started_at.is_none()) {
+        let times = step_times::of(&mut connection, &Kind::of(run.image.as_ref(), step)).await?;
+        usual.push(trouble::usual(&times).map(|Usual { millis, rate, .. }| UsualStep { millis, rate }));
+    }
     drop(connection);
     let seen = examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
@@ -92,9 +95,8 @@ pub async fn hand_out_workflow(
     if run.started_at.is_none() {
         run.started_at = Some(now);
         // Noted now, so that what is said of the run's progress does not change with the runs of other machines.
-        for step in &mut run.progress.steps {
-            let usual = times.get(&step.action).and_then(|times| trouble::usual(times));
-            step.usual = usual.map(|Usual { millis, rate, .. }| UsualStep { millis, rate });
+        for (step, usual) in run.progress.steps.iter_mut().zip(usual) {
+            step.usual = usual;
         }
         let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
@@ -221,10 +223,9 @@ async fn record_end(connection: &mut Connection, run: &Run, now: Millis) -> Resu
 async fn keep_time(connection: &mut Connection, run: &Run, step: &StepStatus, now: Millis) -> Result<(), Error> {
     let is_done = step.outcome.as_ref().is_some_and(|outcome| !outcome.left_out);
     let (Some(began), Some(ended), true) = (step.started_at, step.finished_at, is_done) else { return Ok(()) };
-    let image = run.image.as_ref().map(ToString::to_string).unwrap_or_default();
     let bytes = step.progress.as_ref().map(|progress| progress.bytes).unwrap_or_default();
     let millis = ended.saturating_sub(began);
-    let time = StepTime { image: &image, action: &step.action, at: now, run: &run.id, millis, bytes };
+    let time = StepTime { kind: Kind::of(run.image.as_ref(), step), at: now, run: &run.id, millis, bytes };
     step_times::insert(connection, &time).await
 }
 
