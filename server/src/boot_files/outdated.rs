@@ -114,6 +114,7 @@ fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: M
         severity: Severity::Warn,
         since: now,
         step: None,
+        limit: None,
         reason: format!("the boot files {which} were made with {}", differs.join("; with ")),
         cause: "slipway-server was upgraded, or keys of the site were changed, after they were made; make them again, \
                 by `media build` with the options that you gave then"
@@ -139,6 +140,7 @@ fn useless_token(build: &str, id: &str, tokens: &[Token], now: Millis) -> Option
         severity: Severity::Warn,
         since: now,
         step: Some(build.to_owned()),
+        limit: None,
         reason: format!("the token {id} in the boot files {build} {why}"),
         cause: "machines that start from these files are held; make them again with a token that is valid, or forget \
                 them if nobody has them"
@@ -148,8 +150,7 @@ fn useless_token(build: &str, id: &str, tokens: &[Token], now: Millis) -> Option
 }
 
 async fn record(store: &Store, before: &[Flag], found: &[Flag], now: Millis) -> Result<(), Error> {
-    let is_in =
-        |flags: &[Flag], flag: &Flag| flags.iter().any(|other| (other.kind, &other.step) == (flag.kind, &flag.step));
+    let is_in = |flags: &[Flag], flag: &Flag| flags.iter().any(|other| other.is_same(flag));
     let begun: Vec<&Flag> = found.iter().filter(|flag| !is_in(before, flag)).collect();
     let over: Vec<&Flag> = before.iter().filter(|flag| !is_in(found, flag)).collect();
     if begun.is_empty() && over.is_empty() {

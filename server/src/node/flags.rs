@@ -8,7 +8,8 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::limits::{Changes, Limits};
 use crate::rules::trouble::{self, GONE, Known, Usual, WINDOW};
-use crate::store::{Connection, boot_fetches, clock, flags, history, limits, nodes, servers, step_times, systems};
+use crate::store::step_times::{self, Kind};
+use crate::store::{Connection, boot_fetches, clock, flags, history, limits, nodes, servers, systems};
 
 /// What is known of nodes beside their status.
 #[derive(Debug)]
@@ -21,8 +22,8 @@ pub struct Facts {
     often: HashMap<String, Known>,
     /// What was noticed before, by node.
     noticed: HashMap<String, Vec<Flag>>,
-    /// How running steps usually go, by image and action.
-    usual: HashMap<(String, String), Usual>,
+    /// How running steps usually go.
+    usual: HashMap<Kind, Usual>,
     /// Limits that the site changed.
     site: Changes,
     /// Limits that operating systems change, by their names.
@@ -62,9 +63,9 @@ impl Facts {
         left: HashSet<String>,
     ) -> Result<Self, Error> {
         self.left = left;
-        for pair in nodes.iter().filter_map(running).collect::<HashSet<_>>() {
-            let times = step_times::of(connection, &pair.0, &pair.1).await?;
-            self.usual.extend(trouble::usual(&times).map(|usual| (pair, usual)));
+        for kind in nodes.iter().filter_map(running).collect::<HashSet<_>>() {
+            let times = step_times::of(connection, &kind).await?;
+            self.usual.extend(trouble::usual(&times).map(|usual| (kind, usual)));
         }
         Ok(self)
     }
@@ -94,19 +95,19 @@ impl Facts {
     /// Returns the trouble with a node, the worst first.
     pub fn flags(&self, node: &NodeStatus, now: Millis) -> Vec<Flag> {
         let (noticed, known, limits) = (self.noticed(&node.id), self.known(node), self.limits(node));
-        let is_noticed = |flag: &Flag| noticed.iter().any(|before| is_same(before, flag));
+        let is_noticed = |flag: &Flag| noticed.iter().any(|before| before.is_same(flag));
         let mut flags = trouble::flags(node, &known, &limits, now);
         if !noticed.is_empty() {
             // What was noticed before a server started is not over because of that.
             let older = trouble::flags(node, &Known { heard_since: 0, ..known }, &limits, now);
-            let is_missing = |flag: &Flag| is_noticed(flag) && !flags.iter().any(|known| is_same(known, flag));
+            let is_missing = |flag: &Flag| is_noticed(flag) && !flags.iter().any(|known| known.is_same(flag));
             let missing: Vec<Flag> = older.into_iter().filter(is_missing).collect();
             flags.extend(missing);
             trouble::sort(&mut flags);
         }
         for flag in &mut flags {
             // It began when it was noticed first, also if it is told in other words by now.
-            if let Some(before) = noticed.iter().find(|before| is_same(before, flag)) {
+            if let Some(before) = noticed.iter().find(|before| before.is_same(flag)) {
                 flag.since = before.since;
             }
         }
@@ -127,7 +128,7 @@ impl Facts {
         Known {
             heard_since: self.heard_since,
             has_left: self.left.contains(&node.id),
-            usual: running(node).and_then(|pair| self.usual.get(&pair).copied()),
+            usual: running(node).and_then(|kind| self.usual.get(&kind).copied()),
             ..self.often.get(&node.id).cloned().unwrap_or_default()
         }
     }
@@ -139,14 +140,9 @@ impl Facts {
     }
 }
 
-/// Whether two flags are about the same trouble.
-pub fn is_same(one: &Flag, other: &Flag) -> bool {
-    (one.kind, &one.step) == (other.kind, &other.step)
-}
-
-/// Returns the image and the action of the step that a node is in.
-fn running(node: &NodeStatus) -> Option<(String, String)> {
+/// Returns the kind of the step that a node is in.
+fn running(node: &NodeStatus) -> Option<Kind> {
     let run = node.run.as_ref().filter(|run| run.state == RunState::Running)?;
     let step = run.steps.iter().find(|step| step.state == StepState::Running)?;
-    Some((run.image.as_ref().map(ToString::to_string).unwrap_or_default(), step.action.clone()))
+    Some(Kind::of(run.image.as_ref(), step))
 }

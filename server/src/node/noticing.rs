@@ -9,7 +9,7 @@ use slipway_protocol::{Flag, NodeStatus, SiteEventKind, StepState};
 use crate::base::error::{Error, chain};
 use crate::base::set_clock::Clocks;
 use crate::base::time::{Millis, now};
-use crate::node::flags::{Facts, is_same};
+use crate::node::flags::Facts;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status::{self, Seen};
 use crate::rules::state::{self, NodeEvent};
@@ -106,9 +106,9 @@ fn compare(nodes: &[NodeStatus], facts: &Facts, now: Millis) -> Difference {
     let mut found = Difference::default();
     for node in nodes {
         let (flags, before) = (facts.flags(node, now), facts.noticed(&node.id));
-        let ended = before.iter().filter(|before| !flags.iter().any(|flag| is_same(flag, before)));
+        let ended = before.iter().filter(|before| !flags.iter().any(|flag| flag.is_same(before)));
         found.is_over.extend(ended.map(|flag| (node.id.clone(), flag.clone())));
-        let begun = flags.into_iter().filter(|flag| !before.iter().any(|before| is_same(before, flag)));
+        let begun = flags.into_iter().filter(|flag| !before.iter().any(|before| before.is_same(flag)));
         found.begins.extend(begun.map(|flag| (node.id.clone(), flag)));
         found.ends.extend(facts.end(node, now).map(|_| node.id.clone()));
     }

@@ -156,10 +156,15 @@ impl Limits {
         self.value(name).unwrap_or(u64::MAX).saturating_mul(1000)
     }
 
+    /// Returns the name of the limit on a step of an action without progress.
+    pub fn name_of_step(&self, action: &str) -> String {
+        let own = format!("{STEP}.{action}");
+        if self.value(&own).is_some() { own } else { STEP.to_owned() }
+    }
+
     /// Returns the length of the limit on a step of an action without progress, in milliseconds.
     pub fn of_step(&self, action: &str) -> Millis {
-        let own = self.value(&format!("{STEP}.{action}"));
-        own.or_else(|| self.value(STEP)).unwrap_or(u64::MAX).saturating_mul(1000)
+        self.millis(&self.name_of_step(action))
     }
 
     /// Returns after how many milliseconds a limit ends a run. `None` if never. No run ends before it is flagged.

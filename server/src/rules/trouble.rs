@@ -206,7 +206,8 @@ impl Look<'_> {
     ) -> Flag {
         let label = self.node.name.as_deref().or(self.node.claim_code.as_deref()).unwrap_or(&self.node.id);
         let command = format!("slipway-server {}", command.replace("NODE", label));
-        Flag { kind, severity, since, step: None, reason: reason.into(), cause: cause.into(), command }
+        let (reason, cause) = (reason.into(), cause.into());
+        Flag { kind, severity, since, step: None, limit: None, reason, cause, command }
     }
 
     /// Says which limit there is on the silence of the machine, what it does, and when it was last heard from. Nothing
@@ -259,7 +260,7 @@ impl Look<'_> {
                 "events --node NODE",
             ),
         };
-        Some(self.flag((FlagKind::Silent, severity), since, reason, cause, command))
+        Some(self.flag((FlagKind::Silent, severity), since, reason, cause, command).by_limit(limit))
     }
 
     fn stuck(&self, is_silent: bool) -> Vec<Flag> {
@@ -270,7 +271,8 @@ impl Look<'_> {
 
     fn pending(&self) -> Option<Flag> {
         let run = self.run.filter(|run| run.state == RunState::Pending && !run.restored)?;
-        let since = self.beyond(run.created_at, self.limits.millis("stuck.pending"))?;
+        let limit = "stuck.pending";
+        let since = self.beyond(run.created_at, self.limits.millis(limit))?;
         let cause = match self.node.last_seen.is_some_and(|seen| self.age(seen) <= WAITS) {
             true => {
                 "it is in slipway and asks for work, but proved less than its run requires: restart it, and look \
@@ -281,16 +283,20 @@ impl Look<'_> {
                       and look at its console"
             }
         };
-        Some(self.flag(STUCK, since, "has not fetched its run", cause, "node show NODE"))
+        Some(self.flag(STUCK, since, "has not fetched its run", cause, "node show NODE").by_limit(limit))
     }
 
     fn boot_files(&self) -> Option<Flag> {
         // Whoever fetches boot files of a machine whose system runs is not the machine.
         let fetched = self.node.boot_files_fetched.as_ref().filter(|_| self.node.state != NodeState::Running)?;
         let newest = fetched.files.last()?.at;
-        let since = self.beyond(newest, self.limits.millis("stuck.boot-files"))?;
-        let cause = "the kernel or its network did not come up; look at its console";
-        Some(self.flag(STUCK, since, "has been silent after fetching its boot files", cause, "status NODE"))
+        let limit = "stuck.boot-files";
+        let since = self.beyond(newest, self.limits.millis(limit))?;
+        let (reason, cause) = (
+            "has been silent after fetching its boot files",
+            "the kernel or its network did not come up; look at its console",
+        );
+        Some(self.flag(STUCK, since, reason, cause, "status NODE").by_limit(limit))
     }
 
     /// A run that was fetched: whether it begins, and its running step.
@@ -298,9 +304,10 @@ impl Look<'_> {
         let run = self.run.filter(|run| run.state == RunState::Running && !run.restored)?;
         let Some((index, step)) = running(run) else {
             let fetched = run.started_at.filter(|_| !has_begun(run))?;
-            let since = self.beyond(fetched, self.limits.millis("stuck.enrolled"))?;
+            let limit = "stuck.enrolled";
+            let since = self.beyond(fetched, self.limits.millis(limit))?;
             let cause = "slipway looks for disks, or at the images of the run, and does not come to an end";
-            return Some(self.flag(STUCK, since, "has not begun its run", cause, "node log NODE"));
+            return Some(self.flag(STUCK, since, "has not begun its run", cause, "node log NODE").by_limit(limit));
         };
         let since = self.beyond(step.progressed_at.or(step.started_at)?, self.limits.of_step(&step.action))?;
         let cause = match step.progress.as_ref().and_then(|progress| progress.waiting_for) {
@@ -308,14 +315,16 @@ impl Look<'_> {
             None => "the step waits for a disk, a network or a program; look at the log".to_owned(),
         };
         let reason = format!("has made no progress in {}", named(run, index, step));
-        Some(self.flag(STUCK, since, reason, cause, "node log NODE").of_step(&step.name))
+        let flag = self.flag(STUCK, since, reason, cause, "node log NODE");
+        Some(flag.of_step(&step.name).by_limit(self.limits.name_of_step(&step.action)))
     }
 
     fn booting(&self) -> Option<Flag> {
         let run = self.run.filter(|_| self.node.state == NodeState::Booting && self.node.came_back_at.is_none())?;
         let heard = run.finished_at.max(system_heard_at(run))?;
-        let since = self.beyond(heard, self.limits.millis("stuck.booting"))?;
-        Some(match &run.boot {
+        let limit = "stuck.booting";
+        let since = self.beyond(heard, self.limits.millis(limit))?;
+        let flag = match &run.boot {
             Some(_) => {
                 let cause = "a unit takes long or waits for ever; the log of the boot tells which";
                 self.flag(STUCK, since, "has not finished starting its installed system", cause, HOST_LOG)
@@ -325,17 +334,20 @@ impl Look<'_> {
                              the server; look at its console";
                 self.flag(STUCK, since, "has not reported from its installed system", cause, "events --node NODE")
             }
-        })
+        };
+        Some(flag.by_limit(limit))
     }
 
     fn external(&self) -> Vec<Flag> {
-        let most = self.limits.millis("stuck.external");
+        let limit = "stuck.external";
+        let most = self.limits.millis(limit);
         let cause = "what reports it hangs, ended without a word, or cannot reach the server";
         let command = "events --node NODE --kind external-step,report-refused";
         let of_step = |step: &ExternalStep| {
             let since = self.beyond(step.updated_at, most)?;
             let reason = format!("has not reported the external step {} again", step.name);
-            Some(self.flag((FlagKind::Stuck, Severity::Warn), since, reason, cause, command).of_step(&step.name))
+            let flag = self.flag((FlagKind::Stuck, Severity::Warn), since, reason, cause, command);
+            Some(flag.of_step(&step.name).by_limit(limit))
         };
         let begun = |step: &&ExternalStep| step.status == Some(ExternalStepStatus::Init);
         self.external_steps().iter().filter(begun).filter_map(of_step).collect()
@@ -347,15 +359,16 @@ impl Look<'_> {
 
     fn looping(&self) -> Vec<Flag> {
         // A job that runs each day ends each time.
+        let limit = "looping.external";
         let is_repeated = |step: &&ExternalStep| {
-            step.status != Some(ExternalStepStatus::Done)
-                && u64::from(step.begins) >= self.limits.times("looping.external")
+            step.status != Some(ExternalStepStatus::Done) && u64::from(step.begins) >= self.limits.times(limit)
         };
         let external = self.external_steps().iter().filter(is_repeated).map(|step| {
             let reason = format!("began the external step {} {} times", step.name, step.begins);
             let cause = "what reports it fails and is started again, or its machine restarts in the middle";
             let command = "events --node NODE --kind external-step";
-            self.flag((FlagKind::Looping, Severity::Warn), step.first_at, reason, cause, command).of_step(&step.name)
+            let flag = self.flag((FlagKind::Looping, Severity::Warn), step.first_at, reason, cause, command);
+            flag.of_step(&step.name).by_limit(limit)
         });
         // One of them, because each of the later ones follows from the one before.
         // A machine whose system runs is out of it.
@@ -367,40 +380,45 @@ impl Look<'_> {
 
     fn begins(&self) -> Option<Flag> {
         let run = self.run.filter(|run| run.state == RunState::Running && !run.restored)?;
-        if u64::from(run.begins) < self.limits.times("looping.begins") {
+        let limit = "looping.begins";
+        if u64::from(run.begins) < self.limits.times(limit) {
             return None;
         }
         let reason = format!("began its run {} times", run.begins);
         let cause = "it restarts in the middle: power, memory, a watchdog, or a step that makes its kernel crash";
         let command = "events --node NODE --kind restarted,step-started";
-        Some(self.flag(LOOPING, run.started_at.unwrap_or(run.created_at), reason, cause, command))
+        let since = run.started_at.unwrap_or(run.created_at);
+        Some(self.flag(LOOPING, since, reason, cause, command).by_limit(limit))
     }
 
     fn keys(&self) -> Option<Flag> {
-        let keys = Some(self.known.keys).filter(|keys| keys.times >= self.limits.times("looping.keys"))?;
+        let limit = "looping.keys";
+        let keys = Some(self.known.keys).filter(|keys| keys.times >= self.limits.times(limit))?;
         let reason = format!("had {} new keys within an hour", keys.times);
         let cause = "it restarts again and again, or two machines have the same identifiers";
-        Some(self.flag(LOOPING, keys.since, reason, cause, "events --node NODE --kind key-changed,enrolled"))
+        let command = "events --node NODE --kind key-changed,enrolled";
+        Some(self.flag(LOOPING, keys.since, reason, cause, command).by_limit(limit))
     }
 
     fn boots(&self) -> Option<Flag> {
-        let boots = Some(self.known.boots).filter(|boots| boots.times >= self.limits.times("looping.boots"))?;
+        let boots = Some(self.known.boots).filter(|boots| boots.times >= self.limits.times(BOOTS))?;
         let reason = format!("started slipway {} times within an hour", boots.times);
         let cause = "it restarts again and again, or does not start from its disk: look at the boot order";
-        Some(self.flag(LOOPING, boots.since, reason, cause, "events --node NODE --kind enrolled,run-ended"))
+        let command = "events --node NODE --kind enrolled,run-ended";
+        Some(self.flag(LOOPING, boots.since, reason, cause, command).by_limit(BOOTS))
     }
 
     /// An installed system that is not up and boots too often.
     fn system_boots(&self) -> Option<Flag> {
         let boot = self.run?.boot.as_ref().filter(|_| self.node.state == NodeState::Booting)?;
-        let (boots, most) = (u64::from(boot.boots), self.limits.times("looping.boots"));
+        let (boots, most) = (u64::from(boot.boots), self.limits.times(BOOTS));
         let hours = boot.at.saturating_sub(boot.first_at).div_ceil(WINDOW).max(1);
         if boots < most.saturating_mul(hours) || self.age(boot.at) > WINDOW {
             return None;
         }
         let reason = format!("started its installed system {boots} times");
         let cause = "the installed system restarts before it is up; the log of its boot may tell why";
-        Some(self.flag(LOOPING, boot.first_at, reason, cause, HOST_LOG))
+        Some(self.flag(LOOPING, boot.first_at, reason, cause, HOST_LOG).by_limit(BOOTS))
     }
 
     fn came_back(&self) -> Option<Flag> {
@@ -479,12 +497,14 @@ impl Look<'_> {
         };
         let cause = "its disk or its network is slower than those of other machines, or many machines install now";
         let flag = self.flag((FlagKind::Slow, Severity::Warn), began, reason?, cause, "run compare NODE");
-        Some(flag.of_step(&step.name))
+        Some(flag.of_step(&step.name).by_limit("slow.times"))
     }
 }
 
 const STUCK: (FlagKind, Severity) = (FlagKind::Stuck, Severity::Bad);
 const LOOPING: (FlagKind, Severity) = (FlagKind::Looping, Severity::Bad);
+/// The limit on starts of slipway, and of installed systems.
+const BOOTS: &str = "looping.boots";
 
 #[cfg(test)]
 mod tests;

@@ -53,6 +53,9 @@ pub struct Flag {
     /// The name of the step, or of the external step, that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
+    /// The limit by which it was noticed, such as `stuck.booting`. None where nothing is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     /// What was noticed. The machine is the subject of the sentence.
     pub reason: String,
     /// The likely cause, and what to do about it.
@@ -66,6 +69,17 @@ impl Flag {
     #[must_use]
     pub fn of_step(self, name: &str) -> Self {
         Self { step: Some(name.to_owned()), ..self }
+    }
+
+    /// Adds the name of the limit.
+    #[must_use]
+    pub fn by_limit(self, name: impl Into<String>) -> Self {
+        Self { limit: Some(name.into()), ..self }
+    }
+
+    /// Whether two flags are about the same trouble, also if they tell it in other words.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.kind, &self.step, &self.limit) == (other.kind, &other.step, &other.limit)
     }
 }
 

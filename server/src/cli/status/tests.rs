@@ -184,6 +184,7 @@ fn a_machine_that_is_silent_or_came_back_is_said_to_be_so() {
         severity,
         since: 43_000,
         step: None,
+        limit: None,
         reason: reason.to_owned(),
         cause: "look".to_owned(),
         command: "slipway-server x web1".to_owned(),

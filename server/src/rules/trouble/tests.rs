@@ -5,7 +5,7 @@ use slipway_protocol::{
 };
 
 use super::*;
-use crate::rules::limits::Change;
+use crate::rules::limits::{Change, LIMITS};
 
 const SECOND: Millis = 1000;
 const MINUTE: Millis = 60 * SECOND;
@@ -135,6 +135,9 @@ fn check_now(node: &NodeStatus, known: &Known, now: Millis, expect: (FlagKind, S
     assert_eq!((flag.kind, flag.severity, flag.reason.as_str(), flag.since), (kind, severity, reason, BEGAN));
     assert!(flag.cause.contains(cause), "{flag:?}");
     assert_eq!(flag.command, format!("slipway-server {command}"));
+    let is_measured = matches!(kind, FlagKind::Silent | FlagKind::Stuck | FlagKind::Looping | FlagKind::Slow);
+    let limit = flag.limit.as_deref();
+    assert_eq!(LIMITS.iter().any(|known| Some(known.name) == limit), is_measured, "{limit:?}");
 }
 
 const NOTHING: &Known = &Known {
