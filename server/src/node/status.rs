@@ -229,6 +229,45 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
     Ok(nodes.into_iter().chain(strangers).collect())
 }
 
+/// Returns the status of nodes with these ids, and of everything that asks to be let in, as of this time. Left out are
+/// ids that no node has, and what [`unflagged`] leaves out of some nodes but for what is installed.
+pub async fn some_at(store: &Store, ids: HashSet<String>, now: Millis) -> Result<Vec<NodeStatus>, Error> {
+    let mut connection = store.read().await?;
+    let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);
+    let ids: Vec<String> = ids.into_iter().chain(claimed).collect::<HashSet<_>>().into_iter().collect();
+    let Seen { mut nodes, strangers, left } = unflagged(&mut connection, Some(&ids), now).await?;
+    let found = runs::installed_of_nodes(&mut connection, &ids).await?;
+    let mut installed = in_words(&mut connection, found).await?;
+    let facts = Facts::load(&mut connection, None, now).await?.of(&mut connection, &nodes, left).await?;
+    for node in &mut nodes {
+        node.installed = installed.remove(&node.id);
+        node.flags = facts.flags(node, now);
+    }
+    Ok(nodes.into_iter().chain(strangers).collect())
+}
+
+/// Returns the status of what asks to be let in, without its trouble: nodes, and waiting machines that are not nodes.
+/// With many nodes, most of which are in, this is faster than [`all`].
+pub async fn waiting(store: &Store) -> Result<Vec<NodeStatus>, Error> {
+    let mut connection = store.read().await?;
+    let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);
+    let claimed: Vec<String> = claimed.collect::<HashSet<_>>().into_iter().collect();
+    let Seen { nodes, strangers, .. } = unflagged(&mut connection, Some(&claimed), now()).await?;
+    Ok(nodes.into_iter().chain(strangers).filter(asks_to_be_let_in).collect())
+}
+
+/// Whether a machine asks to be let in as this node, or as a new one.
+pub fn asks_to_be_let_in(node: &NodeStatus) -> bool {
+    is_stranger(node) || node.claims.iter().any(|claim| claim.reason.identifiers_match())
+}
+
+/// Whether this is a waiting machine, and not a node.
+pub fn is_stranger(node: &NodeStatus) -> bool {
+    let is_it =
+        |code: &String| node.claims.iter().any(|claim| claim.code == *code && !claim.reason.identifiers_match());
+    node.state == NodeState::Held && node.claim_code.as_ref().is_some_and(is_it)
+}
+
 /// Nodes and machines, without their trouble.
 #[derive(Debug)]
 pub struct Seen {
@@ -357,6 +396,14 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
 /// Returns what is installed on one node, or on all if `node` is `None`, by the id of the node.
 async fn installed(connection: &mut Connection, node: Option<&str>) -> Result<HashMap<String, Installed>, Error> {
     let found = runs::installed(connection, node).await?;
+    in_words(connection, found).await
+}
+
+/// Adds the names of operating systems, and whether there is a newer image, by the id of the node.
+async fn in_words(
+    connection: &mut Connection,
+    found: Vec<runs::Installed>,
+) -> Result<HashMap<String, Installed>, Error> {
     if found.is_empty() {
         return Ok(HashMap::new());
     }

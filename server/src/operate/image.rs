@@ -10,7 +10,6 @@ use crate::base::time::{Millis, now};
 use crate::boot_files::published;
 use crate::image::named;
 use crate::image::turn::Turn;
-use crate::rules::state;
 use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::images::{self, Image};
@@ -146,8 +145,7 @@ async fn is_needed(connection: &mut Connection, digest: &Digest) -> Result<bool,
 async fn open_run_with(connection: &mut Connection, digest: &Digest) -> Result<Option<runs::Run>, Error> {
     // Searches the whole workflow for the digest, which is most likely in the URL of a step.
     let uses = |run: &runs::Run| to_json(&run.workflow).to_ascii_lowercase().contains(digest.hex());
-    let open = runs::newest(connection).await?.into_iter().filter(|run| state::is_open(run.progress.state));
-    Ok(open.into_iter().find(uses))
+    Ok(runs::open(connection).await?.into_iter().find(uses))
 }
 
 async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {

@@ -1,4 +1,5 @@
-//! The rows of all nodes, made once for all pages and streams of this process.
+//! The rows of all nodes, made once for all pages and streams of this process. While somebody looks, only the nodes that
+//! may have changed are read again.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
@@ -17,19 +18,24 @@ use crate::base::time::{Millis, now};
 use crate::node::status;
 use crate::page::rows::Row;
 use crate::page::words::Tone;
-use crate::store::{history, to_json, to_word};
+use crate::store::{history, node_changes, node_contacts, to_json, to_word};
 
 /// Shortest time between two readings of the database; within it, all get the same rows. Short enough that a change is
 /// on the screen within a second.
-pub const SHORTEST: Duration = Duration::from_millis(500);
-/// How many times as long as the last reading took there is no other, so that pages never take more than a third of
-/// a processor.
-const REST: u32 = 2;
+pub const SHORTEST: Duration = Duration::from_millis(250);
+/// How many times as long as the last reading took there is no other, so that pages never take more than half of a
+/// processor.
+const REST: u32 = 1;
 /// How many times as long as the last reading took a page shows its rows without another, so that nobody waits for a
 /// page of a large site that somebody else looks at too. The stream then goes on from there.
 const SHOWN: u32 = 10;
 /// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Longest time between two readings of all nodes. Flags, events and reports are noticed at once, so this is for what
+/// nobody records, such as a machine that has not been there for a while.
+const WHOLE: Duration = Duration::from_secs(30);
+/// Milliseconds after which it is certain that a contact was stored, or its server lost it.
+const CONTACTS: Millis = 10_000;
 
 /// States in the order in which a machine goes through them.
 const STATES: [NodeState; 8] = [
@@ -59,6 +65,8 @@ pub struct Snapshot {
     /// What differs from the snapshot before, for streams that have sent that.
     pub news: String,
     read: Instant,
+    /// When all nodes were read.
+    whole: Instant,
     took: Duration,
     change: i64,
     acts: u64,
@@ -162,13 +170,51 @@ impl Live {
     }
 }
 
-/// Reads all nodes and makes their rows.
+/// What may differ from a snapshot.
+struct Changed {
+    /// Ids of nodes. Some of them may be gone.
+    nodes: HashSet<String>,
+    /// When other nodes were heard from, by their ids.
+    heard: HashMap<String, Millis>,
+    /// Nodes of which there are new events.
+    touched: Vec<String>,
+    /// Whether anything may differ, as after a change of the site's limits.
+    is_whole: bool,
+}
+
+async fn changed(app: &App, before: &Snapshot) -> Result<Changed, Error> {
+    let mut connection = app.store.read().await?;
+    let events = history::touched(&mut connection, before.head.event).await?;
+    let changes = node_changes::since(&mut connection, before.change).await?.nodes;
+    let heard = node_contacts::since(&mut connection, before.at.saturating_sub(CONTACTS)).await?;
+    let heard: HashMap<String, Millis> = heard.into_iter().collect();
+    let is_whole = events.contains(&None) || changes.is_none() || before.whole.elapsed() > WHOLE;
+    let touched: Vec<String> = events.into_iter().flatten().collect();
+    let is_restless =
+        |row: &&Arc<Row>| row.waits || is_installing(row) || (row.is_flagged() && heard.contains_key(row.id.as_str()));
+    let restless = before.rows.iter().filter(is_restless).map(|row| row.id.clone());
+    let nodes = restless.chain(touched.iter().cloned()).chain(changes.unwrap_or_default()).collect();
+    Ok(Changed { nodes, heard, touched, is_whole })
+}
+
+fn is_installing(row: &Row) -> bool {
+    row.state == to_word(&NodeState::Installing)
+}
+
+/// Reads the nodes that may differ from the snapshot before, and makes their rows.
 async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64, u64, u64)) -> Result<Snapshot, Error> {
     let (read, at) = (Instant::now(), now());
-    let nodes = status::all_at(&app.store, at).await?;
+    let changed = match before {
+        Some(before) => Some(changed(app, before).await?),
+        None => None,
+    };
     let known: HashMap<&str, &Arc<Row>> =
         before.map(|before| before.rows.iter().map(|row| (row.id.as_str(), row)).collect()).unwrap_or_default();
-    let is_busy = nodes.iter().any(|node| node.state == NodeState::Installing);
+    let part = changed.as_ref().zip(before).filter(|(changed, before)| !changed.is_whole && before.acts == acts);
+    let nodes = match part {
+        Some((changed, _)) => status::some_at(&app.store, changed.nodes.clone(), at).await?,
+        None => status::all_at(&app.store, at).await?,
+    };
     let row = |node: &slipway_protocol::NodeStatus| {
         let row = Row::of(node);
         match known.get(row.id.as_str()) {
@@ -177,17 +223,19 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         }
     };
     let mut rows: Vec<(Arc<Row>, Option<Millis>)> = nodes.iter().map(row).collect();
+    if let Some((changed, before)) = part {
+        let fresh: HashSet<&str> = nodes.iter().map(|node| node.id.as_str()).collect();
+        let is_same = |row: &Row| !changed.nodes.contains(&row.id) && !fresh.contains(row.id.as_str());
+        let pairs = before.rows.iter().zip(&before.heard).filter(|(row, _)| is_same(row));
+        rows.extend(pairs.map(|(row, heard)| (Arc::clone(row), changed.heard.get(&row.id).copied().max(*heard))));
+    }
+    let is_busy = rows.iter().any(|(row, _)| is_installing(row));
     rows.sort_by(|(one, _), (other, _)| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     let (rows, heard): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
     let head = head(&rows, event);
     let name = match before {
         Some(before) => Name { process: Arc::clone(&before.name.process), number: before.name.number + 1 },
         None => Name { process: random::id().into(), number: 0 },
-    };
-    let since = before.map_or(event, |before| before.head.event);
-    let touched = match since < event {
-        true => history::touched(&mut *app.store.read().await?, since).await?,
-        false => Vec::new(),
     };
     let mut snapshot = Snapshot {
         at,
@@ -197,12 +245,14 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         head,
         news: String::new(),
         read,
+        whole: part.map_or(read, |(_, before)| before.whole),
         took: Duration::ZERO,
         change,
         acts,
         is_busy,
     };
-    snapshot.news = before.map(|before| snapshot.news_since(before, &touched)).unwrap_or_default();
+    let news = before.zip(changed.as_ref()).map(|(before, changed)| snapshot.news_since(before, &changed.touched));
+    snapshot.news = news.unwrap_or_default();
     snapshot.took = read.elapsed();
     Ok(snapshot)
 }

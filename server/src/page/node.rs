@@ -10,13 +10,14 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use slipway_protocol::shared::printable::{line, lines, size};
 use slipway_protocol::{
-    Claim, Disk, EkCertificate, FlagKind, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState,
-    RunStatus, SiteEvent, StepState, StepStatus, TpmOrigin,
+    Claim, Disk, EkCertificate, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState, RunStatus,
+    SiteEvent, StepState, StepStatus, TpmOrigin,
 };
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
 use crate::base::time::{Millis, now};
+use crate::node::status::is_stranger;
 use crate::operate::{self, LogType};
 use crate::page::acts::{self, disk_in_words};
 use crate::page::answer::{Failed, Html};
@@ -27,10 +28,10 @@ use crate::page::fleet::note;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::reasons;
-use crate::page::rows::{is_stranger, model, name, path, reference};
+use crate::page::rows::{model, name, path, reference};
 use crate::page::session::Visitor;
 use crate::page::words::{self, Tone};
-use crate::rules::progress;
+use crate::rules::{progress, trouble};
 use crate::store::logs::LoggedBoot;
 use crate::store::to_word;
 
@@ -270,7 +271,7 @@ fn disk_words(disk: &Disk) -> Markup {
 
 /// The machines that ask to be let in as a node, beside its own machine if they contest it.
 pub fn claims(node: &NodeStatus, now: Millis) -> Markup {
-    let is_contested = node.flags.iter().any(|flag| flag.kind == FlagKind::Contested);
+    let is_contested = node.claims.iter().any(|claim| trouble::is_contested(claim, now));
     let contested = node.key.as_ref().filter(|_| is_contested);
     html! {
         @if !node.claims.is_empty() {

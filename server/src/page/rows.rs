@@ -5,6 +5,7 @@ use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Digest, FlagKind, NodeState, NodeStatus, RunState, StepState};
 
 use crate::base::time::Millis;
+use crate::node::status::{asks_to_be_let_in, is_stranger};
 use crate::page::reasons::{self, Reason};
 use crate::page::words::{self, Tone};
 use crate::rules::progress;
@@ -121,7 +122,7 @@ impl Row {
             command,
             identifiers: node.identity.values().map(identifier).chain(node.labels.iter().map(label)).collect(),
             reference: reference(node),
-            waits: !node.claims.is_empty() && node.state == NodeState::Held,
+            waits: asks_to_be_let_in(node),
         }
     }
 
@@ -180,13 +181,6 @@ fn system(node: &NodeStatus) -> String {
 pub fn name(node: &NodeStatus) -> String {
     let name = node.name.as_ref().or(node.identity.serial.as_ref()).or(node.identity.macs.first());
     line(name.unwrap_or(&node.id)).into_owned()
-}
-
-/// Whether this is a waiting machine, and not a node.
-pub fn is_stranger(node: &NodeStatus) -> bool {
-    let is_it =
-        |code: &String| node.claims.iter().any(|claim| claim.code == *code && !claim.reason.identifiers_match());
-    node.state == NodeState::Held && node.claim_code.as_ref().is_some_and(is_it)
 }
 
 /// How the page and commands name it: by id, or by claim code if it is a waiting machine.

@@ -33,8 +33,7 @@ pub async fn show(
         return Ok(see_other(&format!("/nodes/{}", reference(&node)), None));
     }
     let now = now();
-    let nodes = status::all(&frame.visitor.store).await?;
-    let waiting: Vec<_> = nodes.iter().filter(|node| !node.claims.is_empty()).collect();
+    let waiting = status::waiting(&frame.visitor.store).await?;
     let strange = status::strange_fetches(&frame.visitor.store).await?;
     let content = html! {
         h1 { "Machines waiting" }

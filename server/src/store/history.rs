@@ -242,9 +242,9 @@ pub async fn read(
     Ok(events)
 }
 
-/// Returns the ids of the nodes of events after a number.
-pub async fn touched(connection: &mut Connection, number: u64) -> Result<Vec<String>, Error> {
-    let sql = "SELECT DISTINCT node FROM history WHERE number > $1 AND node IS NOT NULL";
+/// Returns the ids of the nodes of events after a number; `None` for events that are not of a node.
+pub async fn touched(connection: &mut Connection, number: u64) -> Result<Vec<Option<String>>, Error> {
+    let sql = "SELECT DISTINCT node FROM history WHERE number > $1";
     let rows = db::query(sql).bind(number.cast_signed()).fetch_all(connection).await;
     rows.map_err(database("reading the history"))?.iter().map(|row| get(row, "node")).collect()
 }

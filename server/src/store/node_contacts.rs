@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
-use crate::store::{Connection, database, db};
+use crate::store::{Connection, database, db, get, number};
 
 /// Number of nodes that one statement stores.
 const AT_ONCE: usize = 100;
@@ -33,6 +33,13 @@ pub async fn save(connection: &mut Connection, heard: &HashMap<String, Millis>) 
 /// Records that a node was heard from.
 pub async fn seen(connection: &mut Connection, node: &str, at: Millis) -> Result<(), Error> {
     save(connection, &HashMap::from([(node.to_owned(), at)])).await
+}
+
+/// Returns when nodes were heard from, for those that were since a time.
+pub async fn since(connection: &mut Connection, since: Millis) -> Result<Vec<(String, Millis)>, Error> {
+    let query = db::query("SELECT node, at FROM node_contacts WHERE at >= $1").bind(since.cast_signed());
+    let rows = query.fetch_all(connection).await.map_err(database("reading when nodes were heard from"))?;
+    rows.iter().map(|row| Ok((get(row, "node")?, number(row, "at")?))).collect()
 }
 
 /// Moves contacts that are after this time to it, because the clock was set back. Otherwise nodes that nobody heard

@@ -131,20 +131,38 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
-/// Returns the newest run of each node that has one.
-pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
-    let rows = db::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
+/// Returns the unfinished runs.
+pub async fn open(connection: &mut Connection) -> Result<Vec<Run>, Error> {
+    let sql = "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE runs.state IN ('pending', 'running')";
+    let rows = db::query(sql).fetch_all(connection).await;
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
-/// Returns the newest run of each of these nodes that has one.
+/// A statement that reads newest runs, but not their workflows, which are large and which their status does not need.
+macro_rules! newest {
+    ($end:literal) => {
+        concat!(
+            "SELECT runs.id, runs.node, runs.state, steps_json, finished_at, ended, event_bytes, last_seq, ",
+            "runs.required, phone_home_hash, phone_home_json, runs.created_at, started_at, phoned_home_at, ",
+            "last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, begins, destroyed ",
+            "FROM runs JOIN nodes ON nodes.run = runs.id",
+            $end
+        )
+    };
+}
+
+/// Returns the newest run of each node that has one, without its workflow.
+pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
+    let rows = db::query(newest!("")).fetch_all(connection).await;
+    rows.map_err(database("reading the runs"))?.iter().map(without_workflow).collect()
+}
+
+/// Returns the newest run of each of these nodes that has one, without its workflow.
 pub async fn newest_of_nodes(connection: &mut Connection, nodes: &[String]) -> Result<Vec<Run>, Error> {
     let mut runs = Vec::new();
-    for query in
-        db::by_ids("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id IN ({ids})", nodes)
-    {
+    for query in db::by_ids(newest!(" WHERE nodes.id IN ({ids})"), nodes) {
         let rows = query.fetch_all(&mut *connection).await.map_err(database("reading the runs"))?;
-        runs.extend(rows.iter().map(from_row).collect::<Result<Vec<_>, _>>()?);
+        runs.extend(rows.iter().map(without_workflow).collect::<Result<Vec<_>, _>>()?);
     }
     Ok(runs)
 }
@@ -172,16 +190,31 @@ pub async fn installed(connection: &mut Connection, node: Option<&str>) -> Resul
                WHERE destroyed AND (CAST($1 AS TEXT) IS NULL OR node = $1)) AS newest \
                WHERE place = 1 AND state = 'succeeded' AND image IS NOT NULL AND finished_at IS NOT NULL";
     let rows = db::query(sql).bind(node).fetch_all(connection).await;
-    let installed = |row| {
-        Ok(Installed {
-            node: get(row, "node")?,
-            run: get(row, "id")?,
-            os: get(row, "os")?,
-            image: enum_from_text(row, "image")?,
-            since: number(row, "finished_at")?,
-        })
-    };
-    rows.map_err(database("reading what is installed"))?.iter().map(installed).collect()
+    rows.map_err(database("reading what is installed"))?.iter().map(installed_from_row).collect()
+}
+
+/// Returns what is installed on each of these nodes that has something.
+pub async fn installed_of_nodes(connection: &mut Connection, nodes: &[String]) -> Result<Vec<Installed>, Error> {
+    let sql = "SELECT node, id, os, image, finished_at FROM (SELECT node, id, os, image, finished_at, state, \
+               ROW_NUMBER() OVER (PARTITION BY node ORDER BY created_at DESC, id DESC) AS place FROM runs \
+               WHERE destroyed AND node IN ({ids})) AS newest \
+               WHERE place = 1 AND state = 'succeeded' AND image IS NOT NULL AND finished_at IS NOT NULL";
+    let mut found = Vec::new();
+    for query in db::by_ids(sql, nodes) {
+        let rows = query.fetch_all(&mut *connection).await.map_err(database("reading what is installed"))?;
+        found.extend(rows.iter().map(installed_from_row).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(found)
+}
+
+fn installed_from_row(row: &Row) -> Result<Installed, Error> {
+    Ok(Installed {
+        node: get(row, "node")?,
+        run: get(row, "id")?,
+        os: get(row, "os")?,
+        image: enum_from_text(row, "image")?,
+        since: number(row, "finished_at")?,
+    })
 }
 
 /// Returns all runs, oldest first.
@@ -280,10 +313,14 @@ async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Resul
 }
 
 fn from_row(row: &Row) -> Result<Run, Error> {
+    Ok(Run { workflow: json(row, "workflow_json")?, ..without_workflow(row)? })
+}
+
+fn without_workflow(row: &Row) -> Result<Run, Error> {
     Ok(Run {
         id: get(row, "id")?,
         node: get(row, "node")?,
-        workflow: json(row, "workflow_json")?,
+        workflow: Vec::new(),
         progress: RunProgress {
             state: enum_from_text(row, "state")?,
             steps: json(row, "steps_json")?,
