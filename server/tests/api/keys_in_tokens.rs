@@ -13,6 +13,9 @@ use crate::softhsm::{Bench, PIN};
 use crate::support::{UUID, is_stored};
 use crate::work::new_run;
 
+/// A PIN that no token of these tests has.
+const WRONG_PIN: &str = "1111-2222";
+
 #[test]
 fn keys_in_a_token_sign_what_machines_start_and_never_leave_it() {
     let Some(bench) = Bench::new() else { return };
@@ -79,7 +82,7 @@ fn each_refusal_says_what_to_do() {
     bench.pkcs11_tool("--keypairgen --key-type EC:prime256v1 --label curve --id 04");
     bench.add_token("twin");
     bench.add_token("twin");
-    for (name, content, mode) in [("open", PIN, 0o604), ("wrong", "1111-2222", 0o600), ("empty", "", 0o600)] {
+    for (name, content, mode) in [("open", PIN, 0o604), ("wrong", WRONG_PIN, 0o600), ("empty", "", 0o600)] {
         bench.write(name, content);
         bench.set_mode(name, mode);
     }
@@ -121,7 +124,7 @@ fn each_refusal_says_what_to_do() {
         (format!("{without_pin}&pin-value={PIN}"), "db", "it contains the PIN; write the PIN to a file"),
     ] {
         let said = bench.fail(&["keys", "init", "--db-key", &uri, "--db-cert", &format!("{certificate}.pem")]);
-        assert!(said.contains(expect) && !said.contains("1111"), "{uri}: {said}");
+        assert!(said.contains(expect) && !said.contains(WRONG_PIN), "{uri}: {said}");
     }
     assert!(bench.fail(&["keys", "show"]).contains("has no Secure Boot keys"));
 
@@ -229,7 +232,7 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
         fs::File::open(bench.path("pin")).unwrap().set_modified(at).unwrap();
     };
     let at = SystemTime::now();
-    for pin in ["1111-2222", PIN] {
+    for pin in [WRONG_PIN, PIN] {
         write_pin(pin, at);
         let (is_success, said) = try_post("nodes/e/runs", "run");
         assert!(!is_success && said.contains("the server failed while signing"), "{said}");
@@ -238,7 +241,7 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
     post("nodes/e/runs", "run");
     let log = String::from_utf8(bench.read("log")).unwrap();
     assert_eq!(log.matches(" is wrong; it was tried once").count(), 2, "{log}");
-    assert!(!log.contains("1111") && !log.contains(PIN), "{log}");
+    assert!(!log.contains(WRONG_PIN) && !log.contains(PIN), "{log}");
 }
 
 /// Each command is a process of its own, as each server of a site is.
@@ -246,7 +249,7 @@ fn the_server_signs_with_a_token_for_several_operators_at_once() {
 fn a_pin_that_was_refused_to_one_process_is_tried_by_no_other() {
     let Some(bench) = Bench::new() else { return };
     bench.copy_into_token("db", "01");
-    bench.write("pin", "1111-2222");
+    bench.write("pin", WRONG_PIN);
     bench.set_mode("pin", 0o600);
     let uri = bench.uri_of("db");
     let init = ["keys", "init", "--db-key", &uri, "--db-cert", "db.pem"];
@@ -256,7 +259,7 @@ fn a_pin_that_was_refused_to_one_process_is_tried_by_no_other() {
         let pins = format!("--pin {from} --new-pin {to}");
         bench.run(&format!("pkcs11-tool --module {} --token-label site --login --change-pin {pins}", bench.module));
     };
-    change(PIN, "1111-2222");
+    change(PIN, WRONG_PIN);
     assert!(bench.fail(&init).contains("is wrong; it was tried once"));
     assert!(bench.fail(&init).contains("is wrong; it was tried once"));
     // Whoever writes the file again wants it to be tried.
@@ -265,6 +268,6 @@ fn a_pin_that_was_refused_to_one_process_is_tried_by_no_other() {
     bench.succeed(&init);
     bench.build_signed_by("db.pem");
     // No digest of a PIN is stored that somebody could find the PIN by.
-    let digest = format!("{:x}", sha2::Sha256::digest("1111-2222"));
-    assert!(!is_stored(&bench.path("data"), &digest) && !is_stored(&bench.path("data"), "1111-2222"));
+    let digest = format!("{:x}", sha2::Sha256::digest(WRONG_PIN));
+    assert!(!is_stored(&bench.path("data"), &digest) && !is_stored(&bench.path("data"), WRONG_PIN));
 }
