@@ -112,6 +112,8 @@ pub struct Tally {
     pub skipped: u32,
     /// Names of programs that ended without a summary, or with failures.
     pub broken: Vec<String>,
+    /// The ends of what the failed tests said, to be printed again after everything else.
+    pub failures: Vec<String>,
 }
 
 /// A test program.
@@ -283,6 +285,9 @@ fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
     (text, unchecked)
 }
 
+/// Number of lines of a failure to print again.
+const FAILURE: usize = 60;
+
 impl Tally {
     /// Prints a program's output, unless it ran no tests, and adds its results.
     fn hear(&mut self, program: &Program, said: &Said, took: u64) {
@@ -293,7 +298,11 @@ impl Tally {
             unchecked.iter().for_each(|(test, reason)| println!("{test}: {NOT_CHECKED}{reason}"));
             eprint!("{}", said.errors);
         }
-        self.broken.extend((!is_good).then(|| program.name.clone()));
+        if !is_good {
+            let said = text.split_once("\nfailures:\n").map_or(&*said.errors, |(_, said)| said);
+            self.failures.push(format!("{}:\n{}", program.name, tail(said, FAILURE)));
+            self.broken.push(program.name.clone());
+        }
     }
 
     /// Adds a program's results and its tests that did not check everything. Returns false if the summary is missing or

@@ -121,6 +121,7 @@ impl Test {
         if self.filter.is_none() {
             measure_shortly(&mut tally)?;
         }
+        tally.failures.iter().for_each(|said| println!("\nfailed in {said}\n"));
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
         if !tally.broken.is_empty() {
             bail!("running the tests: something failed in {}; see above", tally.broken.join(", "));
