@@ -66,7 +66,9 @@ pub async fn run(store: &Store, options: EventsOptions) -> anyhow::Result<()> {
     // What was left out by the limit follows; other events up to the newest do not.
     let mut known = match (events.last(), after) {
         (Some(last), Some(_)) => last.number,
-        _ => newest,
+        // Some may have come since the newest was looked up.
+        (Some(last), None) => last.number.max(newest),
+        (None, _) => newest,
     };
     if !follow {
         return Ok(());

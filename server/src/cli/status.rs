@@ -68,11 +68,18 @@ pub struct Options {
     /// Show only machines with trouble.
     #[arg(long)]
     flagged: bool,
-    /// Include machines that are out of service, and the runs of the last month.
+    /// Include machines that are out of service and, without --json and --watch, the runs of the last month.
     #[arg(long)]
     all: bool,
     /// With --all, show the runs that were started in this time.
-    #[arg(long, value_name = "DURATION", default_value = "30d", requires = "all", value_parser = parse_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30d",
+        requires = "all",
+        conflicts_with_all = ["json", "watch"],
+        value_parser = parse_duration
+    )]
     since: Millis,
     /// Print one JSON object per machine, each on its own line.
     #[arg(long)]

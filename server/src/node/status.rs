@@ -229,8 +229,8 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
     Ok(nodes.into_iter().chain(strangers).collect())
 }
 
-/// Returns the status of nodes with these ids, and of everything that asks to be let in, as of this time. Left out are
-/// ids that no node has, and what [`unflagged`] leaves out of some nodes but for what is installed.
+/// Returns the status of nodes with these ids, and of everything that asks to be let in, as of this time. Notes and logs
+/// of external steps are left out, as are ids that no node has.
 pub async fn some_at(store: &Store, ids: HashSet<String>, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);
@@ -263,8 +263,8 @@ pub fn asks_to_be_let_in(node: &NodeStatus) -> bool {
 
 /// Whether this is a waiting machine, and not a node.
 pub fn is_stranger(node: &NodeStatus) -> bool {
-    let is_it =
-        |code: &String| node.claims.iter().any(|claim| claim.code == *code && !claim.reason.identifiers_match());
+    let is_none = |claim: &Claim| claim.node.is_none() || !claim.reason.identifiers_match();
+    let is_it = |code: &String| node.claims.iter().any(|claim| claim.code == *code && is_none(claim));
     node.state == NodeState::Held && node.claim_code.as_ref().is_some_and(is_it)
 }
 

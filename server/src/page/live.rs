@@ -31,11 +31,9 @@ const REST: u32 = 1;
 const SHOWN: u32 = 10;
 /// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Longest time between two readings of all nodes. Flags, events and reports are noticed at once, so this is for what
-/// nobody records, such as a machine that has not been there for a while.
+/// Longest time between two readings of all nodes. Between them, nodes with new events and reports are read. This is for
+/// what nobody records, such as a machine that has not been there for a while.
 const WHOLE: Duration = Duration::from_secs(30);
-/// Milliseconds after which it is certain that a contact was stored, or its server lost it.
-const CONTACTS: Millis = 10_000;
 
 /// States in the order in which a machine goes through them.
 const STATES: [NodeState; 8] = [
@@ -174,7 +172,7 @@ impl Live {
 struct Changed {
     /// Ids of nodes. Some of them may be gone.
     nodes: HashSet<String>,
-    /// When other nodes were heard from, by their ids.
+    /// When each node was heard from, by its id.
     heard: HashMap<String, Millis>,
     /// Nodes of which there are new events.
     touched: Vec<String>,
@@ -182,23 +180,27 @@ struct Changed {
     is_whole: bool,
 }
 
+/// Finds out what may differ from a snapshot, without reading the nodes.
 async fn changed(app: &App, before: &Snapshot) -> Result<Changed, Error> {
     let mut connection = app.store.read().await?;
     let events = history::touched(&mut connection, before.head.event).await?;
     let changes = node_changes::since(&mut connection, before.change).await?.nodes;
-    let heard = node_contacts::since(&mut connection, before.at.saturating_sub(CONTACTS)).await?;
-    let heard: HashMap<String, Millis> = heard.into_iter().collect();
+    let heard = node_contacts::all(&mut connection).await?;
     let is_whole = events.contains(&None) || changes.is_none() || before.whole.elapsed() > WHOLE;
     let touched: Vec<String> = events.into_iter().flatten().collect();
-    let is_restless =
-        |row: &&Arc<Row>| row.waits || is_installing(row) || (row.is_flagged() && heard.contains_key(row.id.as_str()));
-    let restless = before.rows.iter().filter(is_restless).map(|row| row.id.clone());
+    // A sign of life may end the reason for which a row is flagged. A claim may be forgotten without a word.
+    let is_restless = |(row, at): &(&Arc<Row>, &Option<Millis>)| {
+        let has_reason = !row.reason.is_empty() && heard.get(&row.id) != at.as_ref();
+        row.waits || has_reason || is_in(row, NodeState::Installing) || is_in(row, NodeState::Held)
+    };
+    let pairs = before.rows.iter().zip(&before.heard);
+    let restless = pairs.filter(is_restless).map(|(row, _)| row.id.clone());
     let nodes = restless.chain(touched.iter().cloned()).chain(changes.unwrap_or_default()).collect();
     Ok(Changed { nodes, heard, touched, is_whole })
 }
 
-fn is_installing(row: &Row) -> bool {
-    row.state == to_word(&NodeState::Installing)
+fn is_in(row: &Row, state: NodeState) -> bool {
+    row.state == to_word(&state)
 }
 
 /// Reads the nodes that may differ from the snapshot before, and makes their rows.
@@ -227,9 +229,9 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         let fresh: HashSet<&str> = nodes.iter().map(|node| node.id.as_str()).collect();
         let is_same = |row: &Row| !changed.nodes.contains(&row.id) && !fresh.contains(row.id.as_str());
         let pairs = before.rows.iter().zip(&before.heard).filter(|(row, _)| is_same(row));
-        rows.extend(pairs.map(|(row, heard)| (Arc::clone(row), changed.heard.get(&row.id).copied().max(*heard))));
+        rows.extend(pairs.map(|(row, heard)| (Arc::clone(row), changed.heard.get(&row.id).copied().or(*heard))));
     }
-    let is_busy = rows.iter().any(|(row, _)| is_installing(row));
+    let is_busy = rows.iter().any(|(row, _)| is_in(row, NodeState::Installing));
     rows.sort_by(|(one, _), (other, _)| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     let (rows, heard): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
     let head = head(&rows, event);

@@ -16,16 +16,18 @@ pub async fn all(connection: &mut Connection, node: Option<&str>) -> Result<Vec<
     rows.map_err(database("reading noticed trouble"))?.iter().map(flag).collect()
 }
 
-/// In place of the kind, so that troubles of one kind that differ in their limits have a row each.
+/// Returns what tells apart the flags of a node of one kind: the limit and the step. A version that knows no limits leaves
+/// such a row behind when the trouble ends while it looks; the next one removes it.
 fn key(flag: &Flag) -> String {
-    flag.limit.clone().unwrap_or_else(|| to_word(&flag.kind))
+    let parts = [&flag.limit, &flag.step];
+    parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// Stores a flag of a node, unless the node has one about the same or was removed. Returns whether it is stored.
 pub async fn insert(connection: &mut Connection, node: &str, flag: &Flag) -> Result<bool, Error> {
     let sql = "INSERT INTO flags (node, kind, step, since, flag_json) SELECT $1, $2, $3, $4, $5 \
                WHERE $1 = '' OR EXISTS (SELECT 1 FROM nodes WHERE id = $1) ON CONFLICT (node, kind, step) DO NOTHING";
-    let query = db::query(sql).bind(node).bind(key(flag)).bind(flag.step.as_deref().unwrap_or_default());
+    let query = db::query(sql).bind(node).bind(to_word(&flag.kind)).bind(key(flag));
     let done = query.bind(flag.since.cast_signed()).bind(to_json(flag)).execute(connection).await;
     Ok(done.map_err(database("storing noticed trouble"))? > 0)
 }
@@ -33,7 +35,7 @@ pub async fn insert(connection: &mut Connection, node: &str, flag: &Flag) -> Res
 /// Removes a flag of a node. Returns whether it had it.
 pub async fn remove(connection: &mut Connection, node: &str, flag: &Flag) -> Result<bool, Error> {
     let sql = "DELETE FROM flags WHERE node = $1 AND kind = $2 AND step = $3";
-    let query = db::query(sql).bind(node).bind(key(flag)).bind(flag.step.as_deref().unwrap_or_default());
+    let query = db::query(sql).bind(node).bind(to_word(&flag.kind)).bind(key(flag));
     Ok(query.execute(connection).await.map_err(database("removing noticed trouble"))? > 0)
 }
 

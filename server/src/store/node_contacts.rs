@@ -35,10 +35,10 @@ pub async fn seen(connection: &mut Connection, node: &str, at: Millis) -> Result
     save(connection, &HashMap::from([(node.to_owned(), at)])).await
 }
 
-/// Returns when nodes were heard from, for those that were since a time.
-pub async fn since(connection: &mut Connection, since: Millis) -> Result<Vec<(String, Millis)>, Error> {
-    let query = db::query("SELECT node, at FROM node_contacts WHERE at >= $1").bind(since.cast_signed());
-    let rows = query.fetch_all(connection).await.map_err(database("reading when nodes were heard from"))?;
+/// Returns when each node was heard from, by its id.
+pub async fn all(connection: &mut Connection) -> Result<HashMap<String, Millis>, Error> {
+    let rows = db::query("SELECT node, at FROM node_contacts").fetch_all(connection).await;
+    let rows = rows.map_err(database("reading when nodes were heard from"))?;
     rows.iter().map(|row| Ok((get(row, "node")?, number(row, "at")?))).collect()
 }
 

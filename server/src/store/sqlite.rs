@@ -31,9 +31,6 @@ const READERS: u32 = 8;
 const MAX_LOG_BYTES: &str = "16777216";
 /// Page cache of a connection in KiB, which SQLite takes as a negative number ("PRAGMA cache_size").
 const CACHE_KIB: &str = "-1024";
-/// Number of rows that a connection reads ahead. With few of them, reading a large table is mostly the switching between
-/// its thread and the one that takes the rows.
-const ROWS: usize = 1024;
 
 /// The columns of all tables.
 pub const COLUMNS: &str = "SELECT tables.name AS table_name, columns.name AS column_name, columns.type AS kind, \
@@ -66,7 +63,6 @@ impl Pools {
             .pragma("cache_size", CACHE_KIB)
             // Deleted data must not remain in free pages of the file.
             .pragma("secure_delete", "ON")
-            .row_buffer_size(ROWS)
             .busy_timeout(BUSY_TIMEOUT);
         // If several processes find no database, one of them creates it. SQLite does not make the others wait while
         // that process changes the journal mode, so this lock does.

@@ -8,6 +8,8 @@ use crate::store::{Connection, Row, database, db, number};
 
 /// Number of times that are kept of each kind of step.
 const KEPT: i64 = 50;
+/// Number of times that are kept of all steps with one action and image.
+const KEPT_OF_ACTION: i64 = 1000;
 
 /// Steps that are compared with each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,8 +18,7 @@ pub struct Kind {
     pub image: String,
     /// Name of the action.
     pub action: String,
-    /// Name of the step, because two steps of a run may have the same action, such as the writes of two disks. Empty in
-    /// the database where it was not noted.
+    /// Name of the step, because two steps of a run may have the same action, such as the writes of two disks.
     pub step: String,
 }
 
@@ -52,16 +53,21 @@ pub async fn insert(connection: &mut Connection, time: &StepTime<'_>) -> Result<
     let query = db::query(sql).bind(image).bind(action).bind(step).bind(time.at.cast_signed()).bind(time.run);
     let query = query.bind(time.millis.cast_signed()).bind(time.bytes.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing how long a step took"))?;
-    let sql = "DELETE FROM step_times WHERE image = $1 AND action = $2 AND step IN ($3, '') AND at < (\
-               SELECT at FROM step_times WHERE image = $1 AND action = $2 AND step IN ($3, '') \
+    let sql = "DELETE FROM step_times WHERE image = $1 AND action = $2 AND step = $3 AND at < (\
+               SELECT at FROM step_times WHERE image = $1 AND action = $2 AND step = $3 \
                ORDER BY at DESC LIMIT 1 OFFSET $4)";
     let query = db::query(sql).bind(image).bind(action).bind(step).bind(KEPT - 1);
+    query.execute(&mut *connection).await.map_err(database("removing old times of steps"))?;
+    // Operators may give each run other names.
+    let sql = "DELETE FROM step_times WHERE image = $1 AND action = $2 AND at < (\
+               SELECT at FROM step_times WHERE image = $1 AND action = $2 ORDER BY at DESC LIMIT 1 OFFSET $3)";
+    let query = db::query(sql).bind(image).bind(action).bind(KEPT_OF_ACTION - 1);
     query.execute(connection).await.map(drop).map_err(database("removing old times of steps"))
 }
 
 /// Returns how long steps of a kind took, in milliseconds, and the bytes that they moved.
 pub async fn of(connection: &mut Connection, kind: &Kind) -> Result<Vec<(Millis, u64)>, Error> {
-    let sql = "SELECT millis, bytes FROM step_times WHERE image = $1 AND action = $2 AND step IN ($3, '')";
+    let sql = "SELECT millis, bytes FROM step_times WHERE image = $1 AND action = $2 AND step = $3";
     let query = db::query(sql).bind(&kind.image).bind(&kind.action).bind(&kind.step);
     let time = |row: &Row| Ok((number(row, "millis")?, number(row, "bytes")?));
     let rows = query.fetch_all(connection).await.map_err(database("reading how long steps took"))?;

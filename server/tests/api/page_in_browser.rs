@@ -443,12 +443,21 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     let run = &machines[1].run;
     let id = async |name: &str| operate::show_node(&server.store().await, name).await.unwrap().id;
     let (web1, web2, db1) = (id("web1").await, id("web2").await, id("db1").await);
-    browser.open(&server.url("/login")).await;
-    browser.photograph("login-1280-light").await;
+    let axe = axe();
+    let mut problems = Vec::new();
+    for (width, scheme) in [(1280, "light"), (360, "dark")] {
+        browser.resize(width, 800).await;
+        browser.open(&server.url("/login")).await;
+        browser.prefer(scheme).await;
+        browser.photograph(&format!("login-{width}-{scheme}")).await;
+        if let Some(axe) = &axe {
+            problems.extend(browser.check_access(axe).await);
+        }
+    }
+    browser.prefer("light").await;
     sign_in(&browser, &server, &server.url("/fleet")).await;
     browser.resize(1280, 560).await;
     browser.photograph("manual").await;
-    let axe = axe();
     let pages = [
         ("fleet", "/fleet".to_owned()),
         ("fleet-none", "/fleet?q=nowhere".to_owned()),
@@ -468,8 +477,9 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("label", format!("/act/label?node={web1}&node={web2}")),
         ("add-system", "/add/system".to_owned()),
         ("start", format!("/act/start?node={web1}&node={web2}&os=debian")),
+        ("remove", format!("/act/remove?node={web1}")),
+        ("nowhere", "/nodes/nowhere".to_owned()),
     ];
-    let mut problems = Vec::new();
     for width in [1280, 360] {
         browser.resize(width, if width < 600 { 800 } else { 900 }).await;
         for (name, path) in &pages {

@@ -212,6 +212,7 @@ pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> R
                         Ok(said) => tally.hear(&program, &said, took),
                         Err(error) => {
                             println!("{}: {error:#}", program.name);
+                            tally.failures.push(format!("{}: {error:#}", program.name));
                             tally.broken.push(program.name);
                         }
                     }

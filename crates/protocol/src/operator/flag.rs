@@ -77,9 +77,11 @@ impl Flag {
         Self { limit: Some(name.into()), ..self }
     }
 
-    /// Whether two flags are about the same trouble, also if they tell it in other words.
+    /// Whether two flags are about the same trouble, also if they tell it in other words. A version that knew no limits
+    /// may have made one of them.
     pub fn is_same(&self, other: &Self) -> bool {
-        (self.kind, &self.step, &self.limit) == (other.kind, &other.step, &other.limit)
+        let is_by_same = self.limit == other.limit || self.limit.is_none() || other.limit.is_none();
+        (self.kind, &self.step) == (other.kind, &other.step) && is_by_same
     }
 }
 

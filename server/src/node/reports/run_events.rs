@@ -1,5 +1,7 @@
 //! Events of runs, as reported by nodes.
 
+use std::collections::HashMap;
+
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
     SiteEventKind, StepState, StepStatus, UsualStep, Workflow,
@@ -61,10 +63,11 @@ pub async fn hand_out_workflow(
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
     let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
-    let mut usual = Vec::new();
+    let mut usual = HashMap::new();
     for step in run.progress.steps.iter().filter(|_| run.started_at.is_none()) {
-        let times = step_times::of(&mut connection, &Kind::of(run.image.as_ref(), step)).await?;
-        usual.push(trouble::usual(&times).map(|Usual { millis, rate, .. }| UsualStep { millis, rate }));
+        let kind = Kind::of(run.image.as_ref(), step);
+        let found = trouble::usual(&step_times::of(&mut connection, &kind).await?);
+        usual.extend(found.map(|Usual { millis, rate, .. }| (kind, UsualStep { millis, rate })));
     }
     drop(connection);
     let seen = examine(store, images_of(&run.workflow)).await?;
@@ -95,8 +98,8 @@ pub async fn hand_out_workflow(
     if run.started_at.is_none() {
         run.started_at = Some(now);
         // Noted now, so that what is said of the run's progress does not change with the runs of other machines.
-        for (step, usual) in run.progress.steps.iter_mut().zip(usual) {
-            step.usual = usual;
+        for step in &mut run.progress.steps {
+            step.usual = usual.get(&Kind::of(run.image.as_ref(), step)).copied();
         }
         let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
@@ -179,8 +182,9 @@ pub async fn store_events(
         }
     }
     runs::update(&mut transaction, &run).await?;
-    for step in &ended {
-        keep_time(&mut transaction, &run, step, now).await?;
+    // Steps that ended in one request have times of their own, because the time is a part of the key.
+    for (step, at) in ended.iter().zip(now..) {
+        keep_time(&mut transaction, &run, step, at).await?;
     }
     if !state::is_open(run.progress.state) {
         secrets::forget_of_node(&mut transaction, node).await?;
