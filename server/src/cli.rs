@@ -62,6 +62,9 @@ use token::TokenCommand;
 
 pub use status::wait::Unreached;
 
+/// Heading of the options that all commands have.
+const PLACE: &str = "Where everything is kept";
+
 /// slipway's server, and the commands of its operators.
 #[derive(Parser)]
 #[command(name = "slipway-server", version)]
@@ -69,26 +72,26 @@ pub struct Arguments {
     /// Data folder. `serve` creates it if it is missing. [default: SLIPWAY_DATA, or /var/lib/slipway]
     // clap's own `env` and `default` are not used. With the variable set, the usage in every error would show `--data`
     // as required.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = PLACE)]
     data: Option<PathBuf>,
     /// Database on a PostgreSQL server: postgres://USER@HOST/NAME. [default: SLIPWAY_DATABASE, or an SQLite file in the
     /// data folder]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, help_heading = PLACE, value_name = "URL")]
     database: Option<String>,
     /// File with the password for that database.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = PLACE, value_name = "FILE")]
     database_password_file: Option<PathBuf>,
     /// File with the site key, if the database has the keys of the site. [default: SLIPWAY_SITE_KEY, or the systemd
     /// credential site-key]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = PLACE, value_name = "FILE")]
     site_key: Option<PathBuf>,
     /// Bucket of S3-compatible storage with images and boot files:
     /// s3://BUCKET[/PREFIX][?endpoint=https://HOST&region=REGION]. [default: SLIPWAY_OBJECTS, or the data folder]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, help_heading = PLACE, value_name = "URL")]
     objects: Option<String>,
     /// File with the access key for that bucket. [default: SLIPWAY_OBJECTS_CREDENTIALS, the systemd credential
     /// objects-credentials, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = PLACE, value_name = "FILE")]
     objects_credentials: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use slipway_media::Manifest;
+use slipway_parts::Arch;
 use slipway_protocol::{Flag, FlagKind, Severity, SiteEventKind};
 use tokio::task::spawn_blocking;
 
@@ -83,8 +84,11 @@ pub async fn look(store: &Store, data: &DataDir, boot: Option<&Path>, now: Milli
     drop(connection);
     let current = Current { version: env!("CARGO_PKG_VERSION"), url, ca: base16ct::lower::encode_string(&ca), signer };
     let folder = boot.filter(|_| !is_published).map(|folder| folder.display().to_string());
-    let mut found: Vec<Flag> =
-        manifest.and_then(|manifest| outdated(&manifest, &current, folder.as_deref(), now)).into_iter().collect();
+    let flag = match &manifest {
+        Some(manifest) => outdated(manifest, &current, folder.as_deref(), now),
+        None => boot.filter(|folder| !has_files(folder)).map(|folder| missing(folder, now)),
+    };
+    let mut found: Vec<Flag> = flag.into_iter().collect();
     for build in &builds {
         found.extend(build.token.as_deref().and_then(|token| useless_token(&build.id, token, &tokens, now)));
     }
@@ -121,6 +125,27 @@ fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: M
             .to_owned(),
         command: "slipway-server media list".to_owned(),
     })
+}
+
+/// Whether there are boot files in a folder, also such that nobody described.
+fn has_files(folder: &Path) -> bool {
+    Arch::ALL.iter().any(|arch| folder.join(arch.name()).exists())
+}
+
+fn missing(folder: &Path, now: Millis) -> Flag {
+    Flag {
+        kind: FlagKind::BootFilesOutdated,
+        severity: Severity::Warn,
+        since: now,
+        step: None,
+        limit: None,
+        reason: format!(
+            "there are no boot files in {}, so no machine can boot slipway from this server",
+            folder.display()
+        ),
+        cause: "they were not made yet; if all machines boot from media, start the server without --boot".to_owned(),
+        command: "slipway-server media build".to_owned(),
+    }
 }
 
 /// Says why the token in a build of boot files lets no machine in.

@@ -242,7 +242,11 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             print(&boot_table(&operate::list_boots(store, &node, kind).await?))
         }
         NodeCommand::Log { node, kind, boot, list: false } => {
-            print(&operate::node_log(store, &node, kind, boot.as_deref()).await?)
+            let log = operate::node_log(store, &node, kind, boot.as_deref()).await?;
+            if log.is_empty() {
+                eprintln!("nothing was logged yet");
+            }
+            print(&log)
         }
     }
 }

@@ -3,7 +3,9 @@
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use slipway_protocol::node::boot_report::{MAINTENANCE, MAX_FAILED_UNITS};
-use slipway_protocol::{BootReport, BootStatus, ExternalStep, NodeStatus, RunState};
+use slipway_protocol::{
+    BootReport, BootStatus, ExternalStep, ExternalStepStatus, NodeState, NodeStatus, RunState, RunStatus,
+};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::Millis;
 use slipway_server::keys::ca;
@@ -65,7 +67,9 @@ pub fn newest(node: &NodeStatus) -> Option<String> {
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
     let step =
         run.external_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
-    let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot, NAMED)));
+    // How far the system has started is not news any more once it has phoned home.
+    let is_news = |boot: &&BootStatus| node.state != NodeState::Running || Some(boot.at) > run.last_contact_at;
+    let boot = run.boot.as_ref().filter(is_news).map(|boot| (boot.at, boot_sentence(boot, NAMED)));
     let (_, said) = step.into_iter().chain(boot).filter(|(at, _)| *at >= since).max_by_key(|(at, _)| *at)?;
     Some(said)
 }
@@ -94,9 +98,8 @@ fn boot_sentence(boot: &BootStatus, most: usize) -> String {
     format!("the system is {} in boot {}{state}{failed}", word(stage), boot.boots)
 }
 
-/// All reports from outside of a node's workflow, as text for people. Empty if there are none.
-pub fn of_node(node: &NodeStatus, now: Millis) -> String {
-    let Some(run) = &node.run else { return String::new() };
+/// All reports from outside of the workflow of a run, as text for people. Empty if there are none.
+pub fn of_run(run: &RunStatus, now: Millis) -> String {
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));
     let mut text = String::new();
     if let Some(boot) = &run.boot {
@@ -110,7 +113,7 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
         let name = if step.unknown { format!("{} (unknown name)", step.name) } else { step.name.clone() };
         vec![
             name,
-            step.status.map_or_else(dash, |status| status.word().to_owned()),
+            step.status.map_or_else(dash, |status| status_of(step, status)),
             step.percent.map_or_else(dash, |percent| format!("{percent} %")),
             ago(step.updated_at),
             step.label.as_deref().map_or_else(dash, |label| cut_to(label, CELL)),
@@ -120,9 +123,15 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     format!("{text}\n{}", table(&header, rows.collect()))
 }
 
+/// The status of an external step, and how often it began if that is more than once.
+fn status_of(step: &ExternalStep, status: ExternalStepStatus) -> String {
+    let times = if step.begins > 1 { format!(", began {} times", step.begins) } else { String::new() };
+    format!("{}{times}", status.word())
+}
+
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{BootStage, ExternalStepStatus, Identity, NodeState, RunStatus};
+    use slipway_protocol::{BootStage, Identity};
 
     use super::*;
 
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn one_machine_is_shown_with_all_that_was_reported() {
         let node = node(RunState::Running, vec![step("packages", true, 1_000)], Some(4_000));
-        let text = of_node(&node, 5_000);
+        let text = of_run(node.run.as_ref().unwrap(), 5_000);
         let lines: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
@@ -225,6 +234,5 @@ mod tests {
             ["Boot reporter: the system is restarted in boot 2, systemd is starting, reported 1 s ago"]
         );
         assert_eq!(lines[4], ["packages (unknown name)", "init", "40 %", "4 s ago", "Packages", "two 2"]);
-        assert_eq!(of_node(&NodeStatus { run: None, ..node }, 5_000), "");
     }
 }

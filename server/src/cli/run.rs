@@ -10,7 +10,7 @@ use serde_json::Value;
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Chosen, ComparedRun, Comparison, RunState, RunStatus, Step, StepState, StepStatus};
 use slipway_server::base::data::DataDir;
-use slipway_server::base::time::utc;
+use slipway_server::base::time::{now, utc};
 use slipway_server::keys::ca;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::rules::phone_home_settings::PostKeys;
@@ -19,7 +19,7 @@ use slipway_server::store::{Store, nodes};
 use super::disk::DiskOptions;
 use super::os::Reports;
 use super::words::{cut_to, dash, duration, table, word};
-use super::{print, print_json, print_line, read, read_user_data};
+use super::{print, print_json, print_line, read, read_user_data, reports};
 
 /// Most characters of a value in a comparison. JSON has all of it.
 const MAX_VALUE: usize = 60;
@@ -130,7 +130,9 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
             if json {
                 print_json(&Shown { run: &run, workflow: &workflow })
             } else {
-                print(&run_lines(&run, &workflow))
+                let node = nodes::get_by_id(&mut *store.read().await?, &run.node).await?;
+                let name = node.as_ref().map_or(&*run.node, |node| node.label());
+                print(&(run_lines(&run, name, &workflow) + &reports::of_run(&run, now())))
             }
         }
         RunCommand::Compare { run, with, json } => {
@@ -154,8 +156,8 @@ struct Shown<'a> {
     workflow: &'a [Step],
 }
 
-/// Formats a run and its steps.
-fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
+/// Formats a run of the node with this name, and its steps.
+fn run_lines(run: &RunStatus, node: &str, workflow: &[Step]) -> String {
     let time = |at: Option<u64>| at.map_or_else(dash, utc);
     let state = match run.state {
         RunState::Running | RunState::Failed => format!("{}, {} % done", word(&run.state), run.percent),
@@ -163,7 +165,7 @@ fn run_lines(run: &RunStatus, workflow: &[Step]) -> String {
     };
     let facts = [
         ("Run", run.id.clone()),
-        ("Machine", run.node.clone()),
+        ("Machine", node.to_owned()),
         ("State", state),
         ("System", run.os.clone().unwrap_or_else(dash)),
         ("Image", run.image.as_ref().map_or_else(dash, ToString::to_string)),

@@ -35,6 +35,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const MESSAGE_WIDTH: usize = 30;
 /// Columns to omit on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
+/// What stands before the command to run next.
+const COMMAND: &str = " → ";
+/// Fewest characters that must remain of what is said before a command.
+const MIN_SAID: usize = 16;
 /// What stands between the progress of a run and that of its step.
 const OF_RUN: &str = " · ";
 /// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
@@ -263,9 +267,11 @@ async fn other_servers(store: &Store, data: &DataDir) -> anyhow::Result<(Vec<Ser
     Ok((servers, at))
 }
 
-/// Names trouble of the site, each with the command to run next.
+/// Names trouble of the site, each with the command to run next, and what to do about it.
 fn site_flags(flags: &[Flag]) -> String {
-    flags.iter().map(|flag| format!("{} → {}\n", line(&flag.reason), line(&flag.command))).collect()
+    let lines =
+        |flag: &Flag| format!("{}{COMMAND}{}\n  {}\n", line(&flag.reason), line(&flag.command), line(&flag.cause));
+    flags.iter().map(lines).collect()
 }
 
 /// Lists the other servers of the site, if there are any.
@@ -312,7 +318,8 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let advises = failure.is_empty();
     let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
-    let (fetched, reports) = (fetched::details(node, now), reports::of_node(node, now));
+    let (fetched, reports) =
+        (fetched::details(node, now), node.run.as_ref().map(|run| reports::of_run(run, now)).unwrap_or_default());
     format!("{table}{notice}{flags}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
 }
 
@@ -363,8 +370,17 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
     }
     // The last column, the message, is cut to the remaining width.
     let room = width.saturating_sub(others(&header, &rows)).max(MESSAGE_WIDTH);
-    rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
+    rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_message(message, room));
     table(&header, rows)
+}
+
+/// Cuts a message to its room: what is said rather than the command behind it.
+fn cut_message(message: &str, room: usize) -> String {
+    let Some((said, command)) = message.rsplit_once(COMMAND) else { return cut_to(message, room) };
+    match room.saturating_sub(COMMAND.chars().count() + command.chars().count()) {
+        left if left >= MIN_SAID => format!("{}{COMMAND}{command}", cut_to(said, left)),
+        _ => cut_to(message, room),
+    }
 }
 
 fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
@@ -391,7 +407,7 @@ fn flagged(node: &NodeStatus, flag: &Flag, now: Millis) -> String {
         FlagKind::Silent | FlagKind::Stuck => fetched::notice(node, now).or_else(|| Some(lasting(flag, now))),
         _ => None,
     };
-    format!("{} → {}", said.as_ref().unwrap_or(&flag.reason), flag.command)
+    format!("{}{COMMAND}{}", said.as_ref().unwrap_or(&flag.reason), flag.command)
 }
 
 /// Says for how long something has not happened.

@@ -456,7 +456,7 @@ fn external_tone(status: slipway_protocol::ExternalStepStatus) -> Tone {
     }
 }
 
-/// What happened, newest first, in groups of one run.
+/// What happened, newest first, in groups of one run, and in these of one step.
 fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
     let groups = events.chunk_by(|one, other| one.run == other.run);
     html! {
@@ -467,17 +467,24 @@ fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
                 @if let Some(run) = group.first().and_then(|event| event.run.as_ref()) {
                     h3 { "Run " span.mono { (run) } }
                 }
-                ol.timeline {
-                    @for event in group {
-                        li data-id=(event.number) {
-                            span { (words::when(event.at, now)) }
-                            span {
-                                (line(&event.message))
-                                @if let Some(operator) = &event.operator { span.muted { " · " (line(operator)) } }
-                            }
-                        }
+                @for part in group.chunk_by(|one, other| one.step == other.step) {
+                    @if let Some(step) = part.first().and_then(|event| event.step.as_ref()) { h4 { (line(step)) } }
+                    ol.timeline {
+                        @for event in part { (happened(event, now)) }
                     }
                 }
+            }
+        }
+    }
+}
+
+fn happened(event: &SiteEvent, now: Millis) -> Markup {
+    html! {
+        li data-id=(event.number) {
+            span { (words::when(event.at, now)) }
+            span {
+                (line(&event.message))
+                @if let Some(operator) = &event.operator { span.muted { " · " (line(operator)) } }
             }
         }
     }

@@ -14,6 +14,8 @@ pub enum NodeEvent {
     Enrolled,
     /// An operator started a run on the node.
     GivenWork,
+    /// The machine fetched its run.
+    TookWork,
     /// The machine began a step.
     StepStarted,
     /// Every step of the run succeeded.
@@ -52,9 +54,10 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
         // A power-cycled machine enrols again, and that alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
-        (S::Registered | S::Held, NodeEvent::GivenWork) => state,
+        // An installed system goes on until its machine takes the run.
+        (S::Registered | S::Held | S::Installed | S::Booting | S::Running, NodeEvent::GivenWork) => state,
         // The new run replaces the state from an earlier run, whether that installed a system or failed.
-        (_, NodeEvent::GivenWork) => S::Enrolled,
+        (_, NodeEvent::GivenWork | NodeEvent::TookWork) => S::Enrolled,
         (_, NodeEvent::StepStarted) => S::Installing,
         (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
         (_, NodeEvent::RunSucceeded(AfterRun::Awaited)) => S::Booting,
@@ -278,9 +281,14 @@ mod tests {
             (S::Failed, H::StepStarted, S::Installing),
             (S::Registered, H::GivenWork, S::Registered),
             (S::Held, H::GivenWork, S::Held),
-            (S::Running, H::GivenWork, S::Enrolled),
-            (S::Booting, H::GivenWork, S::Enrolled),
+            (S::Running, H::GivenWork, S::Running),
+            (S::Running, H::TookWork, S::Enrolled),
+            (S::Running, H::RunWithdrawn, S::Running),
+            (S::Booting, H::GivenWork, S::Booting),
+            (S::Booting, H::TookWork, S::Enrolled),
             (S::Failed, H::GivenWork, S::Enrolled),
+            (S::Enrolled, H::TookWork, S::Enrolled),
+            (S::Decommissioned, H::TookWork, S::Decommissioned),
             (S::Enrolled, H::PhonedHome, S::Enrolled),
             (S::Running, H::Decommissioned, S::Decommissioned),
             (S::Decommissioned, H::Enrolled, S::Decommissioned),

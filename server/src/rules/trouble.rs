@@ -188,6 +188,11 @@ impl Look<'_> {
         self.now.saturating_sub(since)
     }
 
+    /// Whether its system runs, and is to go on.
+    fn is_up(&self) -> bool {
+        self.node.state == NodeState::Running && !self.run.is_some_and(|run| state::is_open(run.state))
+    }
+
     /// Returns since when nothing happened, if that is as long as a limit. Time before any server listened does not
     /// count.
     fn beyond(&self, since: Millis, most: Millis) -> Option<Millis> {
@@ -287,8 +292,8 @@ impl Look<'_> {
     }
 
     fn boot_files(&self) -> Option<Flag> {
-        // Whoever fetches boot files of a machine whose system runs is not the machine.
-        let fetched = self.node.boot_files_fetched.as_ref().filter(|_| self.node.state != NodeState::Running)?;
+        // Whoever fetches boot files of a machine whose system runs is not the machine, unless it is to take a run.
+        let fetched = self.node.boot_files_fetched.as_ref().filter(|_| !self.is_up())?;
         let newest = fetched.files.last()?.at;
         let limit = "stuck.boot-files";
         let since = self.beyond(newest, self.limits.millis(limit))?;
@@ -372,8 +377,7 @@ impl Look<'_> {
         });
         // One of them, because each of the later ones follows from the one before.
         // A machine whose system runs is out of it.
-        let is_up = self.node.state == NodeState::Running;
-        let often = || self.keys().or_else(|| self.boots()).filter(|_| !is_up);
+        let often = || self.keys().or_else(|| self.boots()).filter(|_| !self.is_up());
         let machine = self.begins().or_else(often).or_else(|| self.system_boots());
         machine.into_iter().chain(external).collect()
     }

@@ -131,6 +131,14 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
+/// Returns the id of the newest run of a node that its machine fetched.
+pub async fn last_fetched(connection: &mut Connection, node: &str) -> Result<Option<String>, Error> {
+    let sql =
+        "SELECT id FROM runs WHERE node = $1 AND started_at IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT 1";
+    let row = db::query(sql).bind(node).fetch_optional(connection).await;
+    row.map_err(database("reading a run"))?.map(|row| get(&row, "id")).transpose()
+}
+
 /// Returns the unfinished runs.
 pub async fn open(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     let sql = "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE runs.state IN ('pending', 'running')";
@@ -142,10 +150,10 @@ pub async fn open(connection: &mut Connection) -> Result<Vec<Run>, Error> {
 macro_rules! newest {
     ($end:literal) => {
         concat!(
-            "SELECT runs.id, runs.node, runs.state, steps_json, finished_at, ended, event_bytes, last_seq, ",
-            "runs.required, phone_home_hash, phone_home_json, runs.created_at, started_at, phoned_home_at, ",
-            "last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, begins, destroyed ",
-            "FROM runs JOIN nodes ON nodes.run = runs.id",
+            "SELECT runs.id, runs.node, runs.state, steps_json, finished_at, ended, event_bytes, last_seq, \
+             runs.required, phone_home_hash, phone_home_json, runs.created_at, started_at, phoned_home_at, \
+             last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, begins, destroyed \
+             FROM runs JOIN nodes ON nodes.run = runs.id",
             $end
         )
     };

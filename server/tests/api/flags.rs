@@ -485,7 +485,7 @@ async fn boot_files_of_another_version_and_their_tokens_are_flagged_for_the_site
     assert_eq!((flag.kind, flag.severity), (FlagKind::BootFilesOutdated, Severity::Warn));
     assert!(flag.reason.contains("version 0.0.1") && flag.reason.contains("certificate authority"), "{flag:?}");
     let table = succeed(&server.data_path(), &["status"]);
-    let expect = format!("{} → {}\n", flag.reason, flag.command);
+    let expect = format!("{} → {}\n  {}\n", flag.reason, flag.command, flag.cause);
     assert!(table.ends_with(&expect), "{table}");
     let [event] = events(&server, &[SiteEventKind::Flagged]).await.try_into().unwrap();
     assert_eq!((event.node, event.message), (None, flag.reason));
@@ -493,6 +493,14 @@ async fn boot_files_of_another_version_and_their_tokens_are_flagged_for_the_site
     look().await;
     assert_eq!(site_flags(&server).await, []);
     assert_eq!(events(&server, &[SiteEventKind::Unflagged]).await.len(), 1);
+
+    let empty = server.folder.path().join("empty");
+    outdated::look(&store, &server.data(), Some(&empty), now()).await.unwrap();
+    let [flag] = site_flags(&server).await.try_into().unwrap();
+    assert!(
+        flag.reason.starts_with("there are no boot files in ") && flag.command.ends_with("media build"),
+        "{flag:?}"
+    );
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
-use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
+use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunState, RunStatus};
 use slipway_server::base::rate::Rate;
 use slipway_server::node::reports::phone_home::{self, Caller};
 use slipway_server::operate;
@@ -18,7 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
-use crate::support::{Node, TestServer, refusal};
+use crate::program::run as run_program;
+use crate::support::{Node, TestServer, UUID, refusal};
 use crate::work::new_run;
 use tokio_rustls::TlsConnector;
 
@@ -85,12 +86,13 @@ async fn a_new_run_waits_for_a_report_of_its_own() {
     assert_eq!(state(&server).await, NodeState::Running);
     let server = server.restart().await;
     start(&server, debian()).await.unwrap();
-    assert_eq!(state(&server).await, NodeState::Enrolled, "the system that runs is not that of the newest run");
+    assert_eq!(state(&server).await, NodeState::Running, "until its machine takes the run");
+    let workflow = node.workflow(&server).await.unwrap();
+    assert_eq!(state(&server).await, NodeState::Enrolled, "the system that ran is not that of the newest run");
     assert_eq!(post(&server, &first, "").await.status(), StatusCode::OK);
     assert_eq!(state(&server).await, NodeState::Enrolled);
     assert_eq!(run(&server).await.last_contact_at, None, "that was the run before");
 
-    let workflow = node.workflow(&server).await.unwrap();
     let second = report_path(&workflow);
     assert_ne!(second, first);
     node.finish(&server, &workflow).await;
@@ -98,6 +100,43 @@ async fn a_new_run_waits_for_a_report_of_its_own() {
     assert_eq!(state(&server).await, NodeState::Booting);
     assert_eq!(post(&server, &second, "").await.status(), StatusCode::OK);
     assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
+async fn a_run_that_its_machine_does_not_fetch_leaves_the_installed_system_alone() {
+    let (server, node, path) = booting().await;
+    let script = async || {
+        let url = server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64"));
+        server.client().get(url).send().await.unwrap().text().await.unwrap()
+    };
+    let boots_from_disk = async || script().await.contains("\nexit 1\n");
+    assert!(boots_from_disk().await);
+    start(&server, debian()).await.unwrap();
+    assert_eq!(state(&server).await, NodeState::Booting);
+    assert!(!boots_from_disk().await, "it is to take the run");
+    operate::cancel_run(&server.store().await, "web1").await.unwrap();
+    assert!(boots_from_disk().await);
+    assert_eq!((state(&server).await, web1(&server).await.flags.len()), (NodeState::Booting, 0));
+
+    // Its report is awaited and accepted.
+    assert_eq!(post(&server, &path, "hostname=web1").await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Running);
+    for _ in 0..2 {
+        start(&server, debian()).await.unwrap();
+        operate::cancel_run(&server.store().await, "web1").await.unwrap();
+    }
+    assert_eq!(state(&server).await, NodeState::Running);
+    let wait =
+        |timeout| run_program(&server.data_path(), &["status", "web1", "--wait", "running", "--timeout", timeout]);
+    assert_eq!(wait("9s").status.code(), Some(3), "the run was cancelled, and its system is not there");
+
+    start(&server, debian()).await.unwrap();
+    assert_eq!(wait("1s").status.code(), Some(4), "the system that is there is not what is awaited");
+    node.workflow(&server).await.unwrap();
+    assert_eq!(state(&server).await, NodeState::Enrolled);
+    // The machine is in slipway now, and what it had is not what runs.
+    operate::cancel_run(&server.store().await, "web1").await.unwrap();
+    assert_eq!((state(&server).await, run(&server).await.state), (NodeState::Enrolled, RunState::Failed));
 }
 
 #[tokio::test]

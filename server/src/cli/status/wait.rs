@@ -25,9 +25,12 @@ impl Awaited {
     /// Returns whether a node is in the state.
     fn is_reached(self, node: &NodeStatus) -> bool {
         use NodeState as S;
+        // While a newer run waits, and after that was withdrawn, the system that is there goes on, but is not what is
+        // awaited.
+        let is_done = node.run.as_ref().is_none_or(|run| run.state == RunState::Succeeded);
         match self {
-            Awaited::Running => node.state == S::Running,
-            Awaited::Installed => matches!(node.state, S::Installed | S::Booting | S::Running),
+            Awaited::Running => node.state == S::Running && is_done,
+            Awaited::Installed => matches!(node.state, S::Installed | S::Booting | S::Running) && is_done,
             Awaited::Failed => has_failed(node),
         }
     }

@@ -9,7 +9,7 @@ use crate::rules::ipxe::Known;
 use crate::rules::state::{self, NodeEvent};
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
-use crate::store::runs::Run;
+use crate::store::runs::{self, Run};
 use crate::store::{Connection, nodes, to_word};
 
 /// Returns what a boot loader may know about a node. While a run waits to be confirmed, the machine boots from disk.
@@ -28,10 +28,19 @@ fn reason(run: &Run) -> Option<String> {
     Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
 }
 
-/// Moves the node to its next state, if this is its newest run. An older run does not affect the node.
+/// Whether a run is the last one that a node's machine fetched. Its system goes on while a newer run waits, and after
+/// that was withdrawn.
+async fn is_of_system(connection: &mut Connection, node: &Node, run: &Run) -> Result<bool, Error> {
+    Ok(runs::last_fetched(connection, &node.id).await?.as_ref() == Some(&run.id))
+}
+
+/// Moves the node to its next state, if this is its newest run. An older run does not affect the node, unless its system
+/// reports and no newer run was fetched.
 pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
-    if node.run.as_deref() != Some(&run.id) {
+    let is_report = matches!(event, NodeEvent::PhonedHome | NodeEvent::SystemRuns);
+    let counts = node.run.as_deref() == Some(&run.id) || (is_report && is_of_system(connection, &node, run).await?);
+    if !counts {
         return Ok(());
     }
     let next = state::next(node.state, event);
@@ -46,7 +55,11 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {
         // No other machine can take over now, because there is nothing left to do.
         node.armed = false;
-        node.key_left = matches!(event, NodeEvent::RunSucceeded(_)) && state::leaves(&run.progress.steps);
+    }
+    match event {
+        NodeEvent::RunSucceeded(_) => node.key_left = state::leaves(&run.progress.steps),
+        NodeEvent::RunFailed => node.key_left = false,
+        _ => {}
     }
     nodes::save(connection, &node).await
 }

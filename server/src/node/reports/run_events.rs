@@ -95,7 +95,8 @@ pub async fn hand_out_workflow(
         nodes::save(&mut transaction, &node).await?;
     }
     run.progress.state = RunState::Running;
-    if run.started_at.is_none() {
+    let is_first = run.started_at.is_none();
+    if is_first {
         run.started_at = Some(now);
         // Noted now, so that what is said of the run's progress does not change with the runs of other machines.
         for step in &mut run.progress.steps {
@@ -109,6 +110,9 @@ pub async fn hand_out_workflow(
     let inventory = node.inventory.unwrap_or_default();
     let machine = MachineFacts { version: node.agent_version, address, inventory };
     run_facts::set_machine(&mut transaction, &run.id, &machine).await?;
+    if is_first {
+        node_state::advance(&mut transaction, &run, NodeEvent::TookWork).await?;
+    }
     store::commit(transaction).await?;
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
 }
