@@ -229,8 +229,8 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
     Ok(nodes.into_iter().chain(strangers).collect())
 }
 
-/// Returns the status of nodes with these ids, and of everything that asks to be let in, as of this time. Notes and logs
-/// of external steps are left out, as are ids that no node has.
+/// Returns the status of nodes with these ids, and of everything that asks to be let in, as of this time. Notes and
+/// logs of external steps are left out, as are ids that no node has.
 pub async fn some_at(store: &Store, ids: HashSet<String>, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);

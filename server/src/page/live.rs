@@ -1,5 +1,5 @@
-//! The rows of all nodes, made once for all pages and streams of this process. While somebody looks, only the nodes that
-//! may have changed are read again.
+//! The rows of all nodes, made once for all pages and streams of this process. While somebody looks, only the nodes
+//! that may have changed are read again.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
@@ -31,8 +31,8 @@ const REST: u32 = 1;
 const SHOWN: u32 = 10;
 /// Longest time between two readings while somebody looks: some reasons come up merely because time passes.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Longest time between two readings of all nodes. Between them, nodes with new events and reports are read. This is for
-/// what nobody records, such as a machine that has not been there for a while.
+/// Longest time between two readings of all nodes. Between them, nodes with new events and reports are read. This is
+/// for what nobody records, such as a machine that has not been there for a while.
 const WHOLE: Duration = Duration::from_secs(30);
 
 /// States in the order in which a machine goes through them.

@@ -16,8 +16,8 @@ pub async fn all(connection: &mut Connection, node: Option<&str>) -> Result<Vec<
     rows.map_err(database("reading noticed trouble"))?.iter().map(flag).collect()
 }
 
-/// Returns what tells apart the flags of a node of one kind: the limit and the step. A version that knows no limits leaves
-/// such a row behind when the trouble ends while it looks; the next one removes it.
+/// Returns what tells apart the flags of a node of one kind: the limit and the step. A version that knows no limits
+/// leaves such a row behind when the trouble ends while it looks; the next one removes it.
 fn key(flag: &Flag) -> String {
     let parts = [&flag.limit, &flag.step];
     parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" ")

@@ -242,8 +242,8 @@ pub async fn read(
     Ok(events)
 }
 
-/// Returns the ids of the nodes of events after a number; `None` for events that are not of a node. Left out are unknown
-/// machines that wait.
+/// Returns the ids of the nodes of events after a number; `None` for events that are not of a node. Left out are
+/// unknown machines that wait.
 pub async fn touched(connection: &mut Connection, number: u64) -> Result<Vec<Option<String>>, Error> {
     let sql = "SELECT DISTINCT node FROM history WHERE number > $1 AND (node IS NOT NULL OR kind <> 'held')";
     let rows = db::query(sql).bind(number.cast_signed()).fetch_all(connection).await;

@@ -34,8 +34,8 @@ async fn is_of_system(connection: &mut Connection, node: &Node, run: &Run) -> Re
     Ok(runs::last_fetched(connection, &node.id).await?.as_ref() == Some(&run.id))
 }
 
-/// Moves the node to its next state, if this is its newest run. An older run does not affect the node, unless its system
-/// reports and no newer run was fetched.
+/// Moves the node to its next state, if this is its newest run. An older run does not affect the node, unless its
+/// system reports and no newer run was fetched.
 pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     let is_report = matches!(event, NodeEvent::PhonedHome | NodeEvent::SystemRuns);
