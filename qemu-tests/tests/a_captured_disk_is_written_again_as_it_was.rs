@@ -3,7 +3,9 @@
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, noise, progress, step, timed};
-use slipway_protocol::{Action, CaptureDisk, EraseDisk, NodeState, NodeStatus, StepState, StreamImage, Verify};
+use slipway_protocol::{
+    Action, CaptureDisk, EraseDisk, NodeState, NodeStatus, RunState, StepState, StreamImage, Verify,
+};
 
 const NAME: &str = "m1.raw.zst";
 
@@ -59,7 +61,7 @@ fn a_captured_disk_is_written_again_as_it_was() -> Result<()> {
 }
 
 fn has_ended(node: &NodeStatus) -> bool {
-    matches!(node.state, NodeState::Installed | NodeState::Failed)
+    node.run.as_ref().is_some_and(|run| matches!(run.state, RunState::Succeeded | RunState::Failed))
 }
 
 /// Returns the id of the newest run of the only node.
