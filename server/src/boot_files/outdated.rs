@@ -1,12 +1,12 @@
 //! Notices boot files that do not fit the server any more: of another version, CA or key, or with a token that lets no
 //! machine in.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use slipway_media::Manifest;
-use slipway_parts::Arch;
 use slipway_protocol::{Flag, FlagKind, Severity, SiteEventKind};
 use tokio::task::spawn_blocking;
 
@@ -127,9 +127,12 @@ fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: M
     })
 }
 
-/// Whether there are boot files in a folder, also such that nobody described.
+/// Whether there is anything in a folder of boot files: its owner may name them as he likes.
 fn has_files(folder: &Path) -> bool {
-    Arch::ALL.iter().any(|arch| folder.join(arch.name()).exists())
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
 }
 
 fn missing(folder: &Path, now: Millis) -> Flag {
@@ -143,7 +146,8 @@ fn missing(folder: &Path, now: Millis) -> Flag {
             "there are no boot files in {}, so no machine can boot slipway from this server",
             folder.display()
         ),
-        cause: "they were not made yet; if all machines boot from media, start the server without --boot".to_owned(),
+        cause: "they were not made yet; if all machines boot from media, leave --boot out of the server's options"
+            .to_owned(),
         command: "slipway-server media build".to_owned(),
     }
 }

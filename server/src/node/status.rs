@@ -145,10 +145,13 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
 /// Returns when a machine that had left for its installed system asked for work again, if nothing was heard from that
 /// system since. The machine must have been seen recently, so that it is still in slipway.
 fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> Option<Millis> {
-    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
-        && run.state == RunState::Succeeded
+    let has_system = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
+    let has_installed = run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && state::leaves(&run.steps);
+    // The system of the run before goes on.
+    let was_withdrawn = run.state == RunState::Failed && run.started_at.is_none() && node.state != NodeState::Installed;
+    let has_left = has_system && (has_installed || was_withdrawn);
     let since = run.finished_at.max(system_heard_at(run))?;
     let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen, now));
     let waiting =

@@ -219,7 +219,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
         let message = format!("run {} is over; there is nothing to cancel", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    let began = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+    let began = run.last_seq > 0 || run.progress.steps.iter().any(|step| step.state != StepState::Pending);
     state::end(&mut run.progress, "cancelled by an operator", now());
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun keeps its state.

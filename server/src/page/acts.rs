@@ -9,7 +9,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::{line, size};
-use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus};
+use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState};
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
@@ -133,6 +133,9 @@ impl Act {
         match self {
             Self::Start => {
                 "Installs the operating system at the machine's next poll, or when it boots slipway.".to_owned()
+            }
+            Self::Cancel if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) => {
+                "Ends the run as failed. The machine has not fetched it, so nothing else changes.".to_owned()
             }
             Self::Cancel => "Ends the run as failed. The machine stops where it is, and waits in slipway; a disk that \
                              was being written does not boot."

@@ -49,6 +49,7 @@ impl Reason {
 pub fn first(node: &NodeStatus) -> Option<Reason> {
     let run = node.run.as_ref();
     failed(node, run)
+        .filter(|reason| reason.is_flag() || node.flags.is_empty())
         .or_else(|| node.flags.first().map(of_flag))
         .or_else(|| restored(node, run?))
         .or_else(|| boot_files(node))

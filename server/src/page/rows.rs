@@ -74,7 +74,7 @@ impl Row {
             Some(reason) if reason.is_flag() => reason.tone,
             _ => words::of_node(node.state),
         };
-        let current = run.filter(|run| run.state != RunState::Pending).and_then(reasons::current);
+        let current = run.filter(|run| run.started_at.is_some()).and_then(reasons::current);
         let step = match (run, current) {
             (Some(run), Some((index, step))) => {
                 let number = if step.attempt == 0 { index } else { index + 1 };
@@ -215,7 +215,11 @@ fn since(node: &NodeStatus) -> Option<Millis> {
         NodeState::Held => node.claims.iter().map(|claim| claim.first_asked).min(),
         NodeState::Enrolled => node.enrolled_at,
         NodeState::Installing => run.and_then(|run| run.started_at),
-        NodeState::Installed | NodeState::Booting | NodeState::Failed => run.and_then(|run| run.finished_at),
-        NodeState::Running => run.and_then(|run| run.phoned_home_at),
+        NodeState::Failed => run.and_then(|run| run.finished_at),
+        // The newest run may be one that waits, or that was withdrawn.
+        NodeState::Installed | NodeState::Booting => node.installed.as_ref().map(|installed| installed.since),
+        NodeState::Running => {
+            run.and_then(|run| run.phoned_home_at).or(node.installed.as_ref().map(|installed| installed.since))
+        }
     }
 }

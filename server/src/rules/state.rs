@@ -24,7 +24,7 @@ pub enum NodeEvent {
     RunFailed,
     /// An operator cancelled the run before any step had begun.
     RunWithdrawn,
-    /// The system that the newest run installed has reported.
+    /// The installed system has reported: that of the newest run, or of the one before if the newest was not fetched.
     PhonedHome,
     /// The installed system has finished starting, and no other report from it is expected.
     SystemRuns,

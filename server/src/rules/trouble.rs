@@ -190,7 +190,7 @@ impl Look<'_> {
 
     /// Whether its system runs, and is to go on.
     fn is_up(&self) -> bool {
-        self.node.state == NodeState::Running && !self.run.is_some_and(|run| state::is_open(run.state))
+        self.node.state == NodeState::Running && !self.run.is_some_and(|run| state::is_open(run.state) && !run.restored)
     }
 
     /// Returns since when nothing happened, if that is as long as a limit. Time before any server listened does not
@@ -326,6 +326,7 @@ impl Look<'_> {
 
     fn booting(&self) -> Option<Flag> {
         let run = self.run.filter(|_| self.node.state == NodeState::Booting && self.node.came_back_at.is_none())?;
+        // After a newer run was withdrawn, from then on.
         let heard = run.finished_at.max(system_heard_at(run))?;
         let limit = "stuck.booting";
         let since = self.beyond(heard, self.limits.millis(limit))?;

@@ -92,7 +92,7 @@ pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Resul
     let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
     let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
     let is_closed = run.forgotten || run.phoned_home_at.is_some() && !run.keep_metadata;
-    if is_closed || !is_served(&node, &run.id) {
+    if is_closed || !is_served(connection, &node, &run.id).await? {
         return Ok(None);
     }
     let seed = run.workflow.into_iter().find_map(seed);
@@ -104,8 +104,8 @@ async fn has_seed(connection: &mut Connection, run: &str) -> Result<bool, Error>
     Ok(run.is_some_and(|run| run.workflow.into_iter().find_map(seed).is_some()))
 }
 
-fn is_served(node: &Node, run: &str) -> bool {
-    node.run.as_deref() == Some(run) && node.state != NodeState::Decommissioned
+async fn is_served(connection: &mut Connection, node: &Node, run: &str) -> Result<bool, Error> {
+    Ok(node.state != NodeState::Decommissioned && runs::is_current(connection, node, run).await?)
 }
 
 fn seed(step: Step) -> Option<SeedCloudInit> {

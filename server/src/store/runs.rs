@@ -7,6 +7,7 @@ use slipway_protocol::{Digest, Proof, Step};
 use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::rules::state::{self, RunProgress};
+use crate::store::nodes::Node;
 use crate::store::{
     Connection, Row, database, db, enum_from_text, get, json, node_changes, number, optional_number, optional_word,
     to_json, to_word,
@@ -131,12 +132,20 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
-/// Returns the id of the newest run of a node that its machine fetched.
-pub async fn last_fetched(connection: &mut Connection, node: &str) -> Result<Option<String>, Error> {
-    let sql =
-        "SELECT id FROM runs WHERE node = $1 AND started_at IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT 1";
-    let row = db::query(sql).bind(node).fetch_optional(connection).await;
-    row.map_err(database("reading a run"))?.map(|row| get(&row, "id")).transpose()
+/// Whether a run is the newest of its node; or the last one that the machine fetched, and the newest was not fetched. The
+/// system of that one goes on while the newest waits, and after that was withdrawn.
+pub async fn is_current(connection: &mut Connection, node: &Node, run: &str) -> Result<bool, Error> {
+    if node.run.as_deref() == Some(run) {
+        return Ok(true);
+    }
+    if newest_of(connection, &node.id).await?.is_some_and(|newest| newest.started_at.is_some()) {
+        return Ok(false);
+    }
+    let sql = "SELECT id FROM runs WHERE node = $1 AND started_at IS NOT NULL \
+               ORDER BY started_at DESC, created_at DESC, id DESC LIMIT 1";
+    let row = db::query(sql).bind(&node.id).fetch_optional(connection).await.map_err(database("reading a run"))?;
+    let last: Option<String> = row.map(|row| get(&row, "id")).transpose()?;
+    Ok(last.as_deref() == Some(run))
 }
 
 /// Returns the unfinished runs.

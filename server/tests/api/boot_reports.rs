@@ -197,3 +197,20 @@ async fn the_logs_of_a_boot_are_kept_by_their_type() {
     let bad = json!({"stage": "running", "boot_id": "a\u{1b}[2J"});
     assert_eq!(refusal(post(&server, token, &bad).await).await.code, ErrorCode::InvalidRequest);
 }
+
+#[tokio::test]
+async fn a_reporter_goes_on_while_a_newer_run_only_waits() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let workflow = finished(&server, &node, REPORTER).await;
+    let token = reporter(&workflow).token.reveal();
+    let store = server.store().await;
+    operate::start_run(&store, &server.ca(), "web1", new_run(REPORTER)).await.unwrap();
+    assert_eq!(tell(&server, token, "booting", "b-1").await, NodeState::Booting);
+    operate::cancel_run(&store, "web1").await.unwrap();
+    assert_eq!(tell(&server, token, "running", "b-1").await, NodeState::Running);
+
+    operate::start_run(&store, &server.ca(), "web1", new_run(REPORTER)).await.unwrap();
+    node.workflow(&server).await.unwrap();
+    assert_eq!(refusal(ask(&server, token).await).await.code, ErrorCode::TokenExpired);
+}

@@ -73,6 +73,23 @@ async fn a_system_finds_what_its_run_seeds() {
 }
 
 #[tokio::test]
+async fn a_run_that_only_waits_closes_no_metadata() {
+    let (server, node, url) = installing().await;
+    let workflow = node.workflow(&server).await.unwrap();
+    node.finish(&server, &workflow).await;
+    let (path, store) = (format!("{url}/latest/meta-data/instance-id"), server.store().await);
+    for _ in 0..2 {
+        start(&server, debian()).await.unwrap();
+        assert_eq!(text(&server, &path, None).await, seed(&workflow).instance_id);
+        operate::cancel_run(&store, "web1").await.unwrap();
+        assert_eq!(text(&server, &path, None).await, seed(&workflow).instance_id);
+    }
+    start(&server, debian()).await.unwrap();
+    node.workflow(&server).await.unwrap();
+    assert_eq!(refusal(get(&server, &path, None).await).await.code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
 async fn cloud_init_finds_what_a_run_seeds_by_either_data_source() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;

@@ -5,6 +5,7 @@ use slipway_protocol::{NodeState, SiteEventKind, StepState, StepStatus};
 
 use crate::base::error::{Error, MOST_LOGGED};
 use crate::base::time::now;
+use crate::node::status::is_in_slipway;
 use crate::rules::ipxe::Known;
 use crate::rules::state::{self, NodeEvent};
 use crate::store::history::{self, NewEvent};
@@ -28,22 +29,21 @@ fn reason(run: &Run) -> Option<String> {
     Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
 }
 
-/// Whether a run is the last one that a node's machine fetched. Its system goes on while a newer run waits, and after
-/// that was withdrawn.
-async fn is_of_system(connection: &mut Connection, node: &Node, run: &Run) -> Result<bool, Error> {
-    Ok(runs::last_fetched(connection, &node.id).await?.as_ref() == Some(&run.id))
-}
-
 /// Moves the node to its next state, if this is its newest run. An older run does not affect the node, unless its
 /// system reports and no newer run was fetched.
 pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     let is_report = matches!(event, NodeEvent::PhonedHome | NodeEvent::SystemRuns);
-    let counts = node.run.as_deref() == Some(&run.id) || (is_report && is_of_system(connection, &node, run).await?);
+    let counts =
+        node.run.as_deref() == Some(&run.id) || (is_report && runs::is_current(connection, &node, &run.id).await?);
     if !counts {
         return Ok(());
     }
-    let next = state::next(node.state, event);
+    let next = match event {
+        // The machine is in slipway, whatever it had before.
+        NodeEvent::RunWithdrawn if is_in_slipway(&node, now()) => state::next(node.state, NodeEvent::TookWork),
+        event => state::next(node.state, event),
+    };
     if next != node.state {
         let (from, to, reason) = (to_word(&node.state), to_word(&next), reason(run));
         tracing::info!(node = node.label(), run = run.id, from, to, reason, "node changed its state");

@@ -112,6 +112,8 @@ pub async fn hand_out_workflow(
     run_facts::set_machine(&mut transaction, &run.id, &machine).await?;
     if is_first {
         node_state::advance(&mut transaction, &run, NodeEvent::TookWork).await?;
+        // Those of the run before, whose system is not awaited any more.
+        secrets::forget_of_node(&mut transaction, &run.node).await?;
     }
     store::commit(transaction).await?;
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
@@ -145,9 +147,13 @@ pub async fn store_events(
         return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     check_gap(batch, run.last_seq)?;
-    if run.is_held() && batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
-        // The machine works on the run, so the run had not ended at the time of the backup, nor has it now.
-        runs::confirm(&mut transaction, &run.id).await?;
+    if batch.events.last().is_some_and(|event| event.seq > run.last_seq) {
+        if run.is_held() {
+            // The machine works on the run, so the run had not ended at the time of the backup, nor has it now.
+            runs::confirm(&mut transaction, &run.id).await?;
+        }
+        // A backup may be from before the run was fetched.
+        run.started_at.get_or_insert(now);
     }
     // Counted when they are stored.
     let (was_open, mut ended) = (state::is_open(run.progress.state), Vec::new());

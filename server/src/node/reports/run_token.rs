@@ -39,8 +39,8 @@ pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) ->
     rate.take(&hash)
 }
 
-/// Returns the run of this token, and records that its node was heard from. A token is valid while its run is the
-/// node's newest. The caller must have been [admitted](admit).
+/// Returns the run of this token, and records that its node was heard from. A token is valid while its run
+/// is the node's newest, and until a newer one is fetched. The caller must have been [admitted](admit).
 pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
     let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
     let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;
@@ -49,8 +49,8 @@ pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, 
         let message = format!("node {} was taken out of service by an operator", node.label());
         return Err(Error::refused(ErrorCode::Decommissioned, message));
     }
-    if node.run.as_deref() != Some(&run.id) {
-        let message = format!("run {} is over: node {} has a newer run", run.id, node.label());
+    if !runs::is_current(connection, &node, &run.id).await? {
+        let message = format!("run {} is over: node {} has fetched a newer run", run.id, node.label());
         return Err(Error::refused(ErrorCode::TokenExpired, message));
     }
     node_contacts::seen(connection, &run.node, now).await?;

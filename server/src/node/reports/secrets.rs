@@ -19,7 +19,7 @@ pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(
     let node = nodes::get_by_id(connection, node).await?;
     let Some(node) = node else { return Ok(()) };
     for run in runs::unforgotten_of(connection, &node.id).await? {
-        let is_served = node.run.as_deref() == Some(&run.id) && node.state != NodeState::Decommissioned;
+        let is_served = node.state != NodeState::Decommissioned && runs::is_current(connection, &node, &run.id).await?;
         if !needs_secrets(&run, is_served) {
             runs::forget(connection, &run.id, &without_secrets(run.workflow)).await?;
         }
@@ -37,7 +37,7 @@ pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
 }
 
 /// Returns whether a machine may fetch the run again, or its installed system may ask for metadata. `is_served` says
-/// whether the run is the newest of a node in service.
+/// whether the run is the current one of a node in service.
 fn needs_secrets(run: &Run, is_served: bool) -> bool {
     state::is_open(run.progress.state)
         || is_served
