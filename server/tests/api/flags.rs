@@ -331,12 +331,15 @@ async fn a_report_of_an_earlier_run_is_recorded_and_flagged_until_one_is_accepte
     let workflow = node.workflow(&server).await.unwrap();
     node.finish(&server, &workflow).await;
     start(&server, new_run(WORKFLOW)).await.unwrap();
+    assert_eq!(report_step(&server, &old, "name=packages&status=init").await, StatusCode::OK, "its system goes on");
+    node.workflow(&server).await.unwrap();
     for _ in 0..3 {
         assert_eq!(report_step(&server, &old, "name=packages&status=init").await, StatusCode::GONE);
     }
     let [event] = events(&server, &[SiteEventKind::ReportRefused]).await.try_into().unwrap();
     assert_eq!(event.name.as_deref(), Some("web1"));
-    let expect = format!("external step from 127.0.0.1: run {} is over: node web1 has a newer run", workflow.run);
+    let expect =
+        format!("external step from 127.0.0.1: run {} is over: node web1 has fetched a newer run", workflow.run);
     assert_eq!(event.message, expect);
     let [flag] = flags(&server).await.try_into().unwrap();
     assert_eq!((flag.kind, flag.since), (FlagKind::ReportRefused, event.at));

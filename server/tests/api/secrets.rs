@@ -113,7 +113,7 @@ async fn with_metadata(keep_metadata: bool) -> (TestServer, Node, String) {
 #[tokio::test]
 async fn metadata_closes_when_the_system_has_reported() {
     for (keep, status) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::OK)] {
-        let (server, _node, urls) = with_metadata(keep).await;
+        let (server, node, urls) = with_metadata(keep).await;
         let (url, report) = urls.split_once(' ').unwrap();
         let get = async || server.client().get(url).send().await.unwrap().status();
         assert_eq!(get().await, StatusCode::OK, "its system needs it at its first boot");
@@ -125,7 +125,9 @@ async fn metadata_closes_when_the_system_has_reported() {
         assert_eq!(again.status(), StatusCode::OK, "later reports are a sign of life");
         if keep {
             start(&server, debian()).await.unwrap();
-            assert!(!stored(&server, "SEED-SECRET").await, "until there is a newer run");
+            assert!(stored(&server, "SEED-SECRET").await, "its system goes on");
+            node.workflow(&server).await.unwrap();
+            assert!(!stored(&server, "SEED-SECRET").await, "until a newer run is fetched");
         } else {
             let signer = Signer::open(&server.data()).unwrap();
             let refused = operate::metadata_url(&server.store().await, &signer, "web1").await.unwrap_err();
