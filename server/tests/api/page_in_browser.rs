@@ -139,9 +139,10 @@ async fn sign_in(browser: &Chromium, server: &TestServer, url: &str) {
     browser.until(IS_READY).await;
 }
 
-/// Whether the script runs on a page: it is live, or one that stays as it was loaded.
+/// Whether the script runs on a page: it is live, or one that stays as it was loaded, as one that says what is wrong.
 const IS_READY: &str = "document.querySelector('#live')?.textContent.startsWith('live') \
-                        || document.body?.dataset.follows === 'nothing'";
+                        || document.body?.dataset.follows === 'nothing' \
+                        || document.readyState === 'complete' && !document.querySelector('#live')";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
