@@ -132,8 +132,8 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option
     one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
 }
 
-/// Whether a run is the newest of its node; or the last one that the machine fetched, and the newest was not fetched. The
-/// system of that one goes on while the newest waits, and after that was withdrawn.
+/// Whether a run is the newest of its node; or the last one that the machine fetched, and the newest was not fetched.
+/// The system of that one goes on while the newest waits, and after that was withdrawn.
 pub async fn is_current(connection: &mut Connection, node: &Node, run: &str) -> Result<bool, Error> {
     if node.run.as_deref() == Some(run) {
         return Ok(true);
