@@ -127,7 +127,7 @@ fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: M
     })
 }
 
-/// Whether there is anything in a folder of boot files: its owner may name them as he likes.
+/// Whether there is anything in a folder of boot files: their names are the operator's.
 fn has_files(folder: &Path) -> bool {
     match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")),

@@ -236,11 +236,10 @@ pub async fn all_at(store: &Store, now: Millis) -> Result<Vec<NodeStatus>, Error
 /// logs of external steps are left out, as are ids that no node has.
 pub async fn some_at(store: &Store, ids: HashSet<String>, now: Millis) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
-    let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);
-    let ids: Vec<String> = ids.into_iter().chain(claimed).collect::<HashSet<_>>().into_iter().collect();
+    let ids: Vec<String> = claimed(&mut connection).await?.union(&ids).cloned().collect();
     let Seen { mut nodes, strangers, left } = unflagged(&mut connection, Some(&ids), now).await?;
     let found = runs::installed_of_nodes(&mut connection, &ids).await?;
-    let mut installed = in_words(&mut connection, found).await?;
+    let mut installed = beside_systems(&mut connection, found).await?;
     let facts = Facts::load(&mut connection, None, now).await?.of(&mut connection, &nodes, left).await?;
     for node in &mut nodes {
         node.installed = installed.remove(&node.id);
@@ -253,10 +252,14 @@ pub async fn some_at(store: &Store, ids: HashSet<String>, now: Millis) -> Result
 /// With many nodes, most of which are in, this is faster than [`all`].
 pub async fn waiting(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
-    let claimed = claimants::all(&mut connection).await?.into_iter().filter_map(|claimant| claimant.node);
-    let claimed: Vec<String> = claimed.collect::<HashSet<_>>().into_iter().collect();
+    let claimed: Vec<String> = claimed(&mut connection).await?.into_iter().collect();
     let Seen { nodes, strangers, .. } = unflagged(&mut connection, Some(&claimed), now()).await?;
     Ok(nodes.into_iter().chain(strangers).filter(asks_to_be_let_in).collect())
+}
+
+/// Returns the ids of the nodes whose identifiers a waiting machine has.
+async fn claimed(connection: &mut Connection) -> Result<HashSet<String>, Error> {
+    Ok(claimants::all(connection).await?.into_iter().filter_map(|claimant| claimant.node).collect())
 }
 
 /// Whether a machine asks to be let in as this node, or as a new one.
@@ -399,11 +402,11 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
 /// Returns what is installed on one node, or on all if `node` is `None`, by the id of the node.
 async fn installed(connection: &mut Connection, node: Option<&str>) -> Result<HashMap<String, Installed>, Error> {
     let found = runs::installed(connection, node).await?;
-    in_words(connection, found).await
+    beside_systems(connection, found).await
 }
 
-/// Adds the names of operating systems, and whether there is a newer image, by the id of the node.
-async fn in_words(
+/// Returns what is installed by the id of the node, with whether its operating system has another image by now.
+async fn beside_systems(
     connection: &mut Connection,
     found: Vec<runs::Installed>,
 ) -> Result<HashMap<String, Installed>, Error> {
