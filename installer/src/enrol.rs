@@ -87,6 +87,11 @@ impl Session {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The machine's own screen.
+    pub fn screen(&self) -> &Screen {
+        &self.screen
+    }
+
     /// The id of this boot.
     pub fn boot_id(&self) -> &str {
         &self.facts.boot_id

@@ -1,4 +1,5 @@
-//! A machine with a display and a serial line: waiting for an operator, installing, failed, and a panic of its kernel.
+//! A machine with a display and a serial line: waiting for an operator, installing, failed, done, back again, without its
+//! server, and a panic of its kernel.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -21,10 +22,11 @@ const LAST: &str = "log, all of it with Alt+F2";
 #[test]
 fn a_machines_screen_shows_what_it_does_and_leaves_panics_alone() -> Result<()> {
     timed("a machine's screen shows what it does and leaves panics alone", || {
-        let bench = Bench::new()?;
+        let mut bench = Bench::new()?;
         let pictures = std::env::var_os(PICTURES).map_or_else(|| bench.folder().join("pictures"), PathBuf::from);
         std::fs::create_dir_all(&pictures)?;
-        let (url, go_on) = slow_image(noise(16 << 20))?;
+        let image = disk_image();
+        let (url, go_on) = slow_image(image.clone())?;
         bench.lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID])?;
         let digest = format!("sha256:{}", "0".repeat(64)).parse()?;
         bench.start_run(&[stream("write", &url, digest), step("leave", Action::Reboot(Reboot {}))])?;
@@ -54,15 +56,53 @@ fn a_machines_screen_shows_what_it_does_and_leaves_panics_alone() -> Result<()> 
         std::fs::write(pictures.join("serial.txt"), &drawn)?;
         ensure!(drawn.contains("\x1b[1;1H") && drawn.contains("Step 1/2 write failed."), "{drawn:?}");
 
+        // The server goes away during the next run, which is done without it. The machine says so and stays until it
+        // has reported the end.
+        let (url, go_on) = slow_image(image.clone())?;
+        let (_, digest) = bench.add_image(&image)?;
+        bench.start_run(&[stream("again", &url, digest), step("leave", Action::Reboot(Reboot {}))])?;
+        wait_for_rows(&mut machine, &["Step 1/2 again", "% ", LAST])?;
+        bench.lab.stop_server()?;
+        go_on.store(true, Ordering::Relaxed);
+        wait_for_rows(&mut machine, &["Done. The installed system starts next.", "The server cannot be used;", LAST])?;
+        machine.take_picture(&pictures.join("leaving.png"))?;
+        bench.lab.start_server()?;
+
+        // The disk that it wrote has a partition, and the machine starts slipway all the same.
+        wait_for_rows(&mut machine, &["Claim code:", "Came back? Remove the boot medium", LAST])?;
+        machine.take_picture(&pictures.join("came-back.png"))?;
+        machine.take_picture(&pictures.join("came-back.ppm"))?;
+        let page = read_code(&pictures.join("came-back.ppm"))?;
+        machine.press(&["alt", "f2"])?;
+        wait_for_head(&mut machine, &pictures, false)?;
+        machine.take_picture(&pictures.join("log.png"))?;
+        machine.press(&["alt", "f1"])?;
+        wait_for_head(&mut machine, &pictures, true)?;
+        bench.lab.operator(&["node", "release", page.rsplit('=').next().context("a claim code")?])?;
+        wait_for_rows(&mut machine, &[" m1 ", "Waits for work.", "Came back?", LAST])?;
+        bench.lab.stop_server()?;
+        let trouble = ["The server cannot be used; trying again:", "Connection refused", LAST];
+        wait_for_rows(&mut machine, &trouble)?;
+        machine.take_picture(&pictures.join("trouble.png"))?;
+
         // SysRq and "c" make the kernel panic.
         machine.send_break()?;
         machine.type_text("c")?;
         let end = "---[ end Kernel panic - not syncing: sysrq triggered crash ]---";
         machine.wait_for_console(end, LIMIT)?;
         let rows = wait_for_rows(&mut machine, &[end])?;
-        ensure!(rows.iter().any(|row| row.contains("Step 1/2 write failed.")), "the panic is above the log: {rows:#?}");
+        ensure!(rows.iter().any(|row| row.contains("Waits for work.")), "the panic is below the head: {rows:#?}");
         machine.take_picture(&pictures.join("panic.png"))
     })
+}
+
+/// An image with a table of partitions (MBR) that has one.
+fn disk_image() -> Vec<u8> {
+    let mut image = noise(16 << 20);
+    image[446..510].fill(0);
+    image[446..462].copy_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0x40, 0, 0]);
+    image[510..512].copy_from_slice(&[0x55, 0xaa]);
+    image
 }
 
 /// Adds a display in text mode, which is the first console.
@@ -89,16 +129,39 @@ fn wait_for_rows(machine: &mut Machine, wanted: &[&str]) -> Result<Vec<String>> 
     }
 }
 
-/// Reads the QR code in a picture.
-fn read_code(picture: &Path) -> Result<String> {
+/// Waits until the display has the blue bar of the head, or has not.
+fn wait_for_head(machine: &mut Machine, pictures: &Path, wanted: bool) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let picture = pictures.join("head.ppm");
+    loop {
+        machine.take_picture(&picture)?;
+        let (width, _, pixels) = pixels(&picture)?;
+        // In the middle of the first row.
+        let [red, _, blue] = pixels[4 * width + width / 2];
+        if (blue > red) == wanted {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "waiting until the head is on the display: {wanted}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Reads a portable pixel map (ppm(5)): width, height, and each pixel's red, green and blue.
+fn pixels(picture: &Path) -> Result<(usize, usize, Vec<[u8; 3]>)> {
     let bytes = std::fs::read(picture)?;
     // "P6", width, height and the largest value, each followed by one blank, then three bytes for each pixel.
     let mut words = bytes.splitn(4, |byte| byte.is_ascii_whitespace());
     let (_, width, height) = (words.next(), words.next(), words.next());
     let number = |word: Option<&[u8]>| -> Result<usize> { Ok(std::str::from_utf8(word.context("a size")?)?.parse()?) };
     let (width, height) = (number(width)?, number(height)?);
-    let pixels = &bytes[bytes.len() - width * height * 3..];
-    let grey = |x, y| pixels[(y * width + x) * 3 + 1];
+    let (pixels, _) = bytes[bytes.len() - width * height * 3..].as_chunks();
+    Ok((width, height, pixels.to_vec()))
+}
+
+/// Reads the QR code in a picture.
+fn read_code(picture: &Path) -> Result<String> {
+    let (width, height, pixels) = pixels(picture)?;
+    let grey = |x: usize, y: usize| pixels[y * width + x][1];
     let mut prepared = rqrr::PreparedImage::prepare_from_greyscale(width, height, grey);
     let grids = prepared.detect_grids();
     let (_, text) = grids.first().context("a QR code in the picture")?.decode()?;

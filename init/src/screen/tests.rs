@@ -73,9 +73,8 @@ fn came_back() -> View {
 #[test]
 fn each_state_has_its_head_at_each_size() {
     let mut trouble = view(Doing::Enrolling);
-    trouble.state.trouble = Some(
-        "enrolling at https://install.example:8443/v1/enrol: error sending request: connection refused".to_owned(),
-    );
+    trouble.state.trouble =
+        Some("enrolling at https://install.example:8443/v1/enrol: Connection refused (os error 111)".to_owned());
     let starting = View { log_key: Some("Alt+F2"), ..View::default() };
     let views = [
         ("starting", starting),

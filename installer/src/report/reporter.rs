@@ -142,6 +142,7 @@ impl Reporter {
                     } else {
                         self.acknowledge(&batch.run, ack.seq);
                     }
+                    self.session.screen().trouble(None);
                     backoff.reset();
                 }
                 Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => {
@@ -154,7 +155,9 @@ impl Reporter {
                     self.refused(&batch, &error);
                 }
                 Err(error) => {
-                    warn!("{}", Failure::of(&error).in_one_line());
+                    let sentence = Failure::of(&error).in_one_line();
+                    warn!("{sentence}");
+                    self.session.screen().trouble(Some(&sentence));
                     sleep(backoff.next_wait()).await;
                 }
             }

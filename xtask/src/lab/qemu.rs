@@ -270,6 +270,12 @@ impl Machine {
         self.serial_line()?.write_all(text.as_bytes()).context("typing on the serial line")
     }
 
+    /// Presses keys of the keyboard together. Their names are those of QEMU's QKeyCode.
+    pub fn press(&mut self, keys: &[&str]) -> Result<()> {
+        let keys: Vec<Value> = keys.iter().map(|key| json!({ "type": "qcode", "data": key })).collect();
+        self.qmp("send-key", json!({ "keys": keys })).map(drop)
+    }
+
     /// Connects to the other end of the serial line. There is one connection at a time.
     pub fn serial_line(&self) -> Result<UnixStream> {
         UnixStream::connect(self._sockets.path().join("console")).context("connecting to the serial line")

@@ -197,6 +197,14 @@ pub enum Erasure {
     },
 }
 
+/// Whether a message of the HTTP client only says that something failed, which its cause says better. On a machine's
+/// screen there is little room for both.
+fn is_empty(message: &str) -> bool {
+    const EMPTY: [&str; 4] =
+        ["error sending request", "client error (Connect)", "client error (SendRequest)", "tcp connect error"];
+    EMPTY.contains(&message)
+}
+
 /// The reason why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -216,7 +224,10 @@ impl Failure {
     /// Makes the failure of an error. The reason is the error's message, and the causes are its chain of sources.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let said = |error: &(dyn std::error::Error + 'static)| printable::for_people(&error.to_string());
-        let causes = std::iter::successors(error.source(), |cause| cause.source()).map(said).collect();
+        let says_something =
+            |cause: &&(dyn std::error::Error + 'static)| cause.source().is_none() || !is_empty(&cause.to_string());
+        let causes = std::iter::successors(error.source(), |cause| cause.source());
+        let causes = causes.filter(says_something).map(said).collect();
         Self { reason: said(error), causes, log_tail: Vec::new() }
     }
 
