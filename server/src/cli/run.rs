@@ -14,6 +14,7 @@ use slipway_server::base::time::{now, utc};
 use slipway_server::keys::ca;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::rules::phone_home_settings::PostKeys;
+use slipway_server::rules::state::is_cancelled;
 use slipway_server::store::{Store, nodes};
 
 use super::disk::DiskOptions;
@@ -156,12 +157,17 @@ struct Shown<'a> {
     workflow: &'a [Step],
 }
 
+/// The state of a run, where a cancelled one is not a failed one.
+fn state_word(run: &RunStatus) -> String {
+    if is_cancelled(&run.steps) { "cancelled".to_owned() } else { word(&run.state) }
+}
+
 /// Formats a run of the node with this name, and its steps.
 fn run_lines(run: &RunStatus, node: &str, workflow: &[Step]) -> String {
     let time = |at: Option<u64>| at.map_or_else(dash, utc);
     let state = match run.state {
-        RunState::Running | RunState::Failed => format!("{}, {} % done", word(&run.state), run.percent),
-        RunState::Pending | RunState::Succeeded => word(&run.state),
+        RunState::Running | RunState::Failed => format!("{}, {} % done", state_word(run), run.percent),
+        RunState::Pending | RunState::Succeeded => state_word(run),
     };
     let facts = [
         ("Run", run.id.clone()),
@@ -241,7 +247,7 @@ pub fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
         vec![
             run.id.clone(),
             labels.get(&*run.node).map_or_else(|| run.node.clone(), |label| (*label).to_owned()),
-            if run.restored { format!("{} (restored)", word(&run.state)) } else { word(&run.state) },
+            if run.restored { format!("{} (restored)", state_word(run)) } else { state_word(run) },
             format!("{done}/{}", run.steps.len()),
             utc(run.created_at),
             run.finished_at.map_or_else(dash, utc),

@@ -220,7 +220,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     let began = run.last_seq > 0 || run.progress.steps.iter().any(|step| step.state != StepState::Pending);
-    state::end(&mut run.progress, "cancelled by an operator", now());
+    state::end(&mut run.progress, state::CANCELLED, now());
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun keeps its state.
     let event = if began { NodeEvent::RunFailed } else { NodeEvent::RunWithdrawn };

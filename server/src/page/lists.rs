@@ -80,7 +80,7 @@ pub async fn runs(
         let took = run.finished_at.map(|end| words::age(end.saturating_sub(run.started_at.unwrap_or(run.created_at))));
         let cells = vec![
             html! { a href={ "/nodes/" (run.node) } { (names.get(run.node.as_str()).copied().unwrap_or(&run.node)) } },
-            words::state(&run.state, words::of_run(run.state)),
+            words::of_run(&run),
             html! {
                 @if let Some(step) = step { (index + 1) "/" (run.steps.len()) " " (line(&step.name)) }
                 @if run.state == RunState::Running { ", " (run.percent) " % of the run" }

@@ -348,7 +348,7 @@ pub fn run_section(run: &RunStatus, now: Millis) -> Markup {
         h2 {
             "Run " a.mono href={ "/runs/" (run.id) } { (run.id) } " "
             @if let Some(os) = &run.os { "of " (line(os)) " " }
-            (words::state(&run.state, words::of_run(run.state)))
+            (words::of_run(run))
         }
         p.muted {
             "started " (words::since(Some(run.created_at), now)) " ago"
@@ -515,7 +515,7 @@ fn earlier(runs: &[RunStatus], usual: &[(String, Millis)], now: Millis) -> Marku
                         li data-id=(run.id) {
                             span {
                                 "run " a.mono href={ "/runs/" (run.id) } { (run.id) } " "
-                                (words::state(&run.state, words::of_run(run.state))) ", "
+                                (words::of_run(run)) ", "
                                 (words::since(Some(run.created_at), now)) " ago"
                             }
                             span.number { (words::age(chart::total(times))) }

@@ -3,9 +3,10 @@
 use maud::{Markup, html};
 use serde::Serialize;
 use slipway_protocol::shared::printable::size;
-use slipway_protocol::{NodeState, Progress, RunState, StepState};
+use slipway_protocol::{NodeState, Progress, RunState, RunStatus, StepState};
 
 use crate::base::time::{Millis, rfc3339, utc};
+use crate::rules::state::is_cancelled;
 use crate::store::to_word;
 
 /// Formats a length of time in its largest unit. The script formats it in the same way.
@@ -78,13 +79,14 @@ pub fn of_node(state: NodeState) -> Tone {
     }
 }
 
-/// How the state of a run looks.
-pub fn of_run(state: RunState) -> Tone {
-    match state {
-        RunState::Pending => Tone::Quiet,
-        RunState::Running => Tone::Work,
-        RunState::Succeeded => Tone::Good,
-        RunState::Failed => Tone::Bad,
+/// The state of a run. What an operator cancelled is no failure to look into.
+pub fn of_run(run: &RunStatus) -> Markup {
+    match run.state {
+        RunState::Pending => state(&run.state, Tone::Quiet),
+        RunState::Running => state(&run.state, Tone::Work),
+        RunState::Succeeded => state(&run.state, Tone::Good),
+        RunState::Failed if is_cancelled(&run.steps) => state(&"cancelled", Tone::Quiet),
+        RunState::Failed => state(&run.state, Tone::Bad),
     }
 }
 

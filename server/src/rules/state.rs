@@ -214,6 +214,14 @@ pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
     fail(run, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
 }
 
+/// Why the step failed that an operator's `run cancel` ended.
+pub const CANCELLED: &str = "cancelled by an operator";
+
+/// Whether an operator cancelled the run with these steps. Its state is that of a failed run.
+pub fn is_cancelled(steps: &[StepStatus]) -> bool {
+    steps.iter().any(|step| step.failure.as_ref().is_some_and(|failure| failure.reason == CANCELLED))
+}
+
 /// Ends a run that cannot continue, unless it has ended. The current step fails with this failure.
 pub fn fail(run: &mut RunProgress, failure: &Failure, now: Millis) {
     if !is_open(run.state) {

@@ -47,6 +47,8 @@ async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
     let events = browser.page("/events?kind=run-started").await;
     assert!(events.contains("<td class=\"muted\">anna</td>"), "{events}");
     assert_eq!(location(&browser.send("/act/cancel", &[("node", &id)]).await), format!("/nodes/{id}"));
+    let runs = browser.page("/runs").await;
+    assert!(runs.contains("<span class=\"state quiet\">cancelled</span>") && !runs.contains("state bad"), "{runs}");
     // A page that was opened before something changed does nothing.
     let proof = browser.proof().await;
     let old = [("node", &*id), ("os", "debian"), ("confirm", "web1"), ("proof", &proof), ("said", "of another time")];
