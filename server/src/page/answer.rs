@@ -7,10 +7,9 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 use slipway_protocol::ErrorCode;
-use slipway_protocol::shared::printable::line;
 
 use crate::base::error::Error;
-use crate::page::assets;
+use crate::page::{assets, words};
 
 /// A document in HTML.
 pub struct Html(pub Markup);
@@ -61,9 +60,9 @@ fn failed(error: Error) -> Response {
     };
     let content = html! {
         h1 { (title) }
-        p.error role="alert" { (line(&body.message)) }
+        p.error role="alert" { (words::prose(&body.message)) }
         @if !body.causes.is_empty() {
-            ul { @for cause in &body.causes { li { (line(cause)) } } }
+            ul { @for cause in &body.causes { li { (words::prose(cause)) } } }
         }
         p { a href="/fleet" { "Back to the fleet" } }
     };

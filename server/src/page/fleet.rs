@@ -40,7 +40,7 @@ pub fn note(reason: &Reason, now: Millis) -> Markup {
         p class={ "note " (reason.tone.class()) } {
             span class=(reason.tone.class()) { (reason.tone.mark()) (reason.text) }
             @if let Some(since) = reason.since { " for " (words::since(Some(since), now)) }
-            @if !reason.cause.is_empty() { br; (reason.cause) }
+            @if !reason.cause.is_empty() { br; (words::prose(&reason.cause)) }
             @if let Some(command) = &reason.command { " " (words::command(command)) }
         }
     }

@@ -392,8 +392,8 @@ fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
             }
             @if let Some(failure) = &step.failure {
                 div.more {
-                    span.bad { "■ " (line(&failure.reason)) }
-                    @for cause in &failure.causes { br; "because: " (line(cause)) }
+                    span.bad { "■ " (words::prose(&failure.reason)) }
+                    @for cause in &failure.causes { br; "because: " (words::prose(cause)) }
                 }
                 @if !failure.log_tail.is_empty() {
                     details.more {

@@ -118,7 +118,8 @@ impl Row {
             reason,
             reason_tone,
             reason_since,
-            cause,
+            // A row is text, which has no code.
+            cause: cause.replace('`', ""),
             command,
             identifiers: node.identity.values().map(identifier).chain(node.labels.iter().map(label)).collect(),
             reference: reference(node),

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use serde::Serialize;
-use slipway_protocol::shared::printable::size;
+use slipway_protocol::shared::printable::{line, size};
 use slipway_protocol::{NodeState, Progress, RunState, RunStatus, StepState};
 
 use crate::base::time::{Millis, rfc3339, utc};
@@ -105,6 +105,22 @@ pub fn state<T: Serialize>(state: &T, tone: Tone) -> Markup {
     html! { span class={ "state " (tone.class()) } { (tone.mark()) (to_word(state).replace('-', " ")) } }
 }
 
+/// A sentence in one line. What is in backquotes is code.
+pub fn prose(sentence: &str) -> Markup {
+    let sentence = line(sentence);
+    let parts: Vec<&str> = sentence.split('`').collect();
+    // Without a partner, a backquote is one.
+    let is_marked = parts.len() % 2 == 1;
+    html! {
+        @for (number, part) in parts.iter().enumerate() {
+            @if is_marked && number % 2 == 1 { code { (part) } } @else {
+                @if !is_marked && number > 0 { "`" }
+                (part)
+            }
+        }
+    }
+}
+
 /// How much is done, the rate, what the rest waits for, and what is left.
 pub fn pace(progress: &Progress) -> String {
     let mut parts = vec![size(progress.bytes)];
@@ -138,6 +154,12 @@ pub fn command(command: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_in_backquotes_is_code() {
+        assert_eq!(prose("end it (`run cancel <x>`)").into_string(), "end it (<code>run cancel &lt;x&gt;</code>)");
+        assert_eq!(prose("it`s <b>").into_string(), "it`s &lt;b&gt;");
+    }
 
     #[test]
     fn ages_have_one_unit() {
