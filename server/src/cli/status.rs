@@ -385,7 +385,9 @@ fn cut_message(message: &str, room: usize) -> String {
 
 fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
     // Why a run failed is more important than what happens to its machine afterwards.
-    let is_worst = |flag: &&Flag| flag.severity == Severity::Bad || node.state != NodeState::Failed;
+    let is_worst = |flag: &&Flag| {
+        node.state != NodeState::Failed || (flag.severity == Severity::Bad && flag.kind != FlagKind::Looping)
+    };
     if let Some(flag) = node.flags.first().filter(is_worst)
         && !node.run.as_ref().is_some_and(|run| run.restored)
     {

@@ -38,6 +38,8 @@ pub struct Known {
     pub has_left: bool,
     /// Starts of slipway in the last hour.
     pub boots: Often,
+    /// Runs that the machine fetched in the last hour. Each explains a start, and the new key that comes with it.
+    pub runs: u64,
     /// New keys in the last hour.
     pub keys: Often,
     /// Reports that were not accepted in the last hour.
@@ -398,16 +400,23 @@ impl Look<'_> {
 
     fn keys(&self) -> Option<Flag> {
         let limit = "looping.keys";
-        let keys = Some(self.known.keys).filter(|keys| keys.times >= self.limits.times(limit))?;
+        let keys = Some(self.known.keys).filter(|keys| self.unexplained(keys) >= self.limits.times(limit))?;
         let reason = format!("had {} new keys within an hour", keys.times);
         let cause = "it restarts again and again, or two machines have the same identifiers";
         let command = "events --node NODE --kind key-changed,enrolled";
         Some(self.flag(LOOPING, keys.since, reason, cause, command).by_limit(limit))
     }
 
+    /// How often something happened for which there was no run.
+    fn unexplained(&self, often: &Often) -> u64 {
+        often.times.saturating_sub(self.known.runs)
+    }
+
     fn boots(&self) -> Option<Flag> {
-        let boots = Some(self.known.boots).filter(|boots| boots.times >= self.limits.times(BOOTS))?;
-        let reason = format!("started slipway {} times within an hour", boots.times);
+        let boots = Some(self.known.boots).filter(|boots| self.unexplained(boots) >= self.limits.times(BOOTS))?;
+        let for_runs =
+            if self.known.runs > 0 { format!(", {} of them for runs", self.known.runs) } else { String::new() };
+        let reason = format!("started slipway {} times within an hour{for_runs}", boots.times);
         let cause = "it restarts again and again, or does not start from its disk: look at the boot order";
         let command = "events --node NODE --kind enrolled,run-ended";
         Some(self.flag(LOOPING, boots.since, reason, cause, command).by_limit(BOOTS))

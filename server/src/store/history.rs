@@ -158,6 +158,11 @@ pub async fn of_the_hour(
         }
     }
     for (node, known) in &mut found {
+        if known.boots.times > 1 {
+            let sql = "SELECT COUNT(*) AS runs FROM history WHERE node = $1 AND at > $2 AND kind = 'run-fetched'";
+            let row = db::query(sql).bind(node.as_str()).bind(after.cast_signed()).fetch_one(&mut *connection).await;
+            known.runs = number(&row.map_err(database("counting events"))?, "runs")?;
+        }
         if let Some(refused) = &mut known.refused {
             let sql = "SELECT message FROM history WHERE node = $1 AND kind = 'report-refused' \
                        ORDER BY number DESC LIMIT 1";

@@ -144,6 +144,7 @@ const NOTHING: &Known = &Known {
     heard_since: 0,
     has_left: false,
     boots: Often { times: 0, since: 0 },
+    runs: 0,
     keys: Often { times: 0, since: 0 },
     refused: None,
     usual: None,
@@ -279,6 +280,12 @@ fn what_happens_again_and_again_loops() {
     let events = "events --node web1 --kind enrolled,run-ended";
     let expect = (Looping, BAD, "started slipway 3 times within an hour", "boot order", events);
     check_now(&installing(), &boots(3), BEGAN, expect);
+    // Each run that is fetched explains a start.
+    let for_runs = |times| Known { runs: 2, ..keys(times) };
+    assert_eq!(found(&installing(), &for_runs(4), BEGAN), []);
+    let for_runs = |times| Known { runs: 2, ..boots(times) };
+    let expect = (Looping, BAD, "started slipway 5 times within an hour, 2 of them for runs", "boot order", events);
+    check_now(&installing(), &for_runs(5), BEGAN, expect);
 
     let booted = |boots| with_run(booting(), |run| run.boot = Some(boot(boots, "starting", &[])));
     assert_eq!(found(&booted(2), NOTHING, BEGAN), []);
