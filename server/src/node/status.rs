@@ -40,10 +40,13 @@ const RUN_STATES: [RunState; 4] = [RunState::Pending, RunState::Running, RunStat
 fn of_node(
     node: Node,
     mut run: Option<RunStatus>,
-    claims: Vec<Claim>,
+    mut claims: Vec<Claim>,
     fetches: Vec<BootFetch>,
     now: Millis,
 ) -> NodeStatus {
+    // Of an earlier start: since then, the machine was let in, or its installed system reported.
+    let heard = node.last_seen.max(run.as_ref().and_then(system_heard_at)).unwrap_or_default();
+    claims.retain(|claim| claim.last_asked.saturating_add(WAITS) >= heard);
     let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
     let waiting: Vec<&Claim> = claims.iter().filter(|claim| claim.reason.identifiers_match()).collect();
     NodeStatus {
