@@ -102,7 +102,8 @@ pub enum ImageError {
     },
     /// The digest of the bytes differs from the one in the workflow.
     #[error(
-        "checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes",
+        "checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes; what the URL has is \
+         not what the digest was made of: correct the one that is wrong",
         expected.algorithm().name()
     )]
     Digest {

@@ -33,7 +33,12 @@ pub fn foresee(seen: &HashMap<Digest, Seen>, facts: &Facts, machine: Machine<'_>
     let numbers = |step: &StreamImage| image::of(step, facts)?.made_for()?.numbers.clone();
     let raw_size = |step: &StreamImage| step.raw_size.or_else(|| image::of(step, facts)?.image.raw_size);
     let largest = |hints: &DiskHints| possible(hints, machine.disks).into_iter().max_by_key(|disk| disk.size).cloned();
-    let as_reported = |problem| format!("{problem} (disks are as the machine reported them when it last enrolled)");
+    let as_reported = |problem| {
+        format!(
+            "{problem} (disks are as the machine reported them when it last enrolled; if they were changed since then, \
+             start slipway on the machine and let it in first)"
+        )
+    };
     missing(seen, facts, steps)
         .or_else(|| on_no_machine(machine.arch, facts, steps))
         .or_else(|| without_partition(steps, numbers))

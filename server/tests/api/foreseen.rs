@@ -309,7 +309,7 @@ async fn an_image_whose_table_is_for_another_disk_is_not_installed() {
         let refused = fail(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
         let begin = "step 2 (stream-image) would fail: the partition table of the image ";
         assert!(refused.contains(begin) && refused.contains(expect), "{name}: {refused}");
-        assert!(refused.contains("(disks are as the machine reported them when it last enrolled)"), "{refused}");
+        assert!(refused.contains("(disks are as the machine reported them when it last enrolled; "), "{refused}");
         with_machine(&server, "x86_64", 64 * MIB, 512).await;
         succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
     }
