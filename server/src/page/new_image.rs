@@ -85,9 +85,10 @@ async fn again(visitor: Visitor, live: &Live, fields: &Fields, error: Error) -> 
 
 fn known(fields: &Fields) -> Result<Known, Error> {
     let digest = fields.given("sha256").map(|text| {
+        let text = text.trim().to_lowercase();
         let hex = text.strip_prefix("sha256:").unwrap_or(&text);
         let wrong = |error| Error::refused(ErrorCode::InvalidRequest, format!("the SHA-256 cannot be used: {error}"));
-        Digest::new(Algorithm::Sha256, &hex.to_lowercase()).map_err(wrong)
+        Digest::new(Algorithm::Sha256, hex).map_err(wrong)
     });
     Ok(Known { digest: digest.transpose()?, is_other: fields.ticked("other"), ..Known::default() })
 }

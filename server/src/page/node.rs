@@ -71,7 +71,7 @@ pub async fn show(
             h1 { (name(&node)) }
             (words::state(&node.state, words::of_node(node.state)))
             span.muted { (model(&node)) }
-            span.muted { "heard " (words::since(node.last_seen, now)) }
+            span.muted #heard { "heard " (words::since(node.last_seen, now)) }
         }
         div data-sync="reason" {
             @if let Some(reason) = &reason { (note(reason, now)) }
@@ -143,7 +143,10 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
             ]))
             @if !node.earlier_keys.is_empty() {
                 details {
-                    summary { (node.earlier_keys.len()) " earlier keys" }
+                    summary {
+                        (node.earlier_keys.len())
+                        @if node.earlier_keys.len() == 1 { " earlier key" } @else { " earlier keys" }
+                    }
                     ul { @for key in &node.earlier_keys { li { (proof(key, now)) } } }
                 }
             }
@@ -256,7 +259,8 @@ fn hardware(node: &NodeStatus, inventory: &Inventory) -> Markup {
 }
 
 fn disk_words(disk: &Disk) -> Markup {
-    let kind = match (disk.transport.as_deref(), disk.rotational) {
+    // A virtual disk says that it spins, whatever it is made of.
+    let kind = match (disk.transport.as_deref(), disk.rotational && disk.transport.as_deref() != Some("virtio")) {
         (Some(transport), true) => format!("{transport}, spins"),
         (Some(transport), false) => transport.to_owned(),
         (None, true) => "spins".to_owned(),

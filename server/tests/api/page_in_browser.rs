@@ -136,7 +136,8 @@ async fn sign_in(browser: &Chromium, server: &TestServer, url: &str) {
     // The field has the focus, so that an operator only pastes.
     browser.until("document.activeElement.id === 'token'").await;
     browser.press(&(server.operator_token() + ENTER)).await;
-    browser.until(IS_READY).await;
+    // The form itself is a page that stays as it was loaded.
+    browser.until(&format!("!document.querySelector('#token') && ({IS_READY})")).await;
 }
 
 /// Whether the script runs on a page: it is live, or one that stays as it was loaded, as one that says what is wrong.
@@ -189,6 +190,10 @@ async fn a_row_changes_without_a_reload_and_two_tabs_share_a_stream() {
     browser.until("document.querySelector('h1').textContent === 'web1'").await;
     browser.until("document.querySelector('#live').textContent.startsWith('live')").await;
     browser.run("window.same = true").await;
+    let heard = "document.querySelector('#heard time').dateTime";
+    let before = browser.run(&format!("return {heard}")).await;
+    assert_eq!(web1.node.workflow(&server).await, None, "a sign of life, and no event");
+    browser.until(&format!("{heard} !== {before}")).await;
     operate::decommission_node(&server.store().await, "web1").await.unwrap();
     browser.until("document.querySelector('.title .state').textContent === 'decommissioned'").await;
     browser.until("document.querySelector('.timeline').innerText.includes('out of service')").await;
