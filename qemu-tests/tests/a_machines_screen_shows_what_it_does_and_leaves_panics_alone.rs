@@ -1,5 +1,5 @@
-//! A machine with a display and a serial line: waiting for an operator, installing, failed, done, back again, without its
-//! server, and a panic of its kernel.
+//! A machine with a display and a serial line: waiting for an operator, installing, failed, done, back again, without
+//! its server, and a panic of its kernel.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -148,8 +148,9 @@ function take(message) {
   if (page.follows === "events" && message.head.event !== Number(page.event)) refresh();
   if (page.follows === "node") {
     const changed = message.touched.includes(page.node) || message.rows.some((row) => row.id === page.node);
-    if (Object.hasOwn(message.heard, page.node)) setTime(document.querySelector("#heard time"), message.heard[page.node]);
-    if (changed || Object.hasOwn(message.heard, page.node)) stirs++;
+    const isHeard = Object.hasOwn(message.heard, page.node);
+    if (isHeard) setTime(document.querySelector("#heard time"), message.heard[page.node]);
+    if (changed || isHeard) stirs++;
     if (changed) refresh();
   }
   page.event = message.head.event;
