@@ -199,10 +199,10 @@ pub enum Erasure {
 
 /// Whether a message of the HTTP client only says that something failed, which its cause says better. On a machine's
 /// screen there is little room for both.
-fn is_empty(message: &str) -> bool {
-    const EMPTY: [&str; 4] =
+fn says_nothing(message: &str) -> bool {
+    const FILLER: [&str; 4] =
         ["error sending request", "client error (Connect)", "client error (SendRequest)", "tcp connect error"];
-    EMPTY.contains(&message)
+    FILLER.contains(&message)
 }
 
 /// The reason why an attempt failed.
@@ -225,7 +225,7 @@ impl Failure {
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let said = |error: &(dyn std::error::Error + 'static)| printable::for_people(&error.to_string());
         let says_something =
-            |cause: &&(dyn std::error::Error + 'static)| cause.source().is_none() || !is_empty(&cause.to_string());
+            |cause: &&(dyn std::error::Error + 'static)| cause.source().is_none() || !says_nothing(&cause.to_string());
         let causes = std::iter::successors(error.source(), |cause| cause.source());
         let causes = causes.filter(says_something).map(said).collect();
         Self { reason: said(error), causes, log_tail: Vec::new() }
@@ -242,5 +242,26 @@ impl Failure {
             }
         }
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    #[test]
+    fn what_says_nothing_is_left_out_unless_it_is_all_that_is_known() {
+        let chain = |messages: &[&'static str]| {
+            let error = messages.iter().rev().fold(None, |cause, said| Some(Box::new(Said(said, cause))));
+            Failure::of(&*error.expect("a message")).in_one_line()
+        };
+        let messages =
+            ["asking", "error sending request", "client error (Connect)", "tcp connect error", "Connection refused"];
+        assert_eq!(chain(&messages), "asking: Connection refused");
+        assert_eq!(chain(&messages[..2]), "asking: error sending request");
     }
 }
