@@ -4,12 +4,14 @@ use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Progress};
 use slipway_server::base::time::now;
 use slipway_server::node::admission::SILENT;
+use slipway_server::rules::trouble::WAITS;
+use slipway_server::store::claimants::{self, Claimant};
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::{node_contacts, nodes};
 use slipway_server::{operate, store};
 
 use crate::installing::{add_system, debian, install, report_path, start, web1};
-use crate::support::TestServer;
+use crate::support::{Machine, TestServer, UUID};
 
 #[tokio::test]
 async fn a_machine_that_says_nothing_in_mid_image_is_silent_and_has_no_rate() {
@@ -72,4 +74,21 @@ async fn a_machine_that_should_have_started_its_disk_and_enrols_came_back() {
     assert_eq!(report.send().await.unwrap().status(), StatusCode::OK);
     let shown = web1(&server).await;
     assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, None));
+}
+
+#[tokio::test]
+async fn a_claim_of_an_earlier_start_is_over_when_the_node_was_heard_from_since() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let other = Machine::with_uuid(UUID);
+    assert_eq!(other.try_enrol(&server).await.status(), StatusCode::ACCEPTED);
+    let claims = web1(&server).await.claims;
+    assert_eq!(claims.len(), 1, "it still asks");
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let claimant = claimants::find(&mut transaction, &claims[0].code).await.unwrap().unwrap();
+    let claimant = Claimant { last_asked: claimant.last_asked - 2 * WAITS, ..claimant };
+    claimants::save(&mut transaction, &claimant).await.unwrap();
+    store::commit(transaction).await.unwrap();
+    assert!(web1(&server).await.claims.is_empty());
 }
