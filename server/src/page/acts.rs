@@ -497,14 +497,23 @@ pub async fn carry_out(
         Ok::<_, Error>((visitor, live, meant.missing, results))
     });
     let (visitor, live, missing, mut results) = doing.await.map_err(|_| failed())??;
+    let frame = Frame::new(visitor, &live).await?;
     if results.len() == 1
         && missing.is_empty()
-        && let Some((_, _, result)) = results.pop()
+        && let Some((name, reference, result)) = results.pop()
     {
-        let node = result?;
-        return Ok(see_other(&node.map_or("/fleet".to_owned(), |node| format!("/nodes/{node}")), None));
+        return match result {
+            Ok(node) => Ok(see_other(&node.map_or("/fleet".to_owned(), |node| format!("/nodes/{node}")), None)),
+            Err(error) => forms::again(error, |error| {
+                let content = html! {
+                    h1 { (act.verb()) ": not done on " (name) }
+                    (forms::refused(Some(error)))
+                    p { a href={ "/nodes/" (reference) } { "Back to " (name) } }
+                };
+                frame.page("/fleet", act.verb(), Follows::Nothing, content)
+            }),
+        };
     }
-    let frame = Frame::new(visitor, &live).await?;
     let done = results.iter().filter(|(_, _, result)| result.is_ok()).count();
     let content = html! {
         h1 { (act.verb()) ": done on " (done) " of " (count) " machines" }
@@ -514,7 +523,7 @@ pub async fn carry_out(
                     a href={ "/nodes/" (reference) } { (name) } ": "
                     @match result {
                         Ok(_) => span.good { "done" },
-                        Err(error) => span.bad { "■ " (line(&error.body().message)) },
+                        Err(error) => span.bad { "■ " (words::prose(&error.body().message)) },
                     }
                 }
             }

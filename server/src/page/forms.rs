@@ -53,11 +53,11 @@ fn proof_of(fields: &Fields) -> Proof {
 
 /// Why a form was refused, above it. What was typed stays.
 pub fn refused(problem: Option<&Error>) -> Markup {
-    html! { @if let Some(problem) = problem { p.error role="alert" { (printable::line(&problem.body().message)) } } }
+    html! { @if let Some(problem) = problem { p.error role="alert" { (words::prose(&problem.body().message)) } } }
 }
 
-/// Sends the form again after a refusal that the operator can do something about, and fails otherwise.
-fn again(error: Error, form: impl FnOnce(&Error) -> Html) -> Result<Response, Failed> {
+/// Sends the form, or what is in its place, after a refusal that the operator can do something about, and fails otherwise.
+pub fn again(error: Error, form: impl FnOnce(&Error) -> Html) -> Result<Response, Failed> {
     let status = StatusCode::from_u16(error.body().code.status()).unwrap_or(StatusCode::BAD_REQUEST);
     match &error {
         Error::Refused { .. } => Ok((status, form(&error)).into_response()),

@@ -129,6 +129,7 @@ pub async fn systems(visitor: Visitor, Extension(live): Extension<Arc<Live>>) ->
     });
     let nothing = html! {
         p { "No operating system is known yet. One consists of an image and its settings." }
+        @if images.is_empty() { p { "First " a href="/add/image" { "add an image" } "." } }
         p { (words::command("slipway-server os add debian-12 --image DIGEST")) }
     };
     let content = html! {

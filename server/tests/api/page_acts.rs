@@ -54,7 +54,9 @@ async fn a_run_is_started_after_the_disk_was_named_and_the_name_was_typed() {
     let old = [("node", &*id), ("os", "debian"), ("confirm", "web1"), ("proof", &proof), ("said", "of another time")];
     let refused = browser.post("/act/start", &old).await;
     assert_eq!(refused.status(), StatusCode::CONFLICT);
-    assert!(refused.text().await.unwrap().contains("changed after the page was opened"));
+    let refused = refused.text().await.unwrap();
+    assert!(refused.contains("changed after the page was opened"), "{refused}");
+    assert!(refused.contains(&format!("href=\"/nodes/{id}\"")) && refused.contains("href=\"/runs\""), "{refused}");
     // What cannot be done is not done, and says why.
     let page = browser.page(&format!("/act/remove?node={id}")).await;
     assert!(page.contains("nothing, because the node is in service"), "{page}");
