@@ -124,7 +124,7 @@ impl Bench {
         let (name, uuid) =
             (format!("machine-{}", self.rounds), format!("7d2f9a60-3c55-4b0e-9c7a-{:012x}", self.rounds));
         self.lab.operator(&["node", "add", "--name", &name, "--uuid", &uuid, "--release"])?;
-        self.lab.operator(&["run", "start", &name, "--os", OS])?;
+        self.lab.operator(&["run", "start", "--yes", &name, "--os", OS])?;
         let folder = folder.join(&name);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let config = self.machine(way, uuid, &folder)?;

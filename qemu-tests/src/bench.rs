@@ -111,7 +111,7 @@ impl Bench {
     fn start_workflow(&self, workflow: &serde_json::Value) -> Result<()> {
         let file = self.folder.path().join("workflow");
         std::fs::write(&file, serde_json::to_vec(workflow)?)?;
-        self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
+        self.lab.operator(&["run", "start", "--yes", "m1", "--workflow", path(&file)?]).map(drop)
     }
 
     /// Returns the machine's configuration. It starts the boot image without firmware, which most tests are not about.

@@ -36,7 +36,7 @@ pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Inst
         let file = folder.path().join("workflow");
         std::fs::write(&file, serde_json::to_vec(&json!({"phone_home": true, "steps": steps}))?)?;
         let file = file.to_str().context("a path that is UTF-8")?;
-        lab.operator(&["run", "start", demo::NAME, "--workflow", file]).map(drop)
+        lab.operator(&["run", "start", "--yes", demo::NAME, "--workflow", file]).map(drop)
     };
     let demo = Demo::with(&folder.path().join("demo"), false, system, &|_| (), &start_run)?;
     let mut machine = demo.power_on()?;

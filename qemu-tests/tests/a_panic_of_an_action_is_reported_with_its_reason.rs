@@ -50,7 +50,7 @@ fn a_panic_of_an_action_is_reported_with_its_reason() -> Result<()> {
             "url": file("image"), "disk": { "device": file("disk") },
         } } }] });
         fs::write(file("workflow"), workflow.to_string())?;
-        lab.operator(&["run", "start", &node.id, "--workflow", &file("workflow")])?;
+        lab.operator(&["run", "start", "--yes", &node.id, "--workflow", &file("workflow")])?;
         let ended = installer.0.wait()?;
         assert!(!ended.success(), "the installer ended by itself: {ended}");
         drop(installer);

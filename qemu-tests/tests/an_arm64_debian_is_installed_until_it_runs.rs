@@ -23,7 +23,7 @@ fn an_arm64_debian_is_installed_until_it_runs() -> Result<()> {
         bench.register()?;
         let (_, digest) = bench.add_system(System::Arm64)?;
         bench.lab.operator(&["os", "add", "debian-12", "--image", &digest.to_string(), "--phone-home"])?;
-        bench.lab.operator(&["run", "start", "m1", "--os", "debian-12"])?;
+        bench.lab.operator(&["run", "start", "--yes", "m1", "--os", "debian-12"])?;
 
         let disk = bench.folder().join("large-disk");
         create_disk(&disk, DISK_SIZE)?;

@@ -189,7 +189,7 @@ fn what_a_server_answered_survives_a_power_cut_of_its_machine() -> Result<()> {
         for number in 0..NODES {
             let name = format!("m{number}");
             lab.operator(&["node", "add", "--name", &name, "--uuid", &uuid(number), "--release"])?;
-            lab.operator(&["run", "start", &name, "--workflow", &path("steps").display().to_string()])?;
+            lab.operator(&["run", "start", "--yes", &name, "--workflow", &path("steps").display().to_string()])?;
         }
         let (ca, url) = (lab.operator(&["ca"])?, lab.url());
         lab.stop_server()?;

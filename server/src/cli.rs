@@ -1,5 +1,6 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
+mod ask;
 mod backup;
 mod boot_files;
 mod ca;
@@ -47,6 +48,7 @@ use slipway_server::store::{Erased, Store, systems};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
+use self::ask::Yes;
 use boot_files::MediaCommand;
 use database::DatabaseCommand;
 use keys::KeysCommand;
@@ -243,6 +245,8 @@ Examples:
     Remove {
         /// Name or digest of the image, or the start of its digest.
         image: String,
+        #[command(flatten)]
+        yes: Yes,
     },
 }
 
@@ -312,7 +316,9 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
             let systems = systems::all(&mut *store.read().await?).await?;
             if json { print_json(&image) } else { print(&image_lines(&image, &systems)) }
         }
-        Command::Image(ImageCommand::Remove { image }) => {
+        Command::Image(ImageCommand::Remove { image, yes }) => {
+            let known = operate::known_image(&mut *store.read().await?, &image).await?;
+            yes.ask("removing the image", &ask::image(&known))?;
             let removed = operate::remove_image(store, &image).await?;
             print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))
         }

@@ -43,7 +43,7 @@ pub use self::operator::{
     remove_operator, rotate_operator,
 };
 pub use self::release::release_node;
-pub use self::run::{cancel_run, confirm_run, list_runs, runs_since, show_run, start_run};
+pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{

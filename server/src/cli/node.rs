@@ -15,6 +15,7 @@ use slipway_server::operate::{self, LogType, NewNode, NodeChange};
 use slipway_server::store::Store;
 use slipway_server::store::logs::LoggedBoot;
 
+use super::ask::{self, Yes};
 use super::disk::{DISK_OPTIONS, DiskOptions};
 use super::words::{self, label};
 use super::{print, print_json, print_line, read, recovery_key};
@@ -53,11 +54,15 @@ Examples:
     Decommission {
         /// Id or name.
         node: String,
+        #[command(flatten)]
+        yes: Yes,
     },
     /// Remove a machine that is out of service or was never in service, with its runs and logs.
     Remove {
         /// Id, name or claim code.
         node: String,
+        #[command(flatten)]
+        yes: Yes,
     },
     /// Print the URL of the metadata of a machine's newest run. Anyone who has it can read the run's user-data.
     MetadataUrl {
@@ -225,11 +230,13 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
         }
-        NodeCommand::Decommission { node } => {
+        NodeCommand::Decommission { node, yes } => {
+            yes.ask("taking the machine out of service", &ask::decommission(&operate::show_node(store, &node).await?))?;
             let decommissioned = operate::decommission_node(store, &node).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
         }
-        NodeCommand::Remove { node } => {
+        NodeCommand::Remove { node, yes } => {
+            yes.ask("removing the machine", &ask::remove(&operate::show_node(store, &node).await?))?;
             operate::remove_node(store, &node).await?;
             print_line(&format!("{node} is removed"))
         }

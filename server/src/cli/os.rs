@@ -13,6 +13,7 @@ use slipway_server::store::systems::System;
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
+use super::ask::{self, Yes};
 use super::disk::DiskOptions;
 use super::lists::system_table;
 use super::{print, print_json, print_line, read_user_data, tell};
@@ -32,6 +33,8 @@ pub enum OsCommand {
         /// Name of the operating system.
         #[arg(value_name = "OS")]
         name: String,
+        #[command(flatten)]
+        yes: Yes,
     },
 }
 
@@ -124,7 +127,8 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
             let images = images::all(&mut *store.read().await?).await?;
             if json { print_json(&systems) } else { print(&system_table(&systems, &images)) }
         }
-        OsCommand::Remove { name } => {
+        OsCommand::Remove { name, yes } => {
+            yes.ask("removing the operating system", &ask::system(store, &name).await?)?;
             operate::remove_system(store, &name).await?;
             print_line(&format!("operating system {name} is removed"))
         }

@@ -17,6 +17,7 @@ use slipway_server::rules::phone_home_settings::PostKeys;
 use slipway_server::rules::state::is_cancelled;
 use slipway_server::store::{Store, nodes};
 
+use super::ask::{self, Yes};
 use super::disk::DiskOptions;
 use super::os::Reports;
 use super::words::{cut_to, dash, duration, table, word};
@@ -73,6 +74,8 @@ Examples:
         /// Id of the run; or id, name or claim code of a machine, to end its newest run.
         #[arg(value_name = "NODE|RUN")]
         run: String,
+        #[command(flatten)]
+        yes: Yes,
     },
 }
 
@@ -114,6 +117,8 @@ pub struct RunStart {
     /// End the machine's unfinished run, if it has one, as failed.
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    yes: Yes,
 }
 
 /// Runs a command about runs.
@@ -143,7 +148,9 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
         }
-        RunCommand::Cancel { run } => {
+        RunCommand::Cancel { run, yes } => {
+            let (known, _) = operate::show_run(store, &run).await?;
+            yes.ask("cancelling the run", &ask::cancel(&operate::show_node(store, &known.node).await?, &known))?;
             print_line(&format!("run {} is cancelled", operate::cancel_run(store, &run).await?.id))
         }
     }
@@ -279,5 +286,6 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         ..new
     };
     let new = new.with_keys(store, data).await?;
+    start.yes.ask("starting the run", &ask::run(&operate::plan_run(store, &ca, &start.node, new.clone()).await?))?;
     print_line(&operate::start_run(store, &ca, &start.node, new).await?.id)
 }

@@ -1,11 +1,14 @@
 //! Runs: what a node is to do next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use slipway_protocol::{Action, Digest, ErrorCode, NodeState, RunStatus, SiteEventKind, Step, StepState};
+use slipway_protocol::{
+    Action, Digest, Disk, ErrorCode, NodeState, NodeStatus, RunStatus, SiteEventKind, Step, StepState,
+};
 
 use super::{did, known_node};
 use crate::base::error::Error;
+use crate::base::objects::Seen;
 use crate::base::random;
 use crate::base::time::{Millis, now};
 use crate::image::examine::examine;
@@ -34,26 +37,13 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let now = now();
     let mut transaction = store.write().await?;
-    let mut node = known_node(&mut transaction, reference).await?;
-    if node.state == NodeState::Decommissioned {
-        let message = format!("node {} is out of service", node.label());
-        return Err(Error::refused(ErrorCode::Conflict, message));
-    }
+    let ready = ready(&mut transaction, &seen, ca, reference, new, now).await?;
+    let Ready { mut node, os, composed, replaced } = ready;
     let id = random::id();
-    make_room(&mut transaction, &node, &id, new.replace, now).await?;
-    let facts = Facts::load(&mut transaction).await?;
-    let os = match &new.task {
-        Task::Os(name) => Some(name.clone()),
-        Task::Workflow(_) => None,
-    };
-    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
-    let loaded = Loaded { node: &node, system: system_of(&mut transaction, &new.task).await?, facts: &facts, ca };
-    let composed = compose(new, loaded, &Secrets::draw())?;
-    if let Some(foreseen) = foresee(&seen, &facts, machine_of(&node, now), &composed.steps) {
-        // The run would fail once the disk was erased.
-        let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
-        return Err(Error::refused(ErrorCode::Conflict, message));
+    if let Some(replaced) = replaced {
+        replace(&mut transaction, replaced, &id, now).await?;
     }
+    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let settings = settings(&composed);
     let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
@@ -68,6 +58,98 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run, now))
+}
+
+/// What a run would do to its machine, to be said before an operator starts it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The node, as it is now.
+    pub node: NodeStatus,
+    /// What is destroyed, in the order of the steps.
+    pub destroyed: Vec<Destroyed>,
+    /// Id of the run that is not over, and will be replaced.
+    pub replaced: Option<String>,
+}
+
+/// A disk that steps destroy, as far as it is known before the machine chooses it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Destroyed {
+    /// Names of the steps.
+    pub steps: Vec<String>,
+    /// The disks that fit their hints, as last seen. The machine needs one.
+    pub disks: Vec<Disk>,
+}
+
+/// Returns what a run would do if it was started now. Fails as [`start_run`] would.
+pub async fn plan_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<Plan, Error> {
+    let seen = examine(store, images_of(store, &new.task).await?).await?;
+    let mut connection = store.read().await?;
+    let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
+    let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
+    let destroyed = destroyed(&composed.steps, disks);
+    Ok(Plan { destroyed, replaced: replaced.map(|run| run.id), node: status::one(&mut connection, node).await? })
+}
+
+fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
+    let mut all: Vec<Destroyed> = Vec::new();
+    for step in steps.iter().filter(|step| step.action.destroys()) {
+        let Some(hints) = step.action.disk() else { continue };
+        let disks: Vec<Disk> = foresee::possible(hints, disks).into_iter().cloned().collect();
+        match all.iter_mut().find(|other| other.disks == disks) {
+            Some(other) => other.steps.push(step.name.clone()),
+            None => all.push(Destroyed { steps: vec![step.name.clone()], disks }),
+        }
+    }
+    all
+}
+
+/// A run that may be started.
+struct Ready {
+    node: Node,
+    /// The operating system that it installs by name.
+    os: Option<String>,
+    composed: Composed,
+    /// The run that is not over.
+    replaced: Option<Run>,
+}
+
+/// Composes a run, and refuses one that is known to fail or that must not be started now. Changes nothing.
+async fn ready(
+    connection: &mut Connection,
+    seen: &HashMap<Digest, Seen>,
+    ca: &str,
+    reference: &str,
+    new: NewRun,
+    now: Millis,
+) -> Result<Ready, Error> {
+    let node = known_node(connection, reference).await?;
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} is out of service", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let newest = runs::newest_of(connection, &node.id).await?;
+    let replaced = newest.filter(|run| state::is_open(run.progress.state));
+    if let Some(run) = replaced.as_ref().filter(|_| !new.replace) {
+        let message = format!(
+            "node {} has not finished run {} yet; to end that run as failed, replace it (--replace)",
+            node.label(),
+            run.id
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let facts = Facts::load(connection).await?;
+    let os = match &new.task {
+        Task::Os(name) => Some(name.clone()),
+        Task::Workflow(_) => None,
+    };
+    let loaded = Loaded { node: &node, system: system_of(connection, &new.task).await?, facts: &facts, ca };
+    let composed = compose(new, loaded, &Secrets::draw())?;
+    if let Some(foreseen) = foresee(seen, &facts, machine_of(&node, now), &composed.steps) {
+        // The run would fail once the disk was erased.
+        let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    Ok(Ready { node, os, composed, replaced })
 }
 
 /// Returns what a run was asked for, to compare it with other runs.
@@ -153,26 +235,8 @@ async fn insert(
     Ok(run)
 }
 
-/// Makes sure that no run is in progress: ends the run if `replace` is set, and refuses otherwise.
-async fn make_room(
-    transaction: &mut Transaction,
-    node: &Node,
-    by: &str,
-    replace: bool,
-    now: Millis,
-) -> Result<(), Error> {
-    let Some(mut run) = runs::newest_of(transaction, &node.id).await? else { return Ok(()) };
-    if !state::is_open(run.progress.state) {
-        return Ok(());
-    }
-    if !replace {
-        let message = format!(
-            "node {} has not finished run {} yet; to end that run as failed, replace it (--replace)",
-            node.label(),
-            run.id
-        );
-        return Err(Error::refused(ErrorCode::Conflict, message));
-    }
+/// Ends a run because of another one.
+async fn replace(transaction: &mut Transaction, mut run: Run, by: &str, now: Millis) -> Result<(), Error> {
     state::end(&mut run.progress, &format!("replaced by run {by}"), now);
     let event = NewEvent::new(format!("the run was replaced by run {by}")).of_run(&run);
     did(transaction, SiteEventKind::RunEnded, event).await?;

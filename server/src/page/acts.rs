@@ -8,7 +8,7 @@ use axum::Extension;
 use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use slipway_protocol::shared::printable::{line, size};
+use slipway_protocol::shared::printable::line;
 use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState};
 
 use crate::api::answer::UrlPath;
@@ -182,13 +182,6 @@ pub fn buttons(node: &NodeStatus) -> Markup {
     }
 }
 
-/// Describes a disk: `Samsung S4XY, 894.3 GiB, /dev/nvme0n1`.
-pub fn disk_in_words(disk: &Disk) -> String {
-    let parts = [disk.model.clone(), disk.serial.clone().map(|serial| format!("serial number {serial}"))];
-    let parts = parts.into_iter().flatten().chain([size(disk.size), disk.path.clone()]);
-    line(&parts.collect::<Vec<_>>().join(", ")).into_owned()
-}
-
 /// Returns all disks of a node, as last seen, and those that a run may be installed on.
 fn disks<'a>(node: &'a NodeStatus, system: &'a System) -> (&'a [Disk], Vec<&'a Disk>) {
     let hints: &DiskHints = node.disk.as_ref().unwrap_or(&system.disk);
@@ -208,7 +201,7 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
         return None;
     }
     let run = node.run.as_ref().map(|run| (&run.id, state::is_open(run.state)));
-    let disks = system.map(|system| disks(node, system).1.into_iter().map(disk_in_words).collect::<Vec<_>>());
+    let disks = system.map(|system| disks(node, system).1.into_iter().map(Disk::in_words).collect::<Vec<_>>());
     let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system)));
     hash.truncate(16);
     Some(format!("{}:{hash}", act.reference(node)))
@@ -223,10 +216,10 @@ fn target(node: &NodeStatus, system: &System) -> Markup {
             [] => span.warn {
                 "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes."
             },
-            [disk] => { "Erases " strong { (disk_in_words(disk)) } ", as last seen." },
+            [disk] => { "Erases " strong { (disk.in_words()) } ", as last seen." },
             disks => {
                 "Erases one of these disks, as last seen; without a rule that chooses, the run fails before it writes:"
-                ul { @for disk in disks { li { (disk_in_words(disk)) } } }
+                ul { @for disk in disks { li { (disk.in_words()) } } }
             },
         }
     }

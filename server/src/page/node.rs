@@ -19,7 +19,7 @@ use crate::base::error::Error;
 use crate::base::time::{Millis, now};
 use crate::node::status::is_stranger;
 use crate::operate::{self, LogType};
-use crate::page::acts::{self, disk_in_words};
+use crate::page::acts;
 use crate::page::answer::{Failed, Html};
 use crate::page::changes;
 use crate::page::chart::{self, Times};
@@ -267,7 +267,7 @@ fn disk_words(disk: &Disk) -> Markup {
         (None, false) => String::new(),
     };
     html! {
-        (disk_in_words(disk)) span.muted { " " (line(&kind)) }
+        (disk.in_words()) span.muted { " " (line(&kind)) }
         @if disk.removable { span.muted { " removable" } }
         @if disk.read_only { span.warn { " ▲ write-protected" } }
     }

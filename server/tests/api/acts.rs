@@ -115,7 +115,7 @@ async fn each_change_by_a_command_is_in_the_history_with_who_made_it() {
     let data = server.data_path();
     let node = server.enrolled("web1").await;
     add_system(&server, |_| {}).await.unwrap();
-    succeed(&data, &["run", "start", "web1", "--os", "debian"]);
+    succeed(&data, &["run", "start", "--yes", "web1", "--os", "debian"]);
     let key_file = server.folder.path().join("root.key");
     let recipient = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
     let acts: &[(&[&str], &str)] = &[

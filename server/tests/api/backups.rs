@@ -178,7 +178,7 @@ async fn a_run_of_a_backup_that_an_operator_ended_is_not_held_any_more() {
     let file = file.to_str().unwrap();
     succeed(&old.data_path(), &["backup", file]);
     let server = TestServer::start_on(async |data| drop(succeed(&data, &["restore", file]))).await;
-    succeed(&server.data_path(), &["run", "cancel", "web1"]);
+    succeed(&server.data_path(), &["run", "cancel", "--yes", "web1"]);
     let script = server.client().get(server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64")));
     let script = script.send().await.unwrap().text().await.unwrap();
     assert!(script.contains("initrd"), "nothing says that it was installed: {script}");

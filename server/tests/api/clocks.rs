@@ -134,7 +134,7 @@ async fn a_clock_that_is_set_loses_nothing_and_makes_no_machine_silent() {
     let runs = [0, 1].map(|number| {
         let name = format!("m{number}");
         host.succeed(&["node", "add", "--name", &name, "--uuid", &uuid(number), "--release"]);
-        host.succeed(&["run", "start", &name, "--workflow", steps.to_str().unwrap()]).trim().to_owned()
+        host.succeed(&["run", "start", "--yes", &name, "--workflow", steps.to_str().unwrap()]).trim().to_owned()
     });
     let ca = host.succeed(&["ca"]);
     let (stop, stopping) = tokio::sync::watch::channel(false);

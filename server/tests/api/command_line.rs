@@ -75,7 +75,7 @@ fn operators_set_a_machine_up_beside_a_running_server() {
         "smallest",
     ];
     assert_eq!(succeed(data, &add), "debian\n");
-    let run = succeed(data, &["run", "start", "web1", "--os", "debian"]);
+    let run = succeed(data, &["run", "start", "--yes", "web1", "--os", "debian"]);
     let metadata = succeed(data, &["node", "metadata-url", "web1"]);
     assert!(metadata.starts_with(&format!("https://server.test/v1/metadata/{}.", run.trim())), "{metadata}");
     let line = succeed(data, &["status", "--json", "web1"]);
@@ -124,12 +124,12 @@ fn a_machine_that_was_registered_without_a_name_gets_one() {
     assert_eq!(shown("db1").id, id);
 
     // Its machine comes back as an unknown machine.
-    succeed(data, &["node", "decommission", "db1"]);
+    succeed(data, &["node", "decommission", "--yes", "db1"]);
     let back = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
     let release = ["node", "release", &back, "--name", "db1"];
     let advice = format!("that node is out of service, and `node remove {id}` frees its name");
     assert_eq!(fail(data, &release), format!("slipway-server: the name \"db1\" already refers to node {id}; {advice}"));
-    succeed(data, &["node", "remove", &id]);
+    succeed(data, &["node", "remove", "--yes", &id]);
     assert_eq!(succeed(data, &release), "db1 is released\n");
 }
 
@@ -175,20 +175,23 @@ fn what_is_not_needed_any_more_is_removed() {
     let digest = succeed(data, &["image", "add", image.to_str().unwrap()]).trim().to_owned();
     succeed(data, &["os", "add", "debian", "--image", &digest]);
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
-    let run = succeed(data, &["run", "start", "web1", "--os", "debian"]).trim().to_owned();
+    let run = succeed(data, &["run", "start", "--yes", "web1", "--os", "debian"]).trim().to_owned();
     let runs = || succeed(data, &["run", "list", "web1"]);
     assert_eq!(cells(&runs())[0], ["Run", "Machine", "State", "Steps done", "Created", "Ended", "Reason"]);
     assert_eq!(cells(&runs())[1][..4], [&run, "web1", "pending", "0/5"]);
 
-    assert_eq!(succeed(data, &["os", "remove", "debian"]), "operating system debian is removed\n");
+    assert_eq!(succeed(data, &["os", "remove", "--yes", "debian"]), "operating system debian is removed\n");
     let used = format!("slipway-server: image {digest} is in use: run {run} of node web1 has a step that uses it; ");
-    assert!(fail(data, &["image", "remove", "disk.img"]).starts_with(&used));
-    assert_eq!(succeed(data, &["run", "cancel", "web1"]), format!("run {run} is cancelled\n"));
+    assert!(fail(data, &["image", "remove", "--yes", "disk.img"]).starts_with(&used));
+    assert_eq!(succeed(data, &["run", "cancel", "--yes", "web1"]), format!("run {run} is cancelled\n"));
     assert!(runs().ends_with("  cancelled by an operator\n"), "{}", runs());
-    assert_eq!(succeed(data, &["image", "remove", &digest]), format!("image disk.img ({digest}) is removed\n"));
+    assert_eq!(
+        succeed(data, &["image", "remove", "--yes", &digest]),
+        format!("image disk.img ({digest}) is removed\n")
+    );
     assert_eq!(std::fs::read_dir(data.join("images/sha256")).unwrap().count(), 0);
 
-    assert_eq!(succeed(data, &["node", "remove", "web1"]), "web1 is removed\n");
+    assert_eq!(succeed(data, &["node", "remove", "--yes", "web1"]), "web1 is removed\n");
     assert_eq!(cells(&succeed(data, &["run", "list"])).len(), 1, "only the header");
     succeed(data, &["token", "add", "--expires", "1h"]);
     let tokens = succeed(data, &["token", "list"]);
@@ -258,7 +261,7 @@ fn user_data_may_be_compressed() {
     assert!(
         start(&plain).starts_with(refused) && start(&file("plain.gz", &compressed("hello\n"))).starts_with(refused)
     );
-    succeed(data, &["run", "start", "web1", "--os", "debian", "--user-data", &user]);
+    succeed(data, &["run", "start", "--yes", "web1", "--os", "debian", "--user-data", &user]);
 }
 
 #[test]
@@ -272,7 +275,10 @@ fn a_snippet_is_made_for_a_machine_that_has_a_run() {
     assert_eq!(fail(data, &snippet), expect);
     let workflow = folder.path().join("workflow.yaml");
     std::fs::write(&workflow, "steps:\n- {name: leave, action: {reboot: {}}}\n").unwrap();
-    succeed(data, &["run", "start", "web1", "--workflow", workflow.to_str().unwrap(), "--known-step", "packages"]);
+    succeed(
+        data,
+        &["run", "start", "--yes", "web1", "--workflow", workflow.to_str().unwrap(), "--known-step", "packages"],
+    );
     let (first, second) = (succeed(data, &snippet), succeed(data, &snippet));
     assert!(first.contains("url='https://server.test/v1/report'"), "{first}");
     assert_ne!(first, second, "each has a token of its own");

@@ -189,13 +189,13 @@ async fn what_a_machine_reported_long_ago_keeps_it_from_no_run() {
     let Some(image) = made(&server, "arm64", 16, &ROOT.replace("$TYPE", "8305")) else { return };
     install(&server, &image);
     let (store, data) = (server.store().await, server.data_path());
-    let line = ["run", "start", "web1", "--os", "debian"];
+    let line = ["run", "start", "--yes", "web1", "--os", "debian"];
     for (arch, size) in [("aarch64", 256), ("x86_64", 64 * MIB)] {
         with_machine(&server, arch, size, 512).await;
         fail(&data, &line);
         node_contacts::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
         succeed(&data, &line);
-        succeed(&data, &["run", "cancel", "web1"]);
+        succeed(&data, &["run", "cancel", "--yes", "web1"]);
         assert_eq!(node.workflow(&server).await, None, "it is here again");
     }
     // It was heard of a moment ago, but of the system that it installed.
@@ -279,7 +279,7 @@ async fn an_image_for_another_architecture_is_not_installed() {
         );
         for arch in [machine, ""] {
             with_machine(&server, arch, 64 * MIB, 512).await;
-            succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+            succeed(&server.data_path(), &["run", "start", "--yes", "web1", "--os", "debian", "--replace"]);
         }
     }
 }
@@ -311,7 +311,7 @@ async fn an_image_whose_table_is_for_another_disk_is_not_installed() {
         assert!(refused.contains(begin) && refused.contains(expect), "{name}: {refused}");
         assert!(refused.contains("(disks are as the machine reported them when it last enrolled; "), "{refused}");
         with_machine(&server, "x86_64", 64 * MIB, 512).await;
-        succeed(&server.data_path(), &["run", "start", "web1", "--os", "debian", "--replace"]);
+        succeed(&server.data_path(), &["run", "start", "--yes", "web1", "--os", "debian", "--replace"]);
     }
     // The machine enrolled again when only one of its disks was there.
     with_machine(&server, "x86_64", 64 * MIB, 4096).await;
@@ -372,8 +372,8 @@ async fn an_image_that_was_stored_unseen_is_judged_before_it_is_installed() {
         // For other actions it is a file like any other.
         let unpack = streamed(&digest).replace("stream-image: {", "unpack-archive: {partition: 1, ");
         operate::start_run(&server.store().await, &server.ca(), "web1", new_run(&unpack)).await.unwrap();
-        succeed(&data, &["run", "cancel", "web1"]);
-        succeed(&data, &["image", "remove", &digest]);
+        succeed(&data, &["run", "cancel", "--yes", "web1"]);
+        succeed(&data, &["image", "remove", "--yes", &digest]);
     }
 }
 

@@ -127,7 +127,7 @@ impl Site {
         let jwt = enrolment["jwt"].as_str().unwrap().to_owned();
         let steps = folder.path().join("steps.yaml");
         std::fs::write(&steps, STEPS).unwrap();
-        let run = command(&["run", "start", "web1", "--workflow", steps.to_str().unwrap()]).trim().to_owned();
+        let run = command(&["run", "start", "--yes", "web1", "--workflow", steps.to_str().unwrap()]).trim().to_owned();
         Self { folder, server, jwt, run }
     }
 

@@ -43,7 +43,7 @@ async fn refused(server: &TestServer, digest: &str, steps: &[&str]) -> Option<St
     let run = new_run(&format!("steps:\n{}", steps.concat()));
     let refused = operate::start_run(&server.store().await, &server.ca(), "web1", run).await.err();
     if refused.is_none() {
-        succeed(&server.data_path(), &["run", "cancel", "web1"]);
+        succeed(&server.data_path(), &["run", "cancel", "--yes", "web1"]);
     }
     refused.map(|refused| refused.to_string())
 }

@@ -26,7 +26,8 @@ async fn lines_about_machines_have_the_reason_and_the_node() {
     let enrolment = enrol(&Machine::with_uuid(UUID)).await;
     let steps = folder.path().join("steps.yaml");
     std::fs::write(&steps, "steps: [{name: leave, action: {reboot: {}}}]\n").unwrap();
-    let run = succeed(&data, &["run", "start", "web1", "--workflow", steps.to_str().unwrap()]).trim().to_owned();
+    let run =
+        succeed(&data, &["run", "start", "--yes", "web1", "--workflow", steps.to_str().unwrap()]).trim().to_owned();
     let failure = json!({ "reason": "no disk", "causes": ["it is gone"], "log_tail": [] });
     let event = json!({ "seq": 1, "at": 1, "step": 0, "attempt": 1, "kind": { "failed": failure } });
     let events = json!({ "run": run, "events": [event] });
@@ -35,7 +36,7 @@ async fn lines_about_machines_have_the_reason_and_the_node() {
         request.bearer_auth(enrolment["jwt"].as_str().unwrap()).send().await.unwrap().status().as_u16()
     };
     assert_eq!(post(&events).await, 200);
-    succeed(&data, &["node", "decommission", "web1"]);
+    succeed(&data, &["node", "decommission", "--yes", "web1"]);
     assert_eq!(post(&events).await, 410);
 
     let log = std::fs::read_to_string(log).unwrap();

@@ -4,6 +4,7 @@
 
 mod acts;
 mod admission;
+mod asking;
 mod attested;
 mod authority;
 mod backups;

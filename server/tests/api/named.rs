@@ -48,7 +48,7 @@ fn an_image_is_called_by_its_name_its_digest_or_the_start_of_that() {
     assert!(said.contains("may be 2 images") && said.contains(&one) && said.contains(&other), "{said}");
     assert!(fail(data, &["image", "remove", "a.img"]).contains("may be 2 images"));
     let expect = format!("image a.img ({other}) is removed\n");
-    assert_eq!(succeed(data, &["image", "remove", &other[..19]]), expect);
+    assert_eq!(succeed(data, &["image", "remove", "--yes", &other[..19]]), expect);
 }
 
 #[tokio::test]
@@ -81,9 +81,9 @@ fn a_workflow_names_images_of_the_server_as_commands_do() {
     let start = |stream: &str| {
         let steps = format!("steps:\n- {{name: x, action: {{stream-image: {{{stream}}}}}}}\n");
         fs::write(&workflow, steps).unwrap();
-        ["run", "start", "web1", "--replace", "--workflow", workflow.to_str().unwrap()].map(str::to_owned)
+        ["run", "start", "--yes", "web1", "--replace", "--workflow", workflow.to_str().unwrap()].map(str::to_owned)
     };
-    let run = |line: [String; 6]| succeed(data, &line.each_ref().map(String::as_str));
+    let run = |line: [String; 7]| succeed(data, &line.each_ref().map(String::as_str));
     let sent = || {
         let line = ["node", "show", "web1"];
         serde_json::from_str::<Value>(&succeed(data, &line)).unwrap()["run"]["id"].as_str().unwrap().to_owned()
@@ -91,11 +91,11 @@ fn a_workflow_names_images_of_the_server_as_commands_do() {
     for called in ["a.img", &one[..14], &one[7..15]] {
         let id = run(start(&format!("url: https://server.test/images/{called}")));
         assert_eq!(sent(), id.trim());
-        let used = fail(data, &["image", "remove", "a.img"]);
+        let used = fail(data, &["image", "remove", "--yes", "a.img"]);
         assert!(used.contains(&format!("run {} of node web1", id.trim())), "{used}");
     }
     run(start(&format!("url: https://elsewhere.test/x, mirrors: [https://server.test/images/{}]", &two[7..13])));
-    assert!(fail(data, &["image", "remove", "b.img"]).contains("has a step that uses it"));
+    assert!(fail(data, &["image", "remove", "--yes", "b.img"]).contains("has a step that uses it"));
     let line = start("url: https://server.test/images/c.img");
     let said = fail(data, &line.each_ref().map(String::as_str));
     assert!(said.contains("there is no image \"c.img\""), "{said}");

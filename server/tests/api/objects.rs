@@ -213,7 +213,7 @@ async fn operators_give_the_bucket_by_option_or_variable_and_the_key_by_file() {
     listing.env("SLIPWAY_OBJECTS", &url).env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET);
     let listed = String::from_utf8(listing.output().unwrap().stdout).unwrap();
     assert!(listed.contains("web.img") && !listed.contains("missing"), "{listed}");
-    succeed(&data, &[&given[..], &["image", "remove", digest.trim()]].concat());
+    succeed(&data, &[&given[..], &["image", "remove", "--yes", digest.trim()]].concat());
     assert!(objects.files("images/site/images/sha256").is_empty());
     // A command that would look elsewhere than the server changes nothing.
     let said = fail(&data, &["image", "list"]);

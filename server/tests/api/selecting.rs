@@ -105,7 +105,7 @@ async fn a_node_shows_which_image_it_has_and_when_it_is_behind() {
     let first = add(&IMAGE);
     succeed(&data, &["os", "add", "small", "--image", &first]);
     let node = server.enrolled("web1").await;
-    let run = succeed(&data, &["run", "start", "web1", "--os", "small"]).trim().to_owned();
+    let run = succeed(&data, &["run", "start", "--yes", "web1", "--os", "small"]).trim().to_owned();
     let workflow = node.workflow(&server).await.unwrap();
     node.finish(&server, &workflow).await;
     let shown = || serde_json::from_str::<Value>(&succeed(&data, &["node", "show", "web1"])).unwrap();
@@ -126,9 +126,9 @@ async fn a_node_shows_which_image_it_has_and_when_it_is_behind() {
     node.finish(&server, &workflow).await;
     assert_eq!(shown()["installed"]["image"], json!(first));
     // A run that began to write and did not end leaves nothing that is known.
-    succeed(&data, &["run", "start", "web1", "--os", "small"]);
+    succeed(&data, &["run", "start", "--yes", "web1", "--os", "small"]);
     begin(&server, &node).await;
-    succeed(&data, &["run", "cancel", "web1"]);
+    succeed(&data, &["run", "cancel", "--yes", "web1"]);
     assert_eq!(shown()["installed"], Value::Null);
 }
 

@@ -348,7 +348,7 @@ fn go(site: &Site) {
     ]});
     fs::write(site.path("steps.yaml"), steps.to_string()).unwrap();
     site.run("one", &format!("slipway-server node add --name web1 --uuid {UUID} --release"), "");
-    let start = format!("slipway-server run start web1 --workflow {}", site.path("steps.yaml").display());
+    let start = format!("slipway-server run start --yes web1 --workflow {}", site.path("steps.yaml").display());
     let run = site.run("one", &start, "").trim().to_owned();
     let ca = site.run("one", "slipway-server ca", "");
     let installing = install(site, ca.clone());

@@ -153,7 +153,7 @@ impl Machine {
         let name = format!("m{number}");
         servers.operator(&["node", "add", "--name", &name, "--uuid", &uuid, "--release"])?;
         let disk = LoopDevice::sparse(&folder.join("disk"), DISK)?;
-        servers.operator(&["run", "start", &name, "--os", "debian", "--disk-device", &disk.path])?;
+        servers.operator(&["run", "start", "--yes", &name, "--os", "debian", "--disk-device", &disk.path])?;
         Ok(Self { folder, uuid, disk })
     }
 

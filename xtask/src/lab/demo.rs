@@ -43,7 +43,7 @@ impl Demo {
         let install = |lab: &Lab, _: &TargetImage, digest: &str| {
             let system = ["os", "add", "debian-12", "--image", digest, "--phone-home", "--kernel-arg", KERNEL_ARGUMENT];
             lab.operator(&system)?;
-            lab.operator(&["run", "start", NAME, "--os", "debian-12"]).map(drop)
+            lab.operator(&["run", "start", "--yes", NAME, "--os", "debian-12"]).map(drop)
         };
         Self::with(folder, keep, System::SystemdBoot, say, &install)
     }

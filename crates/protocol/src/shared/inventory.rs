@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::printable::{line, size};
+
 /// All hardware that discovery found. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -127,6 +129,13 @@ impl Disk {
     /// Returns the best path to this disk. It is the same for all paths to one disk.
     pub fn best_path(&self) -> &str {
         self.other_path_to.as_deref().unwrap_or(&self.path)
+    }
+
+    /// Describes the disk in a line: `Samsung PM9A3, serial number S4XY, 894.3 GiB, /dev/nvme0n1`.
+    pub fn in_words(&self) -> String {
+        let serial = self.serial.as_ref().map(|serial| format!("serial number {serial}"));
+        let parts = [self.model.clone(), serial].into_iter().flatten().chain([size(self.size), self.path.clone()]);
+        line(&parts.collect::<Vec<_>>().join(", ")).into_owned()
     }
 }
 

@@ -205,7 +205,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
     let file = folder.path().join("workflow");
     let step = Step { name: "step".to_owned(), action: plan.action.clone(), retries: 0, timeout: None };
     files::write(&file, serde_json::to_vec(&json!({ "steps": [step] }))?)?;
-    lab.operator(&["run", "start", NODE, "--workflow", text(&file)?])?;
+    lab.operator(&["run", "start", "--yes", NODE, "--workflow", text(&file)?])?;
     let changes = lab.watch(NODE)?;
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -1,0 +1,142 @@
+//! Asks before data or access is lost, and says of which machine and which disk.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use slipway_protocol::shared::printable::{line, size};
+use slipway_protocol::{NodeState, NodeStatus, RunStatus, StepState};
+use slipway_server::node::status::is_stranger;
+use slipway_server::operate::{Destroyed, Plan};
+use slipway_server::rules::state;
+use slipway_server::store::Store;
+use slipway_server::store::images::Image;
+use slipway_server::store::systems::{self, System};
+
+use super::words::{label, word};
+
+/// Whether a command asks before it does what cannot be undone.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Yes {
+    /// Do not ask before; for scripts.
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Yes {
+    /// Shows what will be done, and asks if there is anything. Fails if the answer is no, or if standard input is not a
+    /// terminal, because nobody can answer then.
+    pub fn ask(self, doing: &str, consequences: &[String]) -> anyhow::Result<()> {
+        if self.yes || consequences.is_empty() {
+            return Ok(());
+        }
+        if !std::io::stdin().is_terminal() {
+            bail!("{doing}: standard input is not a terminal; give --yes to continue without asking");
+        }
+        let lines: String = consequences.iter().map(|text| format!("{}\n", line(text))).collect();
+        let mut stderr = std::io::stderr();
+        write!(stderr, "{lines}type \"yes\" to continue: ").context("asking for confirmation")?;
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
+        ensure!(answer.trim() == "yes", "{doing}: nothing was done");
+        Ok(())
+    }
+}
+
+/// Describes a machine: `web1 is running: Dell PowerEdge R640, serial number 7CZ1234`.
+pub fn machine(node: &NodeStatus) -> String {
+    let identity = &node.identity;
+    let serial = identity.serial.as_ref().map(|serial| format!("serial number {serial}"));
+    let other = identity.uuid.as_ref().map(|uuid| format!("UUID {uuid}"));
+    let other = other.or_else(|| identity.macs.first().map(|mac| format!("MAC address {mac}")));
+    let system = node.inventory.as_ref().map(|inventory| &inventory.system);
+    let model: Vec<&str> =
+        system.iter().flat_map(|system| [&system.vendor, &system.model]).flatten().map(String::as_str).collect();
+    let model = (!model.is_empty()).then(|| model.join(" "));
+    let words: Vec<String> = [model, serial.or(other)].into_iter().flatten().collect();
+    let known = if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) };
+    format!("{} is {}{known}", label(node), word(&node.state))
+}
+
+/// Describes what a run would do. Empty if it destroys nothing.
+pub fn run(plan: &Plan) -> Vec<String> {
+    if plan.destroyed.is_empty() && plan.replaced.is_none() {
+        return Vec::new();
+    }
+    let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
+    let is_known = plan.node.inventory.as_ref().is_some_and(|inventory| !inventory.disks.is_empty());
+    let erased = plan.destroyed.iter().flat_map(|destroyed| erased(destroyed, is_known));
+    std::iter::once(machine(&plan.node)).chain(erased).chain(replaced).collect()
+}
+
+fn erased(destroyed: &Destroyed, is_known: bool) -> Vec<String> {
+    let steps = destroyed.steps.join(", ");
+    match destroyed.disks.as_slice() {
+        _ if !is_known => {
+            vec![format!("erases the disk that the machine chooses ({steps}): its disks are not known yet")]
+        }
+        [] => {
+            let reason = "none of its disks, as last seen, fits the hints";
+            vec![format!("erases nothing ({steps}): {reason}, so the run would fail before it writes")]
+        }
+        [disk] => vec![format!("erases {}, as last seen ({steps})", disk.in_words())],
+        disks => {
+            let first = format!(
+                "erases one of these disks, as last seen ({steps}); without a rule that chooses, the run fails before \
+                 it writes:"
+            );
+            std::iter::once(first).chain(disks.iter().map(|disk| format!("  {}", disk.in_words()))).collect()
+        }
+    }
+}
+
+/// Describes what it means to end a run. Empty if the run is over.
+pub fn cancel(node: &NodeStatus, run: &RunStatus) -> Vec<String> {
+    if !state::is_open(run.state) {
+        return Vec::new();
+    }
+    let os = run.os.as_ref().map(|os| format!(" of {os}")).unwrap_or_default();
+    let current = run.steps.iter().find(|step| step.state == StepState::Running);
+    let stops = current.map_or_else(
+        || "no step is running".to_owned(),
+        |step| format!("step {} stops where it is; a disk that it is writing does not boot", step.name),
+    );
+    // A step that destroys says on which disk before it does.
+    let notes = current.iter().flat_map(|step| &step.notes).cloned();
+    [machine(node), format!("ends run {}{os} as failed; {stops}", run.id)].into_iter().chain(notes).collect()
+}
+
+/// Describes what it means to take a machine out of service. Empty if it is out of service.
+pub fn decommission(node: &NodeStatus) -> Vec<String> {
+    if node.state == NodeState::Decommissioned {
+        return Vec::new();
+    }
+    let run = node.run.as_ref().filter(|run| state::is_open(run.state));
+    let ends = run.map(|run| format!("ends run {}, which is not over, as failed", run.id));
+    let stays = "refuses its credentials from now on; its system and its disks stay as they are".to_owned();
+    [Some(machine(node)), ends, Some(stays)].into_iter().flatten().collect()
+}
+
+/// Describes what it means to remove a machine. Empty if nothing is lost: a machine in service is not removed, and a
+/// waiting one may ask again.
+pub fn remove(node: &NodeStatus) -> Vec<String> {
+    let may = matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned);
+    if !may || is_stranger(node) {
+        return Vec::new();
+    }
+    vec![machine(node), "removes its runs and logs from this server; its disks stay as they are".to_owned()]
+}
+
+/// Describes what it means to remove an image.
+pub fn image(image: &Image) -> Vec<String> {
+    vec![format!("removes {} ({}, {}) and its file", image.file_name, size(image.size), image.digest)]
+}
+
+/// Describes what it means to remove an operating system. Empty if there is none of this name.
+pub async fn system(store: &Store, name: &str) -> anyhow::Result<Vec<String>> {
+    let known = systems::get_by_name(&mut *store.read().await?, name).await?;
+    let describe = |system: System| {
+        format!("removes the settings of {}, which has the image {}; the image stays", system.name, system.image)
+    };
+    Ok(known.map(describe).into_iter().collect())
+}
