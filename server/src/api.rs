@@ -187,6 +187,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/runs/{run}", get(operator::run))
         .route("/runs/{run}/workflow", get(operator::run_workflow))
         .route("/runs/{run}/cancel", post(operator::cancel_run))
+        .route("/runs/{run}/retry", post(operator::retry_run))
         .route("/runs/{run}/confirm", post(operator::confirm_run))
         .route("/runs/{run}/events", get(operator::events))
         .route("/runs/{run}/compare", get(operator::compare_runs))

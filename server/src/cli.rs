@@ -115,7 +115,7 @@ pub enum Command {
     /// Add, list and remove operating systems.
     #[command(subcommand)]
     Os(OsCommand),
-    /// Start, list and cancel runs on machines.
+    /// Start, list, retry and cancel runs on machines.
     #[command(subcommand)]
     Run(RunCommand),
     /// Make, show and replace the site's keys for UEFI Secure Boot.

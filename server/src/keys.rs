@@ -7,3 +7,4 @@ pub mod jwt;
 pub mod pkcs11;
 pub mod seal;
 pub mod secure_boot;
+pub mod vault;

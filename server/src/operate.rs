@@ -11,6 +11,7 @@ mod network;
 mod node;
 mod operator;
 mod release;
+mod retry;
 mod run;
 mod session;
 pub mod site_keys;
@@ -43,6 +44,7 @@ pub use self::operator::{
     remove_operator, rotate_operator,
 };
 pub use self::release::release_node;
+pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
 pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};
 pub use self::system::{add_system, remove_system};

@@ -17,6 +17,7 @@ mod multipart;
 mod new_image;
 mod node;
 mod reasons;
+mod retry;
 mod rows;
 mod run;
 mod session;
@@ -54,6 +55,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/fleet", get(fleet::show))
         .route("/nodes/{node}", get(node::show))
         .route("/nodes/{node}/log", get(node::log))
+        .route("/nodes/{node}/retry", get(retry::ask).post(retry::carry_out))
         .route("/act/{act}", get(acts::ask).post(acts::carry_out))
         .route("/runs", get(lists::runs))
         .route("/runs/{run}", get(run::show))

@@ -38,6 +38,7 @@ mod records;
 pub mod recovery_keys;
 pub mod refused_pins;
 pub mod run_facts;
+pub mod run_requests;
 pub mod run_tokens;
 pub mod runs;
 pub mod schema;
@@ -67,6 +68,8 @@ use crate::base::data::DataDir;
 use crate::base::error::Error;
 use crate::base::meters::Counted;
 use crate::base::objects::Objects;
+use crate::keys::jwt::Signer;
+use crate::keys::vault::Vault;
 
 pub use self::db::{Connection, Row, Transaction};
 use self::meters::Meters;
@@ -75,6 +78,8 @@ use self::meters::Meters;
 #[derive(Clone, Debug)]
 pub struct Store {
     pools: Pools,
+    /// The data folder. `None` for a database without the site's secret.
+    data: Option<DataDir>,
     /// Where the images are.
     objects: Objects,
     /// A lock for each image that was or is being examined.
@@ -127,7 +132,7 @@ impl Store {
             Some(url) => Pools::Postgres(postgres::Pools::open(url, data.root(), opening).await?),
             None => Pools::Sqlite(sqlite::Pools::open(&data.database(), opening).await?),
         };
-        Ok(Self::with(pools, data.objects().clone()))
+        Ok(Self { data: Some(data.clone()), ..Self::with(pools, data.objects().clone()) })
     }
 
     /// Opens an SQLite database, like [`Self::of`].
@@ -143,11 +148,11 @@ impl Store {
             Some(url) => Pools::Postgres(postgres::Pools::open_read_only(url)),
             None => Pools::Sqlite(sqlite::Pools::open_read_only(&data.database())),
         };
-        Self::with(pools, data.objects().clone())
+        Self { data: Some(data.clone()), ..Self::with(pools, data.objects().clone()) }
     }
 
     fn with(pools: Pools, objects: Objects) -> Self {
-        Self { pools, objects, turns: Arc::default(), meters: Meters::default(), operator: None }
+        Self { pools, data: None, objects, turns: Arc::default(), meters: Meters::default(), operator: None }
     }
 
     /// Returns this database, used on behalf of an operator of this name.
@@ -158,6 +163,14 @@ impl Store {
     /// Where the images are.
     pub fn objects(&self) -> &Objects {
         &self.objects
+    }
+
+    /// Opens what encrypts texts in this database.
+    pub fn vault(&self) -> Result<Vault, Error> {
+        let data = self.data.as_ref().ok_or_else(|| {
+            Error::refused(ErrorCode::Internal, "this database was opened without its data folder, which has the key")
+        })?;
+        Ok(Vault::of(&Signer::open(data)?))
     }
 
     /// Waits until nobody in this process examines the image with this digest, and locks the examination until the

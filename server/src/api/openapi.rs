@@ -50,6 +50,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::all_runs,
         super::operator::cancel_run,
         super::operator::confirm_run,
+        super::operator::retry_run,
         super::operator::run,
         super::operator::run_workflow,
         super::operator::compare_runs,

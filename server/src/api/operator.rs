@@ -159,7 +159,13 @@ pub async fn start_run(
     UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
-    // The lock is awaited asynchronously, so that requests waiting for a slow PKCS #11 token do not block threads.
+    let new = signed(&app, new).await?;
+    let run = operate::start_run(&app.store, app.keys().authority.pem(), &node, new).await?;
+    Ok((StatusCode::CREATED, Dated(run)))
+}
+
+/// Signs the site's keys for a run, if it writes them to the firmware.
+pub(crate) async fn signed(app: &App, new: NewRun) -> Result<NewRun, Error> {
     // Awaited here, so that requests waiting for a slow PKCS #11 token do not block threads. The signature goes on, and
     // keeps its turn, if the caller stops waiting for it.
     let turn = app.signing.clone().lock_owned().await;
@@ -169,8 +175,36 @@ pub async fn start_run(
         new.with_keys(&store, &data).await
     })
     .await;
-    let new = signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })??;
-    let run = operate::start_run(&app.store, app.keys().authority.pem(), &node, new).await?;
+    signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })?
+}
+
+/// How a run is tried again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetryFrom {
+    /// Name or number of the step to go on with. Those before it must have succeeded. Default: the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Try a failed run again, with what it was asked for. `{run}` is the id of a run, or a node, whose newest run is meant.
+#[utoipa::path(post, path = "/v1/operator/runs/{run}/retry", params(("run" = String, Path)),
+    request_body = RetryFrom, security(("operator" = [])),
+    responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "The run has not failed, is not the newest of its node, or what \
+            it was asked for is not kept.")))]
+pub async fn retry_run(
+    Operator(app): Operator,
+    UrlPath(run): UrlPath<String>,
+    JsonBody(how): JsonBody<RetryFrom>,
+) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
+    let mut retry = operate::retry_of(&app.store, &run).await?;
+    if let Some(step) = how.from {
+        retry = retry.from(&step)?;
+    }
+    retry.new = signed(&app, retry.new).await?;
+    let run = operate::retry_run(&app.store, app.keys().authority.pem(), retry).await?;
     Ok((StatusCode::CREATED, Dated(run)))
 }
 

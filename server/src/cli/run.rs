@@ -69,6 +69,21 @@ Examples:
         #[arg(value_name = "NODE|RUN")]
         run: String,
     },
+    /// Try a failed run again, with what it was asked for; prints the new run's id.
+    #[command(after_help = "\
+Examples:
+  slipway-server run retry web1
+  slipway-server run retry web1 --from seed-cloud-init")]
+    Retry {
+        /// Id of the run; or id, name or claim code of a machine, whose newest run is meant.
+        #[arg(value_name = "NODE|RUN")]
+        run: String,
+        /// Name or number of the step to go on with. Those before it must have succeeded. Default: the first.
+        #[arg(long, value_name = "STEP")]
+        from: Option<String>,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// End a run as failed. The machine stops and waits for another run.
     Cancel {
         /// Id of the run; or id, name or claim code of a machine, to end its newest run.
@@ -147,6 +162,16 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
         }
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
+        }
+        RunCommand::Retry { run, from, yes } => {
+            let mut retry = operate::retry_of(store, &run).await?;
+            if let Some(step) = from {
+                retry = retry.from(&step)?;
+            }
+            retry.new = retry.new.with_keys(store, data).await?;
+            let ca = ca::anchors(data)?;
+            yes.ask("retrying the run", &ask::run(&operate::plan_retry(store, &ca, retry.clone()).await?))?;
+            print_line(&operate::retry_run(store, &ca, retry).await?.id)
         }
         RunCommand::Cancel { run, yes } => {
             let (known, _) = operate::show_run(store, &run).await?;

@@ -6,7 +6,7 @@ use slipway_protocol::{
     Action, Digest, Disk, ErrorCode, NodeState, NodeStatus, RunStatus, SiteEventKind, Step, StepState,
 };
 
-use super::{did, known_node};
+use super::{did, known_node, retry};
 use crate::base::error::Error;
 use crate::base::objects::Seen;
 use crate::base::random;
@@ -27,27 +27,51 @@ use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{Connection, Store, Transaction, external_steps, notes, run_facts, to_json, to_word};
+use crate::store::{Connection, Store, Transaction, external_steps, notes, run_facts, run_requests, to_json, to_word};
+
+/// A run to start, and how it came about.
+pub(super) struct Wanted {
+    pub new: NewRun,
+    pub secrets: Secrets,
+    /// Number of steps that `retried` has done, and that are left out.
+    pub done: usize,
+    /// The run that is tried again.
+    pub retried: Option<Run>,
+}
+
+impl Wanted {
+    pub fn new(new: NewRun) -> Self {
+        Self { new, secrets: Secrets::draw(), done: 0, retried: None }
+    }
+}
 
 /// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
+    start(store, ca, reference, Wanted::new(new)).await
+}
+
+/// Starts a run, like [`start_run`].
+pub(super) async fn start(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
-    let seen = examine(store, images_of(store, &new.task).await?).await?;
+    let seen = examine(store, images_of(store, &wanted.new.task).await?).await?;
+    let id = random::id();
+    let request = retry::seal(store, &id, &wanted)?;
     let now = now();
     let mut transaction = store.write().await?;
-    let ready = ready(&mut transaction, &seen, ca, reference, new, now).await?;
-    let Ready { mut node, os, composed, replaced } = ready;
-    let id = random::id();
+    let ready = ready(&mut transaction, &seen, ca, reference, &wanted, now).await?;
+    let Ready { mut node, os, image, composed, replaced } = ready;
     if let Some(replaced) = replaced {
         replace(&mut transaction, replaced, &id, now).await?;
     }
-    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
+    let what = what_it_does(os.as_deref(), &wanted, &composed.steps);
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let settings = settings(&composed);
-    let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
+    let run = Run { os, image, ..new_run(&node, &id, &composed, now) };
+    let run = insert(&mut transaction, run, composed, wanted.retried.filter(|_| wanted.done > 0)).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
+    run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
@@ -58,6 +82,16 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run, now))
+}
+
+/// What the history says of a new run.
+fn what_it_does(os: Option<&str>, wanted: &Wanted, steps: &[Step]) -> String {
+    let what = os.map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
+    match (&wanted.retried, steps.first()) {
+        (None, _) | (_, None) => what,
+        (Some(retried), Some(_)) if wanted.done == 0 => format!("{what}: it tries run {} again", retried.id),
+        (Some(retried), Some(first)) => format!("{what}: it goes on with step {} of run {}", first.name, retried.id),
+    }
 }
 
 /// What a run would do to its machine, to be said before an operator starts it.
@@ -82,9 +116,14 @@ pub struct Destroyed {
 
 /// Returns what a run would do if it was started now. Fails as [`start_run`] would.
 pub async fn plan_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<Plan, Error> {
-    let seen = examine(store, images_of(store, &new.task).await?).await?;
+    plan(store, ca, reference, Wanted::new(new)).await
+}
+
+/// Returns what a run would do, like [`plan_run`].
+pub(super) async fn plan(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<Plan, Error> {
+    let seen = examine(store, images_of(store, &wanted.new.task).await?).await?;
     let mut connection = store.read().await?;
-    let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
+    let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, &wanted, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let destroyed = destroyed(&composed.steps, disks);
     Ok(Plan { destroyed, replaced: replaced.map(|run| run.id), node: status::one(&mut connection, node).await? })
@@ -108,6 +147,8 @@ struct Ready {
     node: Node,
     /// The operating system that it installs by name.
     os: Option<String>,
+    /// The image that it writes, or has written before it is tried again.
+    image: Option<Digest>,
     composed: Composed,
     /// The run that is not over.
     replaced: Option<Run>,
@@ -119,9 +160,10 @@ async fn ready(
     seen: &HashMap<Digest, Seen>,
     ca: &str,
     reference: &str,
-    new: NewRun,
+    wanted: &Wanted,
     now: Millis,
 ) -> Result<Ready, Error> {
+    let Wanted { new, secrets, done, retried } = wanted;
     let node = known_node(connection, reference).await?;
     if node.state == NodeState::Decommissioned {
         let message = format!("node {} is out of service", node.label());
@@ -143,13 +185,38 @@ async fn ready(
         Task::Workflow(_) => None,
     };
     let loaded = Loaded { node: &node, system: system_of(connection, &new.task).await?, facts: &facts, ca };
-    let composed = compose(new, loaded, &Secrets::draw())?;
+    let mut composed = compose(new.clone(), loaded, secrets)?;
+    let written = |step: &Step| match &step.action {
+        Action::StreamImage(stream) => stream.digest.clone(),
+        _ => None,
+    };
+    let image = composed.steps.iter().find_map(written);
+    if let Some(retried) = retried.as_ref().filter(|_| *done > 0) {
+        go_on(&mut composed, retried, *done)?;
+    }
     if let Some(foreseen) = foresee(seen, &facts, machine_of(&node, now), &composed.steps) {
         // The run would fail once the disk was erased.
         let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    Ok(Ready { node, os, composed, replaced })
+    Ok(Ready { node, os, image, composed, replaced })
+}
+
+/// Leaves out the steps that a run has done. Fails if the steps that are left are others than that run had, because
+/// nobody knows then which are done.
+fn go_on(composed: &mut Composed, retried: &Run, done: usize) -> Result<(), Error> {
+    let left = composed.steps.split_off(done.min(composed.steps.len()));
+    let names = |steps: &[Step]| steps.iter().map(|step| step.name.clone()).collect::<Vec<_>>();
+    if left.is_empty() || !names(&retried.workflow).ends_with(&names(&left)) {
+        let message = format!(
+            "the operating system has other steps than when run {} was started, so it cannot go on in the middle; \
+             start another run",
+            retried.id
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    composed.steps = left;
+    Ok(())
 }
 
 /// Returns what a run was asked for, to compare it with other runs.
@@ -189,29 +256,17 @@ fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     here.map_or(Machine::default(), |here| Machine { arch: &here.cpu.arch, disks: &here.disks })
 }
 
-/// Stores a new run, the external steps it expects, and the token of its boot reporter.
-async fn insert(
-    connection: &mut Connection,
-    node: &Node,
-    id: &str,
-    os: Option<String>,
-    composed: Composed,
-    now: Millis,
-) -> Result<Run, Error> {
-    let written = |step: &Step| match &step.action {
-        Action::StreamImage(stream) => stream.digest.clone(),
-        _ => None,
-    };
-    let image = composed.steps.iter().find_map(written);
-    let run = Run {
+/// A run that waits for its machine.
+fn new_run(node: &Node, id: &str, composed: &Composed, now: Millis) -> Run {
+    Run {
         id: id.to_owned(),
         node: node.id.clone(),
         progress: state::pending(&composed.steps),
-        workflow: composed.steps,
+        workflow: composed.steps.clone(),
         last_seq: 0,
         require: composed.require,
         event_bytes: 0,
-        phone_home_hash: composed.phone_home_hash,
+        phone_home_hash: composed.phone_home_hash.clone(),
         phone_home: BTreeMap::new(),
         created_at: now,
         started_at: None,
@@ -221,17 +276,37 @@ async fn insert(
         has_metadata_url: false,
         forgotten: false,
         restored: false,
-        os,
-        image,
+        os: None,
+        image: None,
         begins: 0,
         destroyed: false,
-    };
-    runs::insert(connection, &run, &composed.instances).await?;
-    external_steps::expect(connection, id, &composed.known_steps).await?;
-    let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
-    for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
-        run_tokens::insert(connection, hash, id, purpose, now).await?;
     }
+}
+
+/// Stores a new run, the external steps it expects, and the tokens of its system. If it goes on in the middle of
+/// another run, it takes over the tokens and instance ids of that run, which its system may have already.
+async fn insert(
+    connection: &mut Connection,
+    mut run: Run,
+    composed: Composed,
+    goes_on: Option<Run>,
+) -> Result<Run, Error> {
+    match &goes_on {
+        Some(before) => {
+            run.destroyed = before.destroyed;
+            runs::give_up_phone_home(connection, &before.id).await?;
+            runs::insert(connection, &run, &[]).await?;
+            runs::take_over(connection, &before.id, &run.id).await?;
+        }
+        None => {
+            runs::insert(connection, &run, &composed.instances).await?;
+            let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
+            for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
+                run_tokens::insert(connection, hash, &run.id, purpose, run.created_at).await?;
+            }
+        }
+    }
+    external_steps::expect(connection, &run.id, &composed.known_steps).await?;
     Ok(run)
 }
 

@@ -167,6 +167,9 @@ pub fn buttons(node: &NodeStatus) -> Markup {
     html! {
         div.acts data-sync="acts" {
             @for act in Act::ALL {
+                @if act == Act::Cancel && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed) {
+                    a.button href={ "/nodes/" (reference(node)) "/retry" } { "Retry run…" }
+                }
                 @match act.obstacle(node) {
                     // Nobody misses this where there is no such run.
                     Some(_) if act == Act::Confirm => {},
@@ -210,9 +213,14 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
 /// Says which disk a run will be installed on, as far as it is known.
 fn target(node: &NodeStatus, system: &System) -> Markup {
     let (disks, found) = disks(node, system);
+    erases(!disks.is_empty(), &found)
+}
+
+/// Says which of these disks is erased. `is_known` says whether the machine has reported its disks.
+pub fn erases(is_known: bool, found: &[&Disk]) -> Markup {
     html! {
-        @match found.as_slice() {
-            _ if disks.is_empty() => "Erases the disk that the machine chooses: its disks are not known yet.",
+        @match found {
+            _ if !is_known => "Erases the disk that the machine chooses: its disks are not known yet.",
             [] => span.warn {
                 "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes."
             },

@@ -143,7 +143,7 @@ fn act(node: &NodeStatus, tone: Tone) -> Option<(String, &'static str)> {
     let reference = reference(node);
     match node.state {
         NodeState::Held if !node.claims.is_empty() => Some((path("release", &reference), "Release…")),
-        NodeState::Failed if tone == Tone::Bad => Some((path("start", &reference), "Try again…")),
+        NodeState::Failed if tone == Tone::Bad => Some((format!("/nodes/{reference}/retry"), "Retry…")),
         _ => {
             let first = node.flags.first().filter(|flag| flag.kind == FlagKind::Contested);
             first.map(|_| (format!("/nodes/{reference}"), "Compare"))

@@ -230,6 +230,7 @@ pub fn migrations() -> Migrator {
         migration(29, "indexes of the history", include_str!("../../migrations/sqlite/0029_history_indexes.sql")),
         migration(30, "facts of runs", include_str!("../../migrations/sqlite/0030_run_facts.sql")),
         migration(31, "names of steps", include_str!("../../migrations/sqlite/0031_step_names.sql")),
+        migration(32, "requests of runs", include_str!("../../migrations/sqlite/0032_run_requests.sql")),
     ])
 }
 

@@ -70,6 +70,7 @@ mod published;
 mod recovery_keys;
 mod replicas;
 mod reporting;
+mod retrying;
 mod rolling_upgrade;
 mod secrets;
 mod secure_boot;

@@ -39,7 +39,8 @@ const SECRETS: [&str; 7] = [
     "COMMAND-SECRET",
 ];
 
-async fn stored(server: &TestServer, text: &str) -> bool {
+/// Whether a text is in the database, after its log was emptied.
+pub async fn stored(server: &TestServer, text: &str) -> bool {
     let store = server.store().await;
     let erased = if server.data().postgres().is_some() { Erased::ByOthers } else { Erased::Now };
     assert_eq!(store.empty_log().await.unwrap(), erased, "nobody else uses the database");

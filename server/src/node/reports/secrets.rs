@@ -9,7 +9,7 @@ use crate::rules::changes;
 use crate::rules::state;
 use crate::store;
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, nodes};
+use crate::store::{Connection, Store, nodes, run_requests};
 
 /// The text that replaces a removed secret.
 pub const REMOVED: &str = "(removed when the run was over)";
@@ -18,8 +18,14 @@ pub const REMOVED: &str = "(removed when the run was over)";
 pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
     let node = nodes::get_by_id(connection, node).await?;
     let Some(node) = node else { return Ok(()) };
+    if node.state == NodeState::Decommissioned {
+        run_requests::remove_of_node(connection, &node.id).await?;
+    }
     for run in runs::unforgotten_of(connection, &node.id).await? {
         let is_served = node.state != NodeState::Decommissioned && runs::is_current(connection, &node, &run.id).await?;
+        if run.progress.state == RunState::Succeeded {
+            run_requests::remove_of_node(connection, &node.id).await?;
+        }
         if !needs_secrets(&run, is_served) {
             runs::forget(connection, &run.id, &without_secrets(run.workflow)).await?;
         }

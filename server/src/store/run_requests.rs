@@ -1,0 +1,24 @@
+//! What runs were asked for, encrypted, so that they can be retried.
+
+use crate::base::error::Error;
+use crate::store::{Connection, database, db, get};
+
+/// Stores what a new run was asked for, and removes it for the older runs of its node.
+pub async fn insert(connection: &mut Connection, node: &str, run: &str, sealed: &[u8]) -> Result<(), Error> {
+    remove_of_node(connection, node).await?;
+    let query = db::query("INSERT INTO run_requests (run, sealed) VALUES ($1, $2)").bind(run).bind(sealed);
+    query.execute(connection).await.map(drop).map_err(database("storing what a run was asked for"))
+}
+
+/// Returns what a run was asked for, if it is kept.
+pub async fn get_by_run(connection: &mut Connection, run: &str) -> Result<Option<Vec<u8>>, Error> {
+    let query = db::query("SELECT sealed FROM run_requests WHERE run = $1").bind(run);
+    let row = query.fetch_optional(connection).await.map_err(database("reading what a run was asked for"))?;
+    row.map(|row| get(&row, "sealed")).transpose()
+}
+
+/// Removes what the runs of a node were asked for.
+pub async fn remove_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
+    let query = db::query("DELETE FROM run_requests WHERE run IN (SELECT id FROM runs WHERE node = $1)").bind(node);
+    query.execute(connection).await.map(drop).map_err(database("removing what a run was asked for"))
+}
