@@ -81,14 +81,7 @@ pub fn evidence(table: &Table, read: &mut ReadAt<'_>) -> Vec<Evidence> {
 /// certain.
 pub fn mismatch(evidence: &[Evidence], machine: &str) -> Option<String> {
     let first = evidence.first()?;
-    let runs = |evidence: &Evidence| match machine {
-        // These processors run the older 32-bit architecture, too.
-        "x86_64" => matches!(evidence.architecture.as_str(), "x86_64" | "i686"),
-        "aarch64" => matches!(evidence.architecture.as_str(), "aarch64" | "arm"),
-        // What other processors also run is not known here.
-        _ => true,
-    };
-    if evidence.iter().any(runs) {
+    if evidence.iter().any(|evidence| runs(machine, &evidence.architecture)) {
         return None;
     }
     let Evidence { architecture, what } = first;
@@ -96,8 +89,19 @@ pub fn mismatch(evidence: &[Evidence], machine: &str) -> Option<String> {
     Some(format!("the image is for {image} ({what}), but the machine is {machine}; use an image for {machine}"))
 }
 
+/// Whether a machine runs programs of an architecture, or that is not certain. Both are named as in uname(2).
+pub fn runs(machine: &str, architecture: &str) -> bool {
+    match machine {
+        // These processors run the older 32-bit architecture, too.
+        "x86_64" => matches!(architecture, "x86_64" | "i686"),
+        "aarch64" => matches!(architecture, "aarch64" | "arm"),
+        // What other processors also run is not known here.
+        _ => true,
+    }
+}
+
 /// The name that distributions use for an architecture, which may differ from that of uname(2).
-fn usual_name(architecture: &str) -> &str {
+pub fn usual_name(architecture: &str) -> &str {
     match architecture {
         "x86_64" => "x86-64",
         "aarch64" => "arm64",

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Subcommand};
+use slipway_parts::Arch;
 use slipway_protocol::{Digest, Proof};
 use slipway_server::image::stored;
 use slipway_server::operate;
@@ -50,6 +51,9 @@ pub struct OsAdd {
     /// The image: its name, its digest, or the start of its digest.
     #[arg(long, value_name = "IMAGE")]
     image: String,
+    /// Architecture of the machines that it is for. Default: what the image shows, or any.
+    #[arg(long, value_enum)]
+    arch: Option<Arch>,
     /// Size of the raw image in bytes.
     #[arg(long)]
     raw_size: Option<u64>,
@@ -139,6 +143,7 @@ fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
     Ok(System {
         name: add.name,
         image,
+        arch: add.arch,
         raw_size: add.raw_size,
         raw_digest: add.raw_digest,
         user_data: read_user_data(add.user_data.as_deref())?,

@@ -184,7 +184,12 @@ async fn ready(
         Task::Os(name) => Some(name.clone()),
         Task::Workflow(_) => None,
     };
-    let loaded = Loaded { node: &node, system: system_of(connection, &new.task).await?, facts: &facts, ca };
+    let system = system_of(connection, &new.task).await?;
+    let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
+    if let Some(problem) = system.as_ref().and_then(|system| foresee::foreign(system, arch)) {
+        return Err(Error::refused(ErrorCode::Conflict, problem));
+    }
+    let loaded = Loaded { node: &node, system, facts: &facts, ca };
     let mut composed = compose(new.clone(), loaded, secrets)?;
     let written = |step: &Step| match &step.action {
         Action::StreamImage(stream) => stream.digest.clone(),
@@ -249,11 +254,12 @@ async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
     }
 }
 
-/// Returns what is certain about a node's machine. While the machine is off or runs its system, it may get other disks
-/// or be replaced. Its last report must not keep it from a run, because it reports again once it is given one.
+/// Returns what is certain about a node's machine. While the machine is off or runs its system, it may get other disks.
+/// Its last report must not keep it from a run, because it reports again once it is given one. Its architecture stays.
 fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
-    let here = node.inventory.as_ref().filter(|_| status::is_in_slipway(node, now));
-    here.map_or(Machine::default(), |here| Machine { arch: &here.cpu.arch, disks: &here.disks })
+    let Some(known) = &node.inventory else { return Machine::default() };
+    let disks = if status::is_in_slipway(node, now) { known.disks.as_slice() } else { &[] };
+    Machine { arch: &known.cpu.arch, disks }
 }
 
 /// A run that waits for its machine.

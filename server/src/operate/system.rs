@@ -77,8 +77,9 @@ async fn check_image(
         let (digest, raw_size, raw_digest) = (Some(image.digest.clone()), system.raw_size, system.raw_digest.clone());
         let step = StreamImage { digest, raw_size, raw_digest, ..StreamImage::default() };
         let unusable = finding.as_ref().and_then(|finding| foresee::unusable(&step, &finding.content));
+        let other = || finding.as_ref().and_then(|found| foresee::other_architecture(system.arch, &found.content));
         let unmet = || foresee::unmet(image.clone(), finding.clone(), &steps_of(system));
-        unusable.or_else(|| foresee::contradiction(&step, image)).or_else(unmet)
+        unusable.or_else(|| foresee::contradiction(&step, image)).or_else(other).or_else(unmet)
     };
     problem.map_or(Ok(()), |problem| Err(Error::refused(ErrorCode::InvalidRequest, problem)))
 }

@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
+use slipway_parts::Arch;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{DiskChoice, DiskHints, ErrorCode, Identity, Proof};
 
@@ -207,6 +208,14 @@ fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option
                     }
                 }
             }
+            label { "Architecture"
+                select name="arch" {
+                    option value="" { "what the image shows, or any" }
+                    @for arch in Arch::ALL {
+                        option value=(arch.name()) selected[fields.text("arch") == arch.name()] { (arch.name()) }
+                    }
+                }
+            }
             (area("user_data", "User-data", "cloud-init or Ignition. May be left out."))
             (area("vendor_data", "Vendor-data", "The site's settings, which user-data overrides. May be left out."))
             (area("ssh_keys", "SSH keys", "Public keys, one a line, that give access to the system."))
@@ -284,6 +293,7 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
     Ok(System {
         name: fields.text("name").to_owned(),
         image,
+        arch: Arch::ALL.into_iter().find(|arch| arch.name() == fields.text("arch")),
         raw_size: None,
         raw_digest: None,
         user_data: text("user_data"),

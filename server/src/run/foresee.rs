@@ -15,7 +15,7 @@ use crate::image::stored;
 use crate::run::compose::images::image_at;
 use crate::run::facts::{Facts, Stored};
 
-pub use self::image::{contradiction, unusable};
+pub use self::image::{contradiction, foreign, other_architecture, unusable};
 pub use self::inside::unmet;
 
 /// What is certain about the machine that will run the steps. By default nothing is.

@@ -1,6 +1,7 @@
 //! Operating systems: what an operator installs by name.
 
 use serde::{Deserialize, Serialize};
+use slipway_parts::Arch;
 use slipway_protocol::{Digest, DiskHints, Proof};
 
 use crate::base::error::Error;
@@ -22,6 +23,9 @@ pub struct System {
     pub name: String,
     /// Digest of the image.
     pub image: Digest,
+    /// Architecture of the machines that it is for. Default: what the image shows, or any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arch: Option<Arch>,
     /// Size of the raw image in bytes. Default: the size recorded for the image, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,

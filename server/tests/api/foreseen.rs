@@ -190,12 +190,17 @@ async fn what_a_machine_reported_long_ago_keeps_it_from_no_run() {
     install(&server, &image);
     let (store, data) = (server.store().await, server.data_path());
     let line = ["run", "start", "--yes", "web1", "--os", "debian"];
-    for (arch, size) in [("aarch64", 256), ("x86_64", 64 * MIB)] {
+    for (arch, size, can) in [("aarch64", 256, true), ("x86_64", 64 * MIB, false)] {
         with_machine(&server, arch, size, 512).await;
         fail(&data, &line);
         node_contacts::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
-        succeed(&data, &line);
-        succeed(&data, &["run", "cancel", "--yes", "web1"]);
+        // It may get another disk, and no other architecture.
+        if can {
+            succeed(&data, &line);
+            succeed(&data, &["run", "cancel", "--yes", "web1"]);
+        } else {
+            assert!(fail(&data, &line).contains("but the machine is x86-64"));
+        }
         assert_eq!(node.workflow(&server).await, None, "it is here again");
     }
     // It was heard of a moment ago, but of the system that it installed.
@@ -282,6 +287,37 @@ async fn an_image_for_another_architecture_is_not_installed() {
             succeed(&server.data_path(), &["run", "start", "--yes", "web1", "--os", "debian", "--replace"]);
         }
     }
+}
+
+#[tokio::test]
+async fn an_operating_system_is_for_one_architecture() {
+    let server = TestServer::start().await;
+    let data = server.data_path();
+    let node = server.enrolled("web1").await;
+    let digest = add_system(&server, |_| {}).await.unwrap().image.to_string();
+    succeed(&data, &["os", "add", "arm", "--image", &digest, "--arch", "aarch64"]);
+    let line = ["run", "start", "--yes", "web1", "--os", "arm"];
+    with_machine(&server, "x86_64", 64 * MIB, 512).await;
+    let refused = fail(&data, &line);
+    let expect = "the operating system arm is for arm64, but the machine is x86-64; use one for x86-64";
+    assert!(refused.ends_with(expect), "{refused}");
+    // Nobody knows the machine yet, and it turns out to be another one.
+    with_machine(&server, "", 64 * MIB, 512).await;
+    succeed(&data, &line);
+    with_machine(&server, "x86_64", 64 * MIB, 512).await;
+    assert_eq!(node.workflow(&server).await, None);
+    let run = web1(&server).await.run.unwrap();
+    let failure = run.steps[0].failure.as_ref().unwrap();
+    assert!(failure.reason.contains("before the first step; the disks are as they were"), "{failure:?}");
+    assert_eq!(failure.causes, [expect]);
+    with_machine(&server, "aarch64", 64 * MIB, 512).await;
+    succeed(&data, &line);
+    assert!(node.workflow(&server).await.is_some());
+    let Some(image) = made(&server, "x86", 16, &ROOT.replace("$TYPE", "8304")) else { return };
+    let image = succeed(&data, &["image", "add", image.to_str().unwrap()]);
+    let contradicts = fail(&data, &["os", "add", "arm", "--image", image.trim(), "--arch", "aarch64"]);
+    assert!(contradicts.contains("the image is for x86-64 (by the type of"), "{contradicts}");
+    assert!(contradicts.ends_with(", and not for arm64 as given"), "{contradicts}");
 }
 
 #[tokio::test]

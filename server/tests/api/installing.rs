@@ -18,6 +18,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
     let mut system = System {
         name: "debian".to_owned(),
         image: image.digest,
+        arch: None,
         raw_size: None,
         raw_digest: None,
         user_data: Some("#cloud-config\n".to_owned()),

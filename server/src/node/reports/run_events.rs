@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use slipway_protocol::workflow::Foreseen;
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState,
     SiteEventKind, StepState, StepStatus, UsualStep, Workflow,
@@ -18,13 +19,13 @@ use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::rules::told;
 use crate::rules::trouble::{self, Usual};
 use crate::run::facts::Facts;
-use crate::run::foresee::{Machine, foresee, images_of};
+use crate::run::foresee::{Machine, foreign, foresee, images_of};
 use crate::store;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::step_times::{self, Kind, StepTime};
-use crate::store::{Connection, Store, events, nodes, notes, run_facts};
+use crate::store::{Connection, Store, events, nodes, notes, run_facts, systems};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -76,7 +77,13 @@ pub async fn hand_out_workflow(
     let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
     let machine = Machine { arch, ..Machine::default() };
     let facts = Facts::load(&mut transaction).await?;
-    if let Some(foreseen) = foresee(&seen, &facts, machine, &run.workflow) {
+    // Nobody may have known the machine when the run was started.
+    let system = match &run.os {
+        Some(os) => systems::get_by_name(&mut transaction, os).await?,
+        None => None,
+    };
+    let foreign = system.and_then(|system| foreign(&system, arch)).map(|problem| Foreseen { step: 0, problem });
+    if let Some(foreseen) = foreign.or_else(|| foresee(&seen, &facts, machine, &run.workflow)) {
         let has_begun = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
         let reason = foreseen.reason(&run.workflow, has_begun);
         let failure = Failure { reason, causes: vec![foreseen.problem], log_tail: Vec::new() };

@@ -79,6 +79,7 @@ mod tests {
 
     fn system() -> System {
         System {
+            arch: None,
             name: "debian".to_owned(),
             image: Digest::new(Algorithm::Sha256, &"a".repeat(64)).expect("digest"),
             raw_size: None,

@@ -2,12 +2,14 @@
 
 use slipway_formats::architecture;
 use slipway_formats::image::made_for::MadeFor;
+use slipway_parts::Arch;
 use slipway_protocol::{Algorithm, Digest, StreamImage};
 
 use crate::run::compose::images::image_at;
 use crate::run::facts::{Facts, Stored};
 use crate::store::findings::Content;
 use crate::store::images::Image;
+use crate::store::systems::System;
 
 /// Returns the image of this server that a step certainly writes, wherever the step fetches it.
 pub(super) fn of<'a>(step: &StreamImage, facts: &'a Facts) -> Option<&'a Stored> {
@@ -54,6 +56,29 @@ pub fn unusable(step: &StreamImage, content: &Content) -> Option<String> {
         ),
         _ => None,
     }
+}
+
+/// Returns why a machine of this architecture cannot run an operating system. An empty architecture is unknown.
+pub fn foreign(system: &System, machine: &str) -> Option<String> {
+    let (name, arch) = (&system.name, system.arch?);
+    if machine.is_empty() || architecture::runs(machine, arch.name()) {
+        return None;
+    }
+    let [of_system, of_machine] = [arch.name(), machine].map(architecture::usual_name);
+    Some(format!(
+        "the operating system {name} is for {of_system}, but the machine is {of_machine}; use one for {of_machine}"
+    ))
+}
+
+/// Returns why an image cannot be that of an operating system for an architecture.
+pub fn other_architecture(arch: Option<Arch>, content: &Content) -> Option<String> {
+    let Content::MadeFor(made_for) = content else { return None };
+    let (arch, first) = (arch?.name(), made_for.machines.first()?);
+    if made_for.machines.iter().any(|evidence| evidence.architecture == arch) {
+        return None;
+    }
+    let [given, found] = [arch, first.architecture.as_str()].map(architecture::usual_name);
+    Some(format!("the image is for {found} ({}), and not for {given} as given", first.what))
 }
 
 impl Stored {
