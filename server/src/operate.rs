@@ -5,6 +5,7 @@ pub mod check;
 mod compare;
 mod events;
 mod image;
+mod kept;
 mod limits;
 mod log;
 mod network;

@@ -187,7 +187,8 @@ pub struct RetryFrom {
     pub from: Option<String>,
 }
 
-/// Try a failed run again, with what it was asked for. `{run}` is the id of a run, or a node, whose newest run is meant.
+/// Try a failed run again, with what it was asked for. `{run}` is the id of a run, or a node, whose newest run is tried
+/// again.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/retry", params(("run" = String, Path)),
     request_body = RetryFrom, security(("operator" = [])),
     responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),

@@ -1,34 +1,14 @@
 //! A failed run that is tried again: with what it was asked for, from its first step or a later one.
 
-use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, RunState, RunStatus, StepState};
 
+use super::kept::Kept;
 use super::run::{Plan, Wanted, known_run, plan, start};
 use crate::base::error::Error;
 use crate::run::compose::Secrets;
 use crate::run::new_run::NewRun;
 use crate::store::runs::{self, Run};
-use crate::store::{Store, run_requests, to_json};
-
-/// What is kept of a run until it succeeded or another one was started.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    new: NewRun,
-    secrets: Secrets,
-    /// Number of steps that an earlier run did, and this one has not.
-    done: usize,
-}
-
-/// Encrypts what a run was asked for.
-pub(super) fn seal(store: &Store, run: &str, wanted: &Wanted) -> Result<Vec<u8>, Error> {
-    let kept = Kept { new: wanted.new.clone(), secrets: wanted.secrets.clone(), done: wanted.done };
-    Ok(store.vault()?.seal(&place(run), &to_json(&kept)))
-}
-
-/// What the encrypted text belongs to.
-fn place(run: &str) -> String {
-    format!("request of run {run}")
-}
+use crate::store::{Store, run_requests};
 
 /// A run to try again.
 #[derive(Clone)]
@@ -69,20 +49,10 @@ pub async fn retry_of(store: &Store, reference: &str) -> Result<Retry, Error> {
             run.id
         ));
     };
-    let Some(kept) = store.vault()?.open(&place(&run.id), &sealed) else {
-        return refused(format!(
-            "what run {} was asked for was encrypted with another jwt.key than that of this server; start another run",
-            run.id
-        ));
-    };
-    // Without the parser's message, which may have secrets.
-    let Ok(Kept { new, secrets, done }) = serde_json::from_str(kept.reveal()) else {
-        return refused(format!(
-            "what run {} was asked for has a format of another version of slipway; start another run",
-            run.id
-        ));
-    };
-    Ok(Retry { new, run, secrets, done, skipped: 0 })
+    match Kept::open(store, &run.id, &sealed)? {
+        Ok(Kept { new, secrets, done }) => Ok(Retry { new, run, secrets, done, skipped: 0 }),
+        Err(why) => refused(format!("what run {} was asked for {why}; start another run", run.id)),
+    }
 }
 
 impl Retry {
@@ -91,8 +61,8 @@ impl Retry {
         &self.run.id
     }
 
-    /// Goes on with the step of this name or number, counted from 1. Fails if there is none, or if one before it has not
-    /// succeeded: its work would be missing.
+    /// Goes on with the step of this name or number, counted from 1. Fails if there is none, or if one before it has
+    /// not succeeded: its work would be missing.
     pub fn from(mut self, step: &str) -> Result<Self, Error> {
         let steps = &self.run.progress.steps;
         let refused = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
@@ -121,13 +91,13 @@ impl Retry {
     }
 
     fn wanted(self) -> Wanted {
-        match self.skipped {
-            // All is done again, so nothing has the earlier secrets.
-            0 if self.done == 0 => Wanted { retried: Some(self.run), ..Wanted::new(self.new) },
-            skipped => {
-                Wanted { new: self.new, secrets: self.secrets, done: self.done + skipped, retried: Some(self.run) }
-            }
-        }
+        let done = self.done + self.skipped;
+        // If all is done again, nothing has the earlier secrets.
+        let kept = match done {
+            0 => Kept::new(self.new),
+            _ => Kept { new: self.new, secrets: self.secrets, done },
+        };
+        Wanted { kept, retried: Some(self.run) }
     }
 }
 

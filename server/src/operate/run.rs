@@ -6,7 +6,8 @@ use slipway_protocol::{
     Action, Digest, Disk, ErrorCode, NodeState, NodeStatus, RunStatus, SiteEventKind, Step, StepState,
 };
 
-use super::{did, known_node, retry};
+use super::kept::Kept;
+use super::{did, known_node};
 use crate::base::error::Error;
 use crate::base::objects::Seen;
 use crate::base::random;
@@ -17,7 +18,7 @@ use crate::node::reports::{node_state, secrets};
 use crate::node::status;
 use crate::rules::changes::{self, Named};
 use crate::rules::state::{self, NodeEvent};
-use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
+use crate::run::compose::{Composed, Loaded, compose, images};
 use crate::run::facts::Facts;
 use crate::run::foresee::{self, Machine, foresee};
 use crate::run::new_run::{NewRun, Task};
@@ -31,17 +32,14 @@ use crate::store::{Connection, Store, Transaction, external_steps, notes, run_fa
 
 /// A run to start, and how it came about.
 pub(super) struct Wanted {
-    pub new: NewRun,
-    pub secrets: Secrets,
-    /// Number of steps that `retried` has done, and that are left out.
-    pub done: usize,
+    pub kept: Kept,
     /// The run that is tried again.
     pub retried: Option<Run>,
 }
 
 impl Wanted {
-    pub fn new(new: NewRun) -> Self {
-        Self { new, secrets: Secrets::draw(), done: 0, retried: None }
+    fn new(new: NewRun) -> Self {
+        Self { kept: Kept::new(new), retried: None }
     }
 }
 
@@ -55,9 +53,9 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
 /// Starts a run, like [`start_run`].
 pub(super) async fn start(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
-    let seen = examine(store, images_of(store, &wanted.new.task).await?).await?;
+    let seen = examine(store, images_of(store, &wanted.kept.new.task).await?).await?;
     let id = random::id();
-    let request = retry::seal(store, &id, &wanted)?;
+    let request = wanted.kept.seal(store, &id)?;
     let now = now();
     let mut transaction = store.write().await?;
     let ready = ready(&mut transaction, &seen, ca, reference, &wanted, now).await?;
@@ -69,7 +67,7 @@ pub(super) async fn start(store: &Store, ca: &str, reference: &str, wanted: Want
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let settings = settings(&composed);
     let run = Run { os, image, ..new_run(&node, &id, &composed, now) };
-    let run = insert(&mut transaction, run, composed, wanted.retried.filter(|_| wanted.done > 0)).await?;
+    let run = insert(&mut transaction, run, composed, wanted.retried.filter(|_| wanted.kept.done > 0)).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
     run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
     node.run = Some(id);
@@ -89,7 +87,7 @@ fn what_it_does(os: Option<&str>, wanted: &Wanted, steps: &[Step]) -> String {
     let what = os.map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
     match (&wanted.retried, steps.first()) {
         (None, _) | (_, None) => what,
-        (Some(retried), Some(_)) if wanted.done == 0 => format!("{what}: it tries run {} again", retried.id),
+        (Some(retried), Some(_)) if wanted.kept.done == 0 => format!("{what}: it tries run {} again", retried.id),
         (Some(retried), Some(first)) => format!("{what}: it goes on with step {} of run {}", first.name, retried.id),
     }
 }
@@ -121,7 +119,7 @@ pub async fn plan_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> 
 
 /// Returns what a run would do, like [`plan_run`].
 pub(super) async fn plan(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<Plan, Error> {
-    let seen = examine(store, images_of(store, &wanted.new.task).await?).await?;
+    let seen = examine(store, images_of(store, &wanted.kept.new.task).await?).await?;
     let mut connection = store.read().await?;
     let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, &wanted, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
@@ -163,7 +161,7 @@ async fn ready(
     wanted: &Wanted,
     now: Millis,
 ) -> Result<Ready, Error> {
-    let Wanted { new, secrets, done, retried } = wanted;
+    let Wanted { kept: Kept { new, secrets, done }, retried } = wanted;
     let node = known_node(connection, reference).await?;
     if node.state == NodeState::Decommissioned {
         let message = format!("node {} is out of service", node.label());

@@ -57,7 +57,7 @@ pub fn refused(problem: Option<&Error>) -> Markup {
     html! { @if let Some(problem) = problem { p.error role="alert" { (words::prose(&problem.body().message)) } } }
 }
 
-/// Sends the form, or what is in its place, after a refusal that the operator can do something about, and fails otherwise.
+/// Sends the form, or what is in its place, after a refusal that the operator can do something about. Fails otherwise.
 pub fn again(error: Error, form: impl FnOnce(&Error) -> Html) -> Result<Response, Failed> {
     let status = StatusCode::from_u16(error.body().code.status()).unwrap_or(StatusCode::BAD_REQUEST);
     match &error {

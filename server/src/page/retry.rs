@@ -121,6 +121,7 @@ fn form(frame: &Frame, node: &NodeStatus, run: &RunStatus, plan: &Plan, from: Op
     let done = run.steps.iter().take_while(|step| step.state == StepState::Succeeded).count();
     let first = from.and_then(|from| from.parse::<usize>().ok()).unwrap_or(1);
     let is_known = node.inventory.as_ref().is_some_and(|inventory| !inventory.disks.is_empty());
+    let disks = |destroyed: &operate::Destroyed| erases(is_known, &destroyed.disks.iter().collect::<Vec<_>>());
     let content = html! {
         h1 { "Retry run: " (name(node)) @if let Some(os) = &run.os { " with " (line(os)) } }
         form.edit method="post" action=(here) {
@@ -133,7 +134,7 @@ fn form(frame: &Frame, node: &NodeStatus, run: &RunStatus, plan: &Plan, from: Op
                     "Does again what run " span.mono { (run.id) } " was asked for"
                     @if first > 1 { ", from step " (first) " on" }
                     ". "
-                    @for destroyed in &plan.destroyed { (erases(is_known, &destroyed.disks.iter().collect::<Vec<_>>())) " " }
+                    @for destroyed in &plan.destroyed { (disks(destroyed)) " " }
                     @if plan.destroyed.is_empty() { "No step of it erases anything." }
                 }
             }
