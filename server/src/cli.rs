@@ -319,7 +319,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Image(ImageCommand::Remove { image, yes }) => {
             let known = operate::known_image(&mut *store.read().await?, &image).await?;
             yes.ask("removing the image", &ask::image(&known))?;
-            let removed = operate::remove_image(store, &image).await?;
+            let removed = operate::remove_image(store, &known.digest.to_string()).await?;
             print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))
         }
         Command::Os(command) => os::run(store, command).await,

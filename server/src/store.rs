@@ -170,7 +170,13 @@ impl Store {
         let data = self.data.as_ref().ok_or_else(|| {
             Error::refused(ErrorCode::Internal, "this database was opened without its data folder, which has the key")
         })?;
-        Ok(Vault::of(&Signer::open(data)?))
+        match data.read("jwt.key")? {
+            Some(secret) => Ok(Vault::of(&Signer::new(&secret))),
+            None => {
+                let message = format!("{:?} is missing: restore it from a backup", data.path("jwt.key"));
+                Err(Error::refused(ErrorCode::Conflict, message))
+            }
+        }
     }
 
     /// Waits until nobody in this process examines the image with this digest, and locks the examination until the

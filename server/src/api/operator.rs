@@ -178,32 +178,18 @@ pub(crate) async fn signed(app: &App, new: NewRun) -> Result<NewRun, Error> {
     signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })?
 }
 
-/// How a run is tried again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RetryFrom {
-    /// Name or number of the step to go on with. Those before it must have succeeded. Default: the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-}
-
 /// Try a failed run again, with what it was asked for. `{run}` is the id of a run, or a node, whose newest run is tried
 /// again.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/retry", params(("run" = String, Path)),
-    request_body = RetryFrom, security(("operator" = [])),
-    responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody),
+    security(("operator" = [])),
+    responses((status = 201, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The run has not failed, is not the newest of its node, or what \
             it was asked for is not kept.")))]
 pub async fn retry_run(
     Operator(app): Operator,
     UrlPath(run): UrlPath<String>,
-    JsonBody(how): JsonBody<RetryFrom>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
     let mut retry = operate::retry_of(&app.store, &run).await?;
-    if let Some(step) = how.from {
-        retry = retry.from(&step)?;
-    }
     retry.new = signed(&app, retry.new).await?;
     let run = operate::retry_run(&app.store, app.keys().authority.pem(), retry).await?;
     Ok((StatusCode::CREATED, Dated(run)))

@@ -5,10 +5,12 @@ use std::io::{BufRead, IsTerminal, Write};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use slipway_protocol::shared::printable::{line, size};
-use slipway_protocol::{NodeState, NodeStatus, RunStatus, StepState};
+use slipway_protocol::{Disk, NodeState, NodeStatus, RunStatus, StepState};
+use slipway_server::Error;
 use slipway_server::node::status::is_stranger;
 use slipway_server::operate::{Destroyed, Plan};
 use slipway_server::rules::state;
+use slipway_server::run::foresee::{Erased, erased};
 use slipway_server::store::Store;
 use slipway_server::store::images::Image;
 use slipway_server::store::systems::{self, System};
@@ -41,6 +43,18 @@ impl Yes {
         ensure!(answer.trim() == "yes", "{doing}: nothing was done");
         Ok(())
     }
+
+    /// Asks like [`Self::ask`] before a run. Fails if the run would do something else by the time of the answer.
+    pub async fn ask_for_run(self, doing: &str, plan: impl AsyncFn() -> Result<Plan, Error>) -> anyhow::Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        let asked = plan().await?;
+        self.ask(doing, &run(&asked))?;
+        let is_same = plan().await?.does_the_same(&asked);
+        ensure!(is_same, "{doing}: nothing was done: the run would do something else by now; try again");
+        Ok(())
+    }
 }
 
 /// Describes a machine: `web1 is running: Dell PowerEdge R640, serial number 7CZ1234`.
@@ -64,30 +78,27 @@ pub fn run(plan: &Plan) -> Vec<String> {
         return Vec::new();
     }
     let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
-    let is_known = plan.node.inventory.as_ref().is_some_and(|inventory| !inventory.disks.is_empty());
-    let erased = plan.destroyed.iter().flat_map(|destroyed| erased(destroyed, is_known));
+    let disks = plan.node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
+    let erased = plan.destroyed.iter().flat_map(|destroyed| erases(destroyed, disks));
     std::iter::once(machine(&plan.node)).chain(erased).chain(replaced).collect()
 }
 
-fn erased(destroyed: &Destroyed, is_known: bool) -> Vec<String> {
+fn erases(destroyed: &Destroyed, disks: &[Disk]) -> Vec<String> {
     let steps = destroyed.steps.join(", ");
-    match destroyed.disks.as_slice() {
-        _ if !is_known => {
-            vec![format!("erases the disk that the machine chooses ({steps}): its disks are not known yet")]
+    let first = match erased(&destroyed.hints, disks) {
+        Erased::Unknown => format!("erases the disk that the machine chooses ({steps}): its disks are not known yet"),
+        Erased::Path(path) => format!("erases {path}, which the machine has not reported ({steps})"),
+        Erased::None => format!(
+            "erases nothing ({steps}): none of its disks, as last seen, fits the hints, so the run would fail before \
+             it writes"
+        ),
+        Erased::One(disk) => format!("erases {}, as last seen ({steps})", disk.in_words()),
+        Erased::Several(which, disks) => {
+            let first = format!("erases {which} ({steps}); as last seen:");
+            return std::iter::once(first).chain(disks.iter().map(|disk| format!("  {}", disk.in_words()))).collect();
         }
-        [] => {
-            let reason = "none of its disks, as last seen, fits the hints";
-            vec![format!("erases nothing ({steps}): {reason}, so the run would fail before it writes")]
-        }
-        [disk] => vec![format!("erases {}, as last seen ({steps})", disk.in_words())],
-        disks => {
-            let first = format!(
-                "erases one of these disks, as last seen ({steps}); without a rule that chooses, the run fails before \
-                 it writes:"
-            );
-            std::iter::once(first).chain(disks.iter().map(|disk| format!("  {}", disk.in_words()))).collect()
-        }
-    }
+    };
+    vec![first]
 }
 
 /// Describes what it means to end a run. Empty if the run is over.

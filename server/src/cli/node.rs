@@ -10,7 +10,7 @@ use slipway_protocol::{DiskHints, Identity, Network, NodeStatus, Proof};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::keys::jwt::Signer;
-use slipway_server::node::status as node_status;
+use slipway_server::node::status::{self as node_status, is_stranger};
 use slipway_server::operate::{self, LogType, NewNode, NodeChange};
 use slipway_server::store::Store;
 use slipway_server::store::logs::LoggedBoot;
@@ -231,13 +231,16 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             print_line(&format!("{} is released", label(&released)))
         }
         NodeCommand::Decommission { node, yes } => {
-            yes.ask("taking the machine out of service", &ask::decommission(&operate::show_node(store, &node).await?))?;
-            let decommissioned = operate::decommission_node(store, &node).await?;
+            let known = operate::show_node(store, &node).await?;
+            yes.ask("taking the machine out of service", &ask::decommission(&known))?;
+            let reference = if is_stranger(&known) { &node } else { &known.id };
+            let decommissioned = operate::decommission_node(store, reference).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
         }
         NodeCommand::Remove { node, yes } => {
-            yes.ask("removing the machine", &ask::remove(&operate::show_node(store, &node).await?))?;
-            operate::remove_node(store, &node).await?;
+            let known = operate::show_node(store, &node).await?;
+            yes.ask("removing the machine", &ask::remove(&known))?;
+            operate::remove_node(store, if is_stranger(&known) { &node } else { &known.id }).await?;
             print_line(&format!("{node} is removed"))
         }
         NodeCommand::MetadataUrl { node } => {

@@ -73,14 +73,11 @@ Examples:
     #[command(after_help = "\
 Examples:
   slipway-server run retry web1
-  slipway-server run retry web1 --from seed-cloud-init")]
+  slipway-server run retry 8b1f44ad0c7e2a90")]
     Retry {
         /// Id of the run; or id, name or claim code of a machine, whose newest run is meant.
         #[arg(value_name = "NODE|RUN")]
         run: String,
-        /// Name or number of the step to go on with. Those before it must have succeeded. Default: the first.
-        #[arg(long, value_name = "STEP")]
-        from: Option<String>,
         #[command(flatten)]
         yes: Yes,
     },
@@ -163,20 +160,17 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
         }
-        RunCommand::Retry { run, from, yes } => {
+        RunCommand::Retry { run, yes } => {
             let mut retry = operate::retry_of(store, &run).await?;
-            if let Some(step) = from {
-                retry = retry.from(&step)?;
-            }
             retry.new = retry.new.with_keys(store, data).await?;
             let ca = ca::anchors(data)?;
-            yes.ask("retrying the run", &ask::run(&operate::plan_retry(store, &ca, retry.clone()).await?))?;
+            yes.ask_for_run("retrying the run", async || operate::plan_retry(store, &ca, retry.clone()).await).await?;
             print_line(&operate::retry_run(store, &ca, retry).await?.id)
         }
         RunCommand::Cancel { run, yes } => {
             let (known, _) = operate::show_run(store, &run).await?;
             yes.ask("cancelling the run", &ask::cancel(&operate::show_node(store, &known.node).await?, &known))?;
-            print_line(&format!("run {} is cancelled", operate::cancel_run(store, &run).await?.id))
+            print_line(&format!("run {} is cancelled", operate::cancel_run(store, &known.id).await?.id))
         }
     }
 }
@@ -311,6 +305,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         ..new
     };
     let new = new.with_keys(store, data).await?;
-    start.yes.ask("starting the run", &ask::run(&operate::plan_run(store, &ca, &start.node, new.clone()).await?))?;
+    let plan = async || operate::plan_run(store, &ca, &start.node, new.clone()).await;
+    start.yes.ask_for_run("starting the run", plan).await?;
     print_line(&operate::start_run(store, &ca, &start.node, new).await?.id)
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use slipway_protocol::{
-    Action, Digest, Disk, ErrorCode, NodeState, NodeStatus, RunStatus, SiteEventKind, Step, StepState,
+    Action, Digest, Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState, RunStatus, SiteEventKind, Step,
+    StepState,
 };
 
-use super::kept::Kept;
-use super::{did, known_node};
+use super::{did, known_node, request};
 use crate::base::error::Error;
 use crate::base::objects::Seen;
 use crate::base::random;
@@ -18,7 +18,7 @@ use crate::node::reports::{node_state, secrets};
 use crate::node::status;
 use crate::rules::changes::{self, Named};
 use crate::rules::state::{self, NodeEvent};
-use crate::run::compose::{Composed, Loaded, compose, images};
+use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
 use crate::run::facts::Facts;
 use crate::run::foresee::{self, Machine, foresee};
 use crate::run::new_run::{NewRun, Task};
@@ -30,66 +30,49 @@ use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
 use crate::store::{Connection, Store, Transaction, external_steps, notes, run_facts, run_requests, to_json, to_word};
 
-/// A run to start, and how it came about.
-pub(super) struct Wanted {
-    pub kept: Kept,
-    /// The run that is tried again.
-    pub retried: Option<Run>,
-}
-
-impl Wanted {
-    fn new(new: NewRun) -> Self {
-        Self { kept: Kept::new(new), retried: None }
-    }
-}
-
 /// Starts a run on a node, which fetches the run at its next poll, or at once if it is polling.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
-    start(store, ca, reference, Wanted::new(new)).await
+    start(store, ca, reference, new, None).await
 }
 
-/// Starts a run, like [`start_run`].
-pub(super) async fn start(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<RunStatus, Error> {
+/// Starts a run like [`start_run`], in place of the failed run with the id `retried`, if that is given.
+pub(super) async fn start(
+    store: &Store,
+    ca: &str,
+    reference: &str,
+    new: NewRun,
+    retried: Option<&str>,
+) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
-    let seen = examine(store, images_of(store, &wanted.kept.new.task).await?).await?;
+    let seen = examine(store, images_of(store, &new.task).await?).await?;
     let id = random::id();
-    let request = wanted.kept.seal(store, &id)?;
+    let request = request::seal(store, &id, &new)?;
     let now = now();
     let mut transaction = store.write().await?;
-    let ready = ready(&mut transaction, &seen, ca, reference, &wanted, now).await?;
-    let Ready { mut node, os, image, composed, replaced } = ready;
+    check_retried(&mut transaction, reference, retried).await?;
+    let Ready { mut node, os, composed, replaced } = ready(&mut transaction, &seen, ca, reference, new, now).await?;
     if let Some(replaced) = replaced {
         replace(&mut transaction, replaced, &id, now).await?;
     }
-    let what = what_it_does(os.as_deref(), &wanted, &composed.steps);
+    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
+    let again = retried.map(|run| format!(": it tries run {run} again")).unwrap_or_default();
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let settings = settings(&composed);
-    let run = Run { os, image, ..new_run(&node, &id, &composed, now) };
-    let run = insert(&mut transaction, run, composed, wanted.retried.filter(|_| wanted.kept.done > 0)).await?;
+    let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
     run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
-    let event = NewEvent::new(format!("run {} {what}", run.id)).of_run(&run);
+    let event = NewEvent::new(format!("run {} {what}{again}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run, now))
-}
-
-/// What the history says of a new run.
-fn what_it_does(os: Option<&str>, wanted: &Wanted, steps: &[Step]) -> String {
-    let what = os.map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
-    match (&wanted.retried, steps.first()) {
-        (None, _) | (_, None) => what,
-        (Some(retried), Some(_)) if wanted.kept.done == 0 => format!("{what}: it tries run {} again", retried.id),
-        (Some(retried), Some(first)) => format!("{what}: it goes on with step {} of run {}", first.name, retried.id),
-    }
 }
 
 /// What a run would do to its machine, to be said before an operator starts it.
@@ -101,6 +84,16 @@ pub struct Plan {
     pub destroyed: Vec<Destroyed>,
     /// Id of the run that is not over, and will be replaced.
     pub replaced: Option<String>,
+    /// The options of its steps, with a few digits in place of each secret.
+    pub settings: Named,
+}
+
+impl Plan {
+    /// Whether another plan does the same to the same machine.
+    pub fn does_the_same(&self, other: &Self) -> bool {
+        let done = |plan: &Self| (plan.node.id.clone(), plan.destroyed.clone(), plan.replaced.clone());
+        done(self) == done(other) && self.settings == other.settings
+    }
 }
 
 /// A disk that steps destroy, as far as it is known before the machine chooses it.
@@ -108,36 +101,60 @@ pub struct Plan {
 pub struct Destroyed {
     /// Names of the steps.
     pub steps: Vec<String>,
-    /// The disks that fit their hints, as last seen. The machine needs one.
+    /// What selects the disk.
+    pub hints: DiskHints,
+    /// The disks that fit the hints, as last seen.
     pub disks: Vec<Disk>,
 }
 
 /// Returns what a run would do if it was started now. Fails as [`start_run`] would.
 pub async fn plan_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<Plan, Error> {
-    plan(store, ca, reference, Wanted::new(new)).await
+    plan(store, ca, reference, new, None).await
 }
 
-/// Returns what a run would do, like [`plan_run`].
-pub(super) async fn plan(store: &Store, ca: &str, reference: &str, wanted: Wanted) -> Result<Plan, Error> {
-    let seen = examine(store, images_of(store, &wanted.kept.new.task).await?).await?;
+/// Returns what [`start`] would do.
+pub(super) async fn plan(
+    store: &Store,
+    ca: &str,
+    reference: &str,
+    new: NewRun,
+    retried: Option<&str>,
+) -> Result<Plan, Error> {
+    let seen = examine(store, images_of(store, &new.task).await?).await?;
     let mut connection = store.read().await?;
-    let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, &wanted, now()).await?;
+    check_retried(&mut connection, reference, retried).await?;
+    let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let destroyed = destroyed(&composed.steps, disks);
-    Ok(Plan { destroyed, replaced: replaced.map(|run| run.id), node: status::one(&mut connection, node).await? })
+    let (replaced, settings) = (replaced.map(|run| run.id), settings(&composed));
+    Ok(Plan { destroyed, replaced, settings, node: status::one(&mut connection, node).await? })
 }
 
 fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
     let mut all: Vec<Destroyed> = Vec::new();
     for step in steps.iter().filter(|step| step.action.destroys()) {
         let Some(hints) = step.action.disk() else { continue };
-        let disks: Vec<Disk> = foresee::possible(hints, disks).into_iter().cloned().collect();
-        match all.iter_mut().find(|other| other.disks == disks) {
+        match all.iter_mut().find(|other| other.hints == *hints) {
             Some(other) => other.steps.push(step.name.clone()),
-            None => all.push(Destroyed { steps: vec![step.name.clone()], disks }),
+            None => all.push(Destroyed {
+                steps: vec![step.name.clone()],
+                hints: hints.clone(),
+                disks: foresee::possible(hints, disks).into_iter().cloned().collect(),
+            }),
         }
     }
     all
+}
+
+/// Makes sure that the run that is tried again is the newest of its node, and failed.
+async fn check_retried(connection: &mut Connection, node: &str, retried: Option<&str>) -> Result<(), Error> {
+    let Some(retried) = retried else { return Ok(()) };
+    let newest = runs::newest_of(connection, node).await?;
+    if newest.is_some_and(|run| run.id == retried && run.progress.state == RunState::Failed) {
+        return Ok(());
+    }
+    let message = format!("another run was started since run {retried} failed; nothing was done");
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// A run that may be started.
@@ -145,8 +162,6 @@ struct Ready {
     node: Node,
     /// The operating system that it installs by name.
     os: Option<String>,
-    /// The image that it writes, or has written before it is tried again.
-    image: Option<Digest>,
     composed: Composed,
     /// The run that is not over.
     replaced: Option<Run>,
@@ -158,10 +173,9 @@ async fn ready(
     seen: &HashMap<Digest, Seen>,
     ca: &str,
     reference: &str,
-    wanted: &Wanted,
+    new: NewRun,
     now: Millis,
 ) -> Result<Ready, Error> {
-    let Wanted { kept: Kept { new, secrets, done }, retried } = wanted;
     let node = known_node(connection, reference).await?;
     if node.state == NodeState::Decommissioned {
         let message = format!("node {} is out of service", node.label());
@@ -188,38 +202,13 @@ async fn ready(
         return Err(Error::refused(ErrorCode::Conflict, problem));
     }
     let loaded = Loaded { node: &node, system, facts: &facts, ca };
-    let mut composed = compose(new.clone(), loaded, secrets)?;
-    let written = |step: &Step| match &step.action {
-        Action::StreamImage(stream) => stream.digest.clone(),
-        _ => None,
-    };
-    let image = composed.steps.iter().find_map(written);
-    if let Some(retried) = retried.as_ref().filter(|_| *done > 0) {
-        go_on(&mut composed, retried, *done)?;
-    }
+    let composed = compose(new, loaded, &Secrets::draw())?;
     if let Some(foreseen) = foresee(seen, &facts, machine_of(&node, now), &composed.steps) {
         // The run would fail once the disk was erased.
         let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    Ok(Ready { node, os, image, composed, replaced })
-}
-
-/// Leaves out the steps that a run has done. Fails if the steps that are left are others than that run had, because
-/// nobody knows then which are done.
-fn go_on(composed: &mut Composed, retried: &Run, done: usize) -> Result<(), Error> {
-    let left = composed.steps.split_off(done.min(composed.steps.len()));
-    let names = |steps: &[Step]| steps.iter().map(|step| step.name.clone()).collect::<Vec<_>>();
-    if left.is_empty() || !names(&retried.workflow).ends_with(&names(&left)) {
-        let message = format!(
-            "the operating system has other steps than when run {} was started, so it cannot go on in the middle; \
-             start another run",
-            retried.id
-        );
-        return Err(Error::refused(ErrorCode::Conflict, message));
-    }
-    composed.steps = left;
-    Ok(())
+    Ok(Ready { node, os, composed, replaced })
 }
 
 /// Returns what a run was asked for, to compare it with other runs.
@@ -260,17 +249,29 @@ fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     Machine { arch: &known.cpu.arch, disks }
 }
 
-/// A run that waits for its machine.
-fn new_run(node: &Node, id: &str, composed: &Composed, now: Millis) -> Run {
-    Run {
+/// Stores a new run, the external steps it expects, and the token of its boot reporter.
+async fn insert(
+    connection: &mut Connection,
+    node: &Node,
+    id: &str,
+    os: Option<String>,
+    composed: Composed,
+    now: Millis,
+) -> Result<Run, Error> {
+    let written = |step: &Step| match &step.action {
+        Action::StreamImage(stream) => stream.digest.clone(),
+        _ => None,
+    };
+    let image = composed.steps.iter().find_map(written);
+    let run = Run {
         id: id.to_owned(),
         node: node.id.clone(),
         progress: state::pending(&composed.steps),
-        workflow: composed.steps.clone(),
+        workflow: composed.steps,
         last_seq: 0,
         require: composed.require,
         event_bytes: 0,
-        phone_home_hash: composed.phone_home_hash.clone(),
+        phone_home_hash: composed.phone_home_hash,
         phone_home: BTreeMap::new(),
         created_at: now,
         started_at: None,
@@ -280,37 +281,17 @@ fn new_run(node: &Node, id: &str, composed: &Composed, now: Millis) -> Run {
         has_metadata_url: false,
         forgotten: false,
         restored: false,
-        os: None,
-        image: None,
+        os,
+        image,
         begins: 0,
         destroyed: false,
+    };
+    runs::insert(connection, &run, &composed.instances).await?;
+    external_steps::expect(connection, id, &composed.known_steps).await?;
+    let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
+    for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
+        run_tokens::insert(connection, hash, id, purpose, now).await?;
     }
-}
-
-/// Stores a new run, the external steps it expects, and the tokens of its system. If it goes on in the middle of
-/// another run, it takes over the tokens and instance ids of that run, which its system may have already.
-async fn insert(
-    connection: &mut Connection,
-    mut run: Run,
-    composed: Composed,
-    goes_on: Option<Run>,
-) -> Result<Run, Error> {
-    match &goes_on {
-        Some(before) => {
-            run.destroyed = before.destroyed;
-            runs::give_up_phone_home(connection, &before.id).await?;
-            runs::insert(connection, &run, &[]).await?;
-            runs::take_over(connection, &before.id, &run.id).await?;
-        }
-        None => {
-            runs::insert(connection, &run, &composed.instances).await?;
-            let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
-            for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
-                run_tokens::insert(connection, hash, &run.id, purpose, run.created_at).await?;
-            }
-        }
-    }
-    external_steps::expect(connection, &run.id, &composed.known_steps).await?;
     Ok(run)
 }
 

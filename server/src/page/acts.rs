@@ -9,7 +9,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState};
+use slipway_protocol::{Disk, ErrorCode, NodeState, NodeStatus, RunState};
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
@@ -25,7 +25,7 @@ use crate::page::session::{Act as Sent, Fields, Visitor};
 use crate::page::view::View;
 use crate::page::words;
 use crate::rules::state;
-use crate::run::foresee::possible;
+use crate::run::foresee::{Erased, erased, possible};
 use crate::store::systems::System;
 use crate::store::{Store, systems, to_json};
 
@@ -167,7 +167,7 @@ pub fn buttons(node: &NodeStatus) -> Markup {
     html! {
         div.acts data-sync="acts" {
             @for act in Act::ALL {
-                @if act == Act::Cancel && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed) {
+                @if act == Act::Cancel && may_retry(node) {
                     a.button href={ "/nodes/" (reference(node)) "/retry" } { "Retry run…" }
                 }
                 @match act.obstacle(node) {
@@ -185,11 +185,14 @@ pub fn buttons(node: &NodeStatus) -> Markup {
     }
 }
 
-/// Returns all disks of a node, as last seen, and those that a run may be installed on.
-fn disks<'a>(node: &'a NodeStatus, system: &'a System) -> (&'a [Disk], Vec<&'a Disk>) {
-    let hints: &DiskHints = node.disk.as_ref().unwrap_or(&system.disk);
-    let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
-    (disks, possible(hints, disks))
+/// Whether the newest run of a node may be tried again.
+fn may_retry(node: &NodeStatus) -> bool {
+    node.state != NodeState::Decommissioned && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed)
+}
+
+/// Returns the disks of a node, as last seen.
+pub fn disks_of(node: &NodeStatus) -> &[Disk] {
+    node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default()
 }
 
 /// Whether a node has a run that has not ended.
@@ -204,7 +207,9 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
         return None;
     }
     let run = node.run.as_ref().map(|run| (&run.id, state::is_open(run.state)));
-    let disks = system.map(|system| disks(node, system).1.into_iter().map(Disk::in_words).collect::<Vec<_>>());
+    let hints = |system: &System| node.disk.clone().unwrap_or_else(|| system.disk.clone());
+    let possible = |system| possible(&hints(system), disks_of(node)).into_iter().map(Disk::in_words).collect();
+    let disks: Option<Vec<String>> = system.map(possible);
     let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system)));
     hash.truncate(16);
     Some(format!("{}:{hash}", act.reference(node)))
@@ -212,21 +217,22 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
 
 /// Says which disk a run will be installed on, as far as it is known.
 fn target(node: &NodeStatus, system: &System) -> Markup {
-    let (disks, found) = disks(node, system);
-    erases(!disks.is_empty(), &found)
+    let hints = node.disk.as_ref().unwrap_or(&system.disk);
+    erases(&erased(hints, disks_of(node)))
 }
 
-/// Says which of these disks is erased. `is_known` says whether the machine has reported its disks.
-pub fn erases(is_known: bool, found: &[&Disk]) -> Markup {
+/// Says which disks are erased.
+pub fn erases(erased: &Erased<'_>) -> Markup {
     html! {
-        @match found {
-            _ if !is_known => "Erases the disk that the machine chooses: its disks are not known yet.",
-            [] => span.warn {
+        @match erased {
+            Erased::Unknown => "Erases the disk that the machine chooses: its disks are not known yet.",
+            Erased::Path(path) => { "Erases " strong { (line(path)) } ", which the machine has not reported." },
+            Erased::None => span.warn {
                 "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes."
             },
-            [disk] => { "Erases " strong { (disk.in_words()) } ", as last seen." },
-            disks => {
-                "Erases one of these disks, as last seen; without a rule that chooses, the run fails before it writes:"
+            Erased::One(disk) => { "Erases " strong { (disk.in_words()) } ", as last seen." },
+            Erased::Several(which, disks) => {
+                "Erases " (which) ". As last seen:"
                 ul { @for disk in disks { li { (disk.in_words()) } } }
             },
         }

@@ -7,7 +7,6 @@ pub mod network;
 pub mod phone_home;
 mod task;
 
-use serde::{Deserialize, Serialize};
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workflow};
 use slipway_user_data::ignition::Additions;
 use slipway_user_data::seed;
@@ -39,7 +38,6 @@ pub struct Loaded<'a> {
 }
 
 /// Random texts for one run.
-#[derive(Clone, Serialize, Deserialize)]
 pub struct Secrets {
     /// Token in the URL that the installed system reports to.
     pub phone_home: String,

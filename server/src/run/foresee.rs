@@ -136,6 +136,41 @@ pub fn possible<'a>(hints: &DiskHints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     }
 }
 
+/// What is known of the disks that a step destroys, before its machine chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Erased<'a> {
+    /// The machine has not reported its disks.
+    Unknown,
+    /// The machine has not reported a disk with this path. It may be an array or a mapping.
+    Path(&'a str),
+    /// No reported disk fits.
+    None,
+    /// One fits.
+    One(&'a Disk),
+    /// Several fit. The text says which of them is erased, before a list of them.
+    Several(&'static str, Vec<&'a Disk>),
+}
+
+/// Returns what is known of the disks that a step with these hints destroys, of those that were reported.
+pub fn erased<'a>(hints: &'a DiskHints, disks: &'a [Disk]) -> Erased<'a> {
+    let found = possible(hints, disks);
+    match (found.as_slice(), &hints.device) {
+        _ if disks.is_empty() => Erased::Unknown,
+        ([], Some(path)) => Erased::Path(path),
+        ([], None) => Erased::None,
+        ([disk], _) => Erased::One(disk),
+        _ => Erased::Several(
+            match hints.choose {
+                DiskChoice::All => "all of these disks",
+                DiskChoice::Smallest => "the smallest of these disks, without the boot medium",
+                DiskChoice::Largest => "the largest of these disks, without the boot medium",
+                DiskChoice::Only => "one of these disks, unless several are left: then the run fails before it writes",
+            },
+            found,
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -294,21 +294,6 @@ pub async fn forget(connection: &mut Connection, run: &str, workflow: &[Step]) -
     done.map(drop).map_err(database("removing the secrets of a run"))
 }
 
-/// Ends a run's right to be reported to by its system, so that another run can have it.
-pub async fn give_up_phone_home(connection: &mut Connection, run: &str) -> Result<(), Error> {
-    let query = db::query("UPDATE runs SET phone_home_hash = NULL WHERE id = $1").bind(run);
-    query.execute(connection).await.map(drop).map_err(database("ending what a run's system reports to"))
-}
-
-/// Gives the tokens and instance ids of a run to the run that goes on where it failed.
-pub async fn take_over(connection: &mut Connection, from: &str, to: &str) -> Result<(), Error> {
-    for sql in ["UPDATE run_instances SET run = $1 WHERE run = $2", "UPDATE run_tokens SET run = $1 WHERE run = $2"] {
-        let done = db::query(sql).bind(to).bind(from).execute(&mut *connection).await;
-        done.map_err(database("giving a run's tokens to another run"))?;
-    }
-    Ok(())
-}
-
 /// Records that the URL of a run's metadata was handed out.
 pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let query = db::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);

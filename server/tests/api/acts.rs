@@ -61,7 +61,7 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
         ("POST", "/nodes/{node}/runs", "web1", json!({ "task": { "os": "debian" } }), "installs debian"),
         ("POST", "/runs/{run}/confirm", "web1", none.clone(), "was confirmed"),
         ("POST", "/runs/{run}/cancel", "web1", none.clone(), "the run was cancelled"),
-        ("POST", "/runs/{run}/retry", "web1", json!({}), "installs debian: it tries run"),
+        ("POST", "/runs/{run}/retry", "web1", none.clone(), "installs debian: it tries run"),
         ("POST", "/nodes/{node}/decommission", "web1", none.clone(), "was taken out of service"),
         ("DELETE", "/nodes/{node}", "web1", none.clone(), "the node was removed"),
         ("POST", "/tokens", "", json!({}), "was issued"),

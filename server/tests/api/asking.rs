@@ -61,7 +61,13 @@ async fn what_is_lost_is_named_and_nothing_is_done_without_a_yes() {
     let (said, _) = on_terminal(&data, "run start web1 --os debian", "no");
     let several =
         "  Samsung, serial number S4\\u{1b}[2J, 960 GiB, /dev/sda\n  Samsung, serial number S5, 960 GiB, /dev/sdb\n";
-    assert!(said.contains("erases one of these disks") && said.contains(several), "{said}");
+    assert!(said.contains("erases one of these disks, unless several are left") && said.contains(several), "{said}");
+    let (said, _) = on_terminal(&data, "run start web1 --os debian --disk-device /dev/mapper/mpatha", "no");
+    assert!(said.contains("erases /dev/mapper/mpatha, which the machine has not reported"), "{said}");
+    let all = server.folder.path().join("all.yaml");
+    std::fs::write(&all, "steps: [{name: wipe, action: {erase-disk: {disk: {choose: all}}}}]").unwrap();
+    let (said, _) = on_terminal(&data, &format!("run start web1 --workflow {}", all.display()), "no");
+    assert!(said.contains("erases all of these disks (wipe); as last seen:"), "{said}");
     let (said, _) = on_terminal(&data, "run start web1 --os debian --disk-serial S6", "no");
     assert!(said.contains("the run would fail before it writes"), "{said}");
     assert_eq!(show().await.run, None);

@@ -1,11 +1,11 @@
-//! A failed run is tried again with what it was asked for: all of it, or from the step that failed.
+//! A failed run is tried again with what it was asked for.
 
 use reqwest::StatusCode;
-use serde_json::{Value, json};
 use slipway_protocol::{Event, EventKind, Failure, NodeState, RunState, Workflow};
 use slipway_server::operate;
+use slipway_server::store::systems::System;
 
-use crate::installing::{add_system, debian, report_path, seed, start, web1};
+use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
 use crate::program::{fail, succeed};
 use crate::secrets::stored;
 use crate::support::{Node, TestServer};
@@ -49,10 +49,6 @@ async fn a_failed_run_is_done_again_with_what_it_was_asked_for() {
     let first = node.workflow(&server).await.unwrap();
     fails_at(&server, &node, &first, "stream-image").await;
     assert!(!stored(&server, "of-this-run").await, "a run that is over leaves none of its secrets in clear text");
-    let skipping = fail(&data, &["run", "retry", "web1", "--from", "seed-cloud-init"]);
-    assert!(skipping.contains("step \"stream-image\" has not succeeded"), "{skipping}");
-    let unknown = fail(&data, &["run", "retry", "web1", "--from", "no-such"]);
-    assert!(unknown.contains("has no step \"no-such\"; it has erase-disk, stream-image"), "{unknown}");
     let id = succeed(&data, &["run", "retry", "--yes", "web1"]).trim().to_owned();
     let second = node.workflow(&server).await.unwrap();
     assert!(second.run == id && names(&second) == names(&first));
@@ -69,58 +65,47 @@ async fn a_failed_run_is_done_again_with_what_it_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_goes_on_with_the_step_that_failed_and_its_system_reports_to_it() {
+async fn only_the_newest_run_is_tried_again_and_with_the_system_as_it_is_now() {
     let server = TestServer::start().await;
     let data = server.data_path();
     let node = server.enrolled("web1").await;
-    add_system(&server, |system| system.boot_reporter = true).await.unwrap();
+    // Its metadata stays, so the run that went well keeps its secrets.
+    let system = add_system(&server, |system| system.keep_metadata = true).await.unwrap();
+    install(&server, &node).await;
     start(&server, debian()).await.unwrap();
-    let first = node.workflow(&server).await.unwrap();
-    let last = (*names(&first).last().unwrap()).to_owned();
-    fails_at(&server, &node, &first, &last).await;
-    let image = web1(&server).await.run.unwrap().image;
-
-    let retry = server.client().post(server.url("/v1/operator/runs/web1/retry")).bearer_auth(server.operator_token());
-    let answer = retry.json(&json!({ "from": last })).send().await.unwrap();
+    let failed = node.workflow(&server).await.unwrap();
+    fails_at(&server, &node, &failed, "seed-cloud-init").await;
+    let (store, ca) = (server.store().await, server.ca());
+    let slow = operate::retry_of(&store, "web1").await.unwrap();
+    let system = System { kernel_args: vec!["quiet".to_owned()], ..system };
+    operate::add_system(&store, system).await.unwrap();
+    let url = server.url("/v1/operator/runs/web1/retry");
+    let answer = server.client().post(url).bearer_auth(server.operator_token()).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::CREATED);
-    let answer: Value = answer.json().await.unwrap();
-    assert_eq!((answer["state"].as_str(), answer["steps"].as_array().map(Vec::len)), (Some("pending"), Some(1)));
     let second = node.workflow(&server).await.unwrap();
-    assert_eq!(names(&second), [last.as_str()]);
-    assert_eq!(web1(&server).await.run.unwrap().image, image);
-    // It fails once more, and goes on in the same place.
-    fails_at(&server, &node, &second, &last).await;
-    succeed(&data, &["run", "retry", "--yes", "web1", "--from", "1"]);
-    let third = node.workflow(&server).await.unwrap();
-    assert_eq!(names(&third), [last.as_str()]);
-    node.finish(&server, &third).await;
-    assert_eq!(web1(&server).await.state, NodeState::Booting);
-    // What was installed in the first run has the tokens of that one.
-    let report = server.client().post(server.url(&report_path(&first))).body("hostname=web1").send().await.unwrap();
-    assert_eq!(report.status(), StatusCode::OK);
-    let node = web1(&server).await;
-    let run = node.run.unwrap();
-    assert!(node.state == NodeState::Running && run.id == third.run && run.phoned_home_at.is_some());
-    assert_eq!(run.state, RunState::Succeeded);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_whose_system_has_other_steps_now_does_not_go_on_in_the_middle() {
-    let server = TestServer::start().await;
-    let data = server.data_path();
-    let node = server.enrolled("web1").await;
-    let system = add_system(&server, |_| {}).await.unwrap();
-    start(&server, debian()).await.unwrap();
-    let first = node.workflow(&server).await.unwrap();
-    fails_at(&server, &node, &first, "seed-cloud-init").await;
-    let system = slipway_server::store::systems::System { kernel_args: vec!["quiet".to_owned()], ..system };
-    operate::add_system(&server.store().await, system).await.unwrap();
-    let other = fail(&data, &["run", "retry", "web1", "--from", "seed-cloud-init"]);
-    assert!(other.contains("has other steps than when run"), "{other}");
-    // From the beginning, it takes the operating system as it is now.
-    succeed(&data, &["run", "retry", "--yes", "web1"]);
-    assert!(names(&node.workflow(&server).await.unwrap()).contains(&"kernel-args"));
+    assert!(names(&second).contains(&"kernel-args"));
+    // Somebody who was slower does not end it, whether it is over or not.
+    for _ in ["open", "over"] {
+        let late = operate::retry_run(&store, &ca, slow.clone()).await.unwrap_err().to_string();
+        assert_eq!(late, format!("another run was started since run {} failed; nothing was done", failed.run));
+        if web1(&server).await.run.unwrap().state != RunState::Failed {
+            fails_at(&server, &node, &second, "seed-cloud-init").await;
+        }
+    }
+    assert_eq!(web1(&server).await.run.unwrap().id, second.run);
     succeed(&data, &["node", "decommission", "--yes", "web1"]);
     let gone = fail(&data, &["run", "retry", "web1"]);
     assert!(gone.contains("is not kept"), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_replaced_another_replaces_none_when_it_is_tried_again() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    start(&server, operate::NewRun { replace: true, ..debian() }).await.unwrap();
+    let failed = node.workflow(&server).await.unwrap();
+    fails_at(&server, &node, &failed, "erase-disk").await;
+    assert!(!operate::retry_of(&server.store().await, "web1").await.unwrap().new.replace);
 }

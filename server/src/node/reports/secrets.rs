@@ -24,7 +24,7 @@ pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(
     for run in runs::unforgotten_of(connection, &node.id).await? {
         let is_served = node.state != NodeState::Decommissioned && runs::is_current(connection, &node, &run.id).await?;
         if run.progress.state == RunState::Succeeded {
-            run_requests::remove_of_node(connection, &node.id).await?;
+            run_requests::remove(connection, &run.id).await?;
         }
         if !needs_secrets(&run, is_served) {
             runs::forget(connection, &run.id, &without_secrets(run.workflow)).await?;
@@ -39,6 +39,7 @@ pub async fn forget_of_all(store: &Store) -> Result<(), Error> {
     for node in runs::nodes_with_unforgotten(&mut transaction).await? {
         forget_of_node(&mut transaction, &node).await?;
     }
+    run_requests::remove_stale(&mut transaction).await?;
     store::commit(transaction).await
 }
 
