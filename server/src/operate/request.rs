@@ -1,4 +1,5 @@
-//! What runs were asked for, as it is kept so that they can be retried: encrypted, because it has user-data and scripts.
+//! What runs were asked for, as it is kept so that they can be retried: encrypted, because it has user-data and
+//! scripts.
 
 use crate::base::error::Error;
 use crate::run::new_run::NewRun;
@@ -9,8 +10,8 @@ pub fn seal(store: &Store, run: &str, new: &NewRun) -> Result<Vec<u8>, Error> {
     Ok(store.vault()?.seal(&owner(run), &to_json(&NewRun { replace: false, ..new.clone() })))
 }
 
-/// Decrypts what the run with this id was asked for. If that is not possible, returns why, after "what the run was asked
-/// for".
+/// Decrypts what the run with this id was asked for. If that is not possible, returns why, after "what the run was
+/// asked for".
 pub fn open(store: &Store, run: &str, sealed: &[u8]) -> Result<Result<NewRun, &'static str>, Error> {
     let Some(text) = store.vault()?.open(&owner(run), sealed) else {
         return Ok(Err("was encrypted with another jwt.key than that of this server"));
