@@ -178,6 +178,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/nodes/{node}", get(operator::node).patch(operator::change_node).delete(operator::remove_node))
         .route("/nodes/{node}/release", post(operator::release))
         .route("/nodes/{node}/decommission", post(operator::decommission))
+        .route("/nodes/{node}/recommission", post(operator::recommission))
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
         .route("/nodes/{node}/runs", get(operator::runs_of_node).post(operator::start_run))
         .route("/nodes/{node}/log", get(operator::log))

@@ -39,7 +39,9 @@ pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_
 pub use self::limits::{list_limits, reset_limit, set_limit, site_status};
 pub use self::log::{LogType, list_boots, node_log};
 pub use self::network::parse_network;
-pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};
+pub use self::node::{
+    NewNode, NodeChange, add_node, change_node, decommission_node, recommission_node, remove_node, show_node,
+};
 pub use self::operator::{
     Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,
     remove_operator, rotate_operator,

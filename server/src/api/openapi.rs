@@ -41,6 +41,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::remove_node,
         super::operator::release,
         super::operator::decommission,
+        super::operator::recommission,
         super::operator::start_run,
         super::operator::runs_of_node,
         super::operator::log,

@@ -129,6 +129,30 @@ pub async fn decommission(
     Ok(Dated(operate::decommission_node(&app.store, &node).await?))
 }
 
+/// How a node is put back into service.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Recommission {
+    /// Whether the first machine that has the node's identifiers is let in. Default: no.
+    #[serde(default)]
+    release: bool,
+}
+
+/// Put a node that is out of service back into service, with its name, settings and history. Its machine enrols again.
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/recommission", params(("node" = String, Path), Recommission),
+    security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "The node is in service, or another one has its identifiers.")))]
+pub async fn recommission(
+    Operator(app): Operator,
+    UrlPath(node): UrlPath<String>,
+    OperatorQuery(how): OperatorQuery<Recommission>,
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::recommission_node(&app.store, &node, how.release).await?))
+}
+
 /// Remove a node with its runs and logs. The node must be out of service, or never have been in service.
 #[utoipa::path(delete, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),

@@ -57,6 +57,14 @@ Examples:
         #[command(flatten)]
         yes: Yes,
     },
+    /// Put a machine that is out of service back into service, with its name, settings and history. It enrols again.
+    Recommission {
+        /// Id or name.
+        node: String,
+        /// Let the machine in as soon as it enrols.
+        #[arg(long)]
+        release: bool,
+    },
     /// Remove a machine that is out of service or was never in service, with its runs and logs.
     Remove {
         /// Id, name or claim code.
@@ -236,6 +244,11 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let reference = if is_stranger(&known) { &node } else { &known.id };
             let decommissioned = operate::decommission_node(store, reference).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
+        }
+        NodeCommand::Recommission { node, release } => {
+            let node = operate::recommission_node(store, &node, release).await?;
+            let then = if release { "is let in" } else { "waits to be released" };
+            print_line(&format!("{} is back in service: its machine {then} when it boots slipway", label(&node)))
         }
         NodeCommand::Remove { node, yes } => {
             let known = operate::show_node(store, &node).await?;

@@ -219,7 +219,11 @@ pub(super) async fn check_name_is_free(connection: &mut Connection, name: &str, 
     };
     let advice = match other.state {
         NodeState::Decommissioned => {
-            format!("that node is out of service, and `node remove {}` frees its name", other.id)
+            let id = &other.id;
+            format!(
+                "that node is out of service: `node recommission {id}` puts it back, and `node remove {id}` frees its \
+                 name"
+            )
         }
         _ => "choose another name".to_owned(),
     };
@@ -382,6 +386,48 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     }
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     let event = NewEvent::new("the node was taken out of service").of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// Puts a node that is out of service back into service, with its name, settings and history. Its machine enrols again,
+/// as that of a node that was just registered. With `release`, the first machine that has its identifiers is let in.
+pub async fn recommission_node(store: &Store, reference: &str, release: bool) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
+    if node.state != NodeState::Decommissioned {
+        return conflict(format!("node {} is in service", node.label()));
+    }
+    // Its machine may have been let in as another node since then.
+    if let Some(other) = nodes::matching(&mut transaction, &node.identity).await?.first() {
+        let (label, other) = (node.label(), other.label());
+        return conflict(format!(
+            "node {other} is registered with an identifier of node {label} by now; remove {other} first \
+             (`node decommission {other}`, then `node remove {other}`), or give it other identifiers (`node set {other}`)"
+        ));
+    }
+    for ek in node.tpm.iter().flat_map(|tpm| &tpm.ek) {
+        if let Some(other) = nodes::other_with_ek(&mut transaction, &node.id, ek).await? {
+            return conflict(format!(
+                "node {} is known by the TPM of node {} by now; forget it there first (`node set {0} --no-ek`)",
+                other.label(),
+                node.label()
+            ));
+        }
+    }
+    node.state = state::next(node.state, NodeEvent::Recommissioned);
+    node.key = None;
+    node.key_left = false;
+    // The run of its last life is part of its history, and says nothing of its machine.
+    node.run = None;
+    if release {
+        node.release();
+    }
+    nodes::save(&mut transaction, &node).await?;
+    let event = NewEvent::new("the node was put back into service").of(&node);
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;

@@ -47,8 +47,8 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     };
     if node.state == NodeState::Decommissioned {
         let message = format!(
-            "node {} was taken out of service for good; to let its machine in again, boot it and release it with the \
-             claim code it shows",
+            "node {0} is out of service: `node recommission {0}` puts it back; to let its machine in as another node, \
+             boot it and release it with the claim code it shows",
             node.label()
         );
         return Err(Error::refused(ErrorCode::Decommissioned, message));

@@ -47,6 +47,8 @@ pub enum Act {
     Release,
     /// Take the node out of service.
     Decommission,
+    /// Put it back into service.
+    Recommission,
     /// Remove the node with all that is stored of it.
     Remove,
     /// Set where the node is, and its labels.
@@ -54,8 +56,16 @@ pub enum Act {
 }
 
 impl Act {
-    const ALL: [Self; 7] =
-        [Self::Start, Self::Cancel, Self::Confirm, Self::Release, Self::Label, Self::Decommission, Self::Remove];
+    const ALL: [Self; 8] = [
+        Self::Start,
+        Self::Cancel,
+        Self::Confirm,
+        Self::Release,
+        Self::Label,
+        Self::Decommission,
+        Self::Recommission,
+        Self::Remove,
+    ];
     /// What the table of nodes offers for many of them.
     pub const OF_MANY: [Self; 5] = [Self::Start, Self::Cancel, Self::Release, Self::Label, Self::Decommission];
 
@@ -67,6 +77,7 @@ impl Act {
             Self::Confirm => "confirm",
             Self::Release => "release",
             Self::Decommission => "decommission",
+            Self::Recommission => "recommission",
             Self::Remove => "remove",
             Self::Label => "label",
         }
@@ -85,6 +96,7 @@ impl Act {
             Self::Confirm => "Confirm run",
             Self::Release => "Release",
             Self::Decommission => "Decommission",
+            Self::Recommission => "Recommission",
             Self::Remove => "Remove",
             Self::Label => "Set site and labels",
         }
@@ -120,6 +132,9 @@ impl Act {
             Self::Release if waits => None,
             Self::Release => out().or_else(|| node.released.then(|| "it is released already".to_owned())),
             Self::Decommission => stranger().or_else(out),
+            Self::Recommission => {
+                (node.state != NodeState::Decommissioned).then(|| "the node is in service".to_owned())
+            }
             Self::Label => stranger(),
             Self::Remove => {
                 let may = matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned);
@@ -148,6 +163,9 @@ impl Act {
             Self::Decommission => "Its credentials are refused from now on, and its run ends as failed. The installed \
                                    system and its disks stay as they are."
                 .to_owned(),
+            Self::Recommission => "Registers it again, with its name, settings and history. Its machine enrols again, \
+                                   and waits to be released."
+                .to_owned(),
             Self::Label => {
                 let labels = node.labels.iter().map(|(key, value)| format!("{key}={value}"));
                 let site = node.site.as_ref().map(|site| format!("site {site}"));
@@ -171,8 +189,8 @@ pub fn buttons(node: &NodeStatus) -> Markup {
                     a.button href={ "/nodes/" (reference(node)) "/retry" } { "Retry run…" }
                 }
                 @match act.obstacle(node) {
-                    // Nobody misses this where there is no such run.
-                    Some(_) if act == Act::Confirm => {},
+                    // Nobody misses these where they have no meaning.
+                    Some(_) if matches!(act, Act::Confirm | Act::Recommission) => {},
                     Some(reason) => span {
                         button type="button" disabled { (act.verb()) "…" } " " span.muted { (reason) }
                     },
@@ -569,6 +587,7 @@ async fn one(
             return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
         Act::Decommission => drop(operate::decommission_node(store, reference).await?),
+        Act::Recommission => drop(operate::recommission_node(store, reference, false).await?),
         Act::Label => drop(operate::change_node(store, reference, label_change(node, fields)?).await?),
         Act::Remove => {
             operate::remove_node(store, reference).await?;

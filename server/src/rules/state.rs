@@ -30,6 +30,8 @@ pub enum NodeEvent {
     SystemRuns,
     /// An operator took the node out of service.
     Decommissioned,
+    /// An operator put the node back into service.
+    Recommissioned,
 }
 
 /// Whether the installed system reports, as known when its run succeeds.
@@ -48,12 +50,13 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
+        (S::Decommissioned, NodeEvent::Recommissioned) => S::Registered,
         // Only operators take nodes out of service, and no event of the machine brings a node back.
         (S::Decommissioned, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
         // A power-cycled machine enrols again, and that alone changes nothing.
-        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
+        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn | NodeEvent::Recommissioned) => state,
         // An installed system goes on until its machine takes the run.
         (S::Registered | S::Held | S::Installed | S::Booting | S::Running, NodeEvent::GivenWork) => state,
         // The new run replaces the state from an earlier run, whether that installed a system or failed.
@@ -299,6 +302,8 @@ mod tests {
             (S::Decommissioned, H::TookWork, S::Decommissioned),
             (S::Enrolled, H::PhonedHome, S::Enrolled),
             (S::Running, H::Decommissioned, S::Decommissioned),
+            (S::Decommissioned, H::Recommissioned, S::Registered),
+            (S::Running, H::Recommissioned, S::Running),
             (S::Decommissioned, H::Enrolled, S::Decommissioned),
             (S::Decommissioned, H::PhonedHome, S::Decommissioned),
             (S::Decommissioned, H::GivenWork, S::Decommissioned),

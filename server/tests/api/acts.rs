@@ -63,6 +63,7 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
         ("POST", "/runs/{run}/cancel", "web1", none.clone(), "the run was cancelled"),
         ("POST", "/runs/{run}/retry", "web1", none.clone(), "installs debian: it tries run"),
         ("POST", "/nodes/{node}/decommission", "web1", none.clone(), "was taken out of service"),
+        ("POST", "/nodes/{node}/recommission", "web1", none.clone(), "was put back into service"),
         ("DELETE", "/nodes/{node}", "web1", none.clone(), "the node was removed"),
         ("POST", "/tokens", "", json!({}), "was issued"),
         ("DELETE", "/tokens/{token}", &id, none.clone(), "was revoked"),

@@ -127,7 +127,9 @@ fn a_machine_that_was_registered_without_a_name_gets_one() {
     succeed(data, &["node", "decommission", "--yes", "db1"]);
     let back = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
     let release = ["node", "release", &back, "--name", "db1"];
-    let advice = format!("that node is out of service, and `node remove {id}` frees its name");
+    let advice = format!(
+        "that node is out of service: `node recommission {id}` puts it back, and `node remove {id}` frees its name"
+    );
     assert_eq!(fail(data, &release), format!("slipway-server: the name \"db1\" already refers to node {id}; {advice}"));
     succeed(data, &["node", "remove", "--yes", &id]);
     assert_eq!(succeed(data, &release), "db1 is released\n");

@@ -12,6 +12,7 @@ use slipway_server::operate::{self, NewNode};
 use slipway_server::store;
 use slipway_server::store::claimants::{self, Claimant};
 
+use crate::installing::{add_system, debian, start};
 use crate::support::{Machine, Node, TestServer, UUID, is_stored, refusal, trusting, with_certificate};
 
 const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
@@ -296,7 +297,7 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
     // The machine is now unknown and comes in as such. That does not restore the old credentials.
     let wait = waits(&server, &node.machine).await;
     assert_eq!(reason(&server).await, ClaimReason::Unregistered);
-    operate::release_node(&server.store().await, "web1", None).await.expect_err("for good");
+    operate::release_node(&server.store().await, "web1", None).await.expect_err("it is out of service");
     operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
     let (old, jwt) = (node.client, node.enrolment.jwt);
     let again = Node::enrol(&server, node.machine).await;
@@ -307,6 +308,40 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
     let by_jwt = server.client().post(&heartbeat).bearer_auth(jwt).send().await.unwrap();
     assert_eq!(refusal(by_jwt).await.code, ErrorCode::Decommissioned);
     assert_eq!(again.client.post(&heartbeat).send().await.unwrap().status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn a_node_that_is_put_back_into_service_keeps_its_name_and_history() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let node = server.enrolled("web1").await;
+    operate::recommission_node(&store, "web1", false).await.expect_err("it is in service");
+    add_system(&server, |_| {}).await.unwrap();
+    let before = start(&server, debian()).await.unwrap().id;
+    operate::decommission_node(&store, "web1").await.unwrap();
+    // As long as another node has its identifiers, it stays out.
+    let other = NewNode { identity: node.machine.identity.clone(), ..NewNode::default() };
+    let other = operate::add_node(&store, other).await.unwrap().id;
+    let refused = operate::recommission_node(&store, "web1", false).await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("node {other} is registered with an identifier of node web1")), "{refused}");
+    operate::remove_node(&store, &other).await.unwrap();
+
+    let back = operate::recommission_node(&store, "web1", false).await.unwrap();
+    assert!(back.state == NodeState::Registered && !back.released && back.id == node.enrolment.node);
+    let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
+    assert!(heartbeat.status().is_client_error(), "{heartbeat:?}");
+    let machine = Machine::with_uuid(UUID);
+    waits(&server, &machine).await;
+    assert_eq!(reason(&server).await, ClaimReason::NotReleased);
+    operate::release_node(&store, "web1", None).await.unwrap();
+    let again = Node::enrol(&server, machine).await;
+    assert_eq!(again.enrolment.node, node.enrolment.node);
+    assert_eq!(again.workflow(&server).await, None, "the run of its last life is over");
+    let runs = operate::list_runs(&store, Some("web1")).await.unwrap();
+    assert_eq!(runs.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(), [before]);
+    operate::decommission_node(&store, "web1").await.unwrap();
+    operate::recommission_node(&store, "web1", true).await.unwrap();
+    assert_eq!(Node::enrol(&server, Machine::with_uuid(UUID)).await.enrolment.node, node.enrolment.node);
 }
 
 #[tokio::test]
