@@ -406,7 +406,8 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
         let (label, other) = (node.label(), other.label());
         return conflict(format!(
             "node {other} is registered with an identifier of node {label} by now; remove {other} first \
-             (`node decommission {other}`, then `node remove {other}`), or give it other identifiers (`node set {other}`)"
+             (`node decommission {other}`, then `node remove {other}`), or give it other identifiers (`node set \
+             {other}`)"
         ));
     }
     for ek in node.tpm.iter().flat_map(|tpm| &tpm.ek) {
