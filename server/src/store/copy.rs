@@ -116,6 +116,8 @@ async fn check_unserved(source: &mut Transaction, name: &str) -> Result<(), Erro
     }
     let mut waited = Duration::ZERO;
     loop {
+        let again = db::query(postgres::LOOK_AGAIN).execute(source).await;
+        again.map_err(database("looking for other connections to the database"))?;
         let rows = db::query(postgres::OTHERS).fetch_all(source).await;
         let rows = rows.map_err(database("looking for other connections to the database"))?;
         let places = rows.iter().map(|row| get(row, "place")).collect::<Result<Vec<String>, _>>()?;

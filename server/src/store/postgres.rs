@@ -58,6 +58,9 @@ pub const FOR_COPIES: [&str; 2] =
 pub const OTHERS: &str = "SELECT DISTINCT COALESCE(HOST(client_addr), 'the host of the database server') AS place \
     FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() \
     AND application_name = CURRENT_SETTING('application_name') AND pid <> PG_BACKEND_PID()";
+/// Makes [`OTHERS`] look again. Within a transaction, PostgreSQL answers as it did for the first time (PostgreSQL 15,
+/// section 28.2.1).
+pub const LOOK_AGAIN: &str = "SELECT pg_stat_clear_snapshot()";
 /// Size of the database in bytes.
 pub const SIZE: &str = "SELECT PG_DATABASE_SIZE(CURRENT_DATABASE()) AS bytes";
 /// Indices and constraints that PostgreSQL does not rely on.
