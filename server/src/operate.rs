@@ -46,7 +46,7 @@ pub use self::operator::{
     Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,
     remove_operator, rotate_operator,
 };
-pub use self::release::{release_node, replace_machine};
+pub use self::release::release_node;
 pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
 pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};

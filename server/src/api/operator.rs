@@ -103,8 +103,6 @@ pub struct Release {
         max_length = 253
     )]
     name: Option<String>,
-    /// Node whose machine was replaced or repaired, for a waiting machine that takes its place. Not with a name.
-    replaces: Option<String>,
 }
 
 /// Release a node, so that its machine can enrol.
@@ -117,17 +115,7 @@ pub async fn release(
     UrlPath(node): UrlPath<String>,
     OperatorQuery(release): OperatorQuery<Release>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
-    let released = match release {
-        Release { name, replaces: None } => operate::release_node(&app.store, &node, name).await?,
-        Release { name: None, replaces: Some(replaced) } => {
-            operate::replace_machine(&app.store, &node, &replaced).await?
-        }
-        Release { .. } => {
-            let message = "a name and a node that is replaced are given; that node keeps its name, so leave `name` out";
-            return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
-        }
-    };
-    Ok(Dated(released))
+    Ok(Dated(operate::release_node(&app.store, &node, release.name).await?))
 }
 
 /// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed.

@@ -41,7 +41,6 @@ pub enum NodeCommand {
     #[command(after_help = "\
 Examples:
   slipway-server node release KQWXRT --name web1
-  slipway-server node release KQWXRT --replaces web1
   slipway-server node release web1")]
     Release {
         /// Id, name, or the claim code on its console.
@@ -49,9 +48,6 @@ Examples:
         /// Name, also the installed system's host name.
         #[arg(long)]
         name: Option<String>,
-        /// Node whose machine was replaced or repaired: this machine takes its place. Needs a claim code.
-        #[arg(long, value_name = "NODE", conflicts_with = "name")]
-        replaces: Option<String>,
     },
     /// Take a machine out of service: its credentials are refused and its run is ended. When it connects again, it is
     /// unknown.
@@ -238,11 +234,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let changed = operate::change_node(store, &node, node_change(*set)?).await?;
             print_line(&format!("{} is changed; runs that were started keep their settings", label(&changed)))
         }
-        NodeCommand::Release { node: code, replaces: Some(node), .. } => {
-            let node = operate::replace_machine(store, &code, &node).await?;
-            print_line(&format!("the machine is {} from now on", label(&node)))
-        }
-        NodeCommand::Release { node, name, replaces: None } => {
+        NodeCommand::Release { node, name } => {
             let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
         }

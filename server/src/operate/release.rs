@@ -2,12 +2,12 @@
 //! code.
 
 use slipway_protocol::{
-    ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof,
-    SiteEventKind, TpmOrigin,
+    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof, SiteEventKind,
+    TpmOrigin,
 };
 
+use super::did;
 use super::node::check_name_is_free;
-use super::{did, known_node};
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::admission;
@@ -74,75 +74,6 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     Ok(status)
 }
 
-/// Makes a waiting machine the machine of a node, whose own was replaced or repaired: the machine's identifiers and TPM
-/// take the place of the node's. `code` is the claim code.
-pub async fn replace_machine(store: &Store, code: &str, reference: &str) -> Result<NodeStatus, Error> {
-    let mut transaction = store.write().await?;
-    let Some(claimant) = claimants::find(&mut transaction, code).await? else {
-        let message = format!("no waiting machine shows the claim code {code:?}; `status` lists those that wait");
-        return Err(Error::refused(ErrorCode::NotFound, message));
-    };
-    let mut node = known_node(&mut transaction, reference).await?;
-    check_may_replace(&mut transaction, &claimant, &node).await?;
-    let before = std::mem::replace(&mut node.identity, claimant.identity.clone());
-    node.mac_only |= node.identity.uuid.is_none() && node.identity.serial.is_none();
-    node.tpm = None;
-    node.release();
-    let what = format!(
-        "the machine at {} with the claim code {} took the place of the node's machine: {} instead of {}",
-        claimant.address,
-        claimant.code,
-        identifiers(&node.identity),
-        identifiers(&before)
-    );
-    bind(&mut transaction, &mut node, claimant).await?;
-    did(&mut transaction, SiteEventKind::Released, NewEvent::new(what).of(&node)).await?;
-    let status = status::one(&mut transaction, node).await?;
-    store::commit(transaction).await?;
-    Ok(status)
-}
-
-/// Refuses a machine that is another node's, or that cannot prove what the node requires.
-async fn check_may_replace(connection: &mut Connection, claimant: &Claimant, node: &Node) -> Result<(), Error> {
-    let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
-    let (code, label) = (&claimant.code, node.label());
-    if node.state == NodeState::Decommissioned {
-        return conflict(format!("node {label} is out of service; put it back first (`node recommission {label}`)"));
-    }
-    let others = nodes::matching(connection, &claimant.identity).await?;
-    if let Some(other) = others.iter().find(|other| other.id != node.id) {
-        return conflict(format!(
-            "the machine with the code {code} has an identifier of node {}; a machine is one node, so remove that node \
-             or change its identifiers first",
-            other.label()
-        ));
-    }
-    if node.tpm.as_ref().is_some_and(|tpm| tpm.origin == TpmOrigin::Registered) {
-        return conflict(format!(
-            "the TPM of node {label} was registered, and a machine can only claim to have another one; register the \
-             endorsement key of the new TPM (`node set {label} --ek DIGEST`) or forget the old one (`node set {label} \
-             --no-ek`), and try again"
-        ));
-    }
-    // What the node requires was not asked of a machine that was not known to be it.
-    let reason = if node.require == Proof::Registered { claimant.reason } else { ClaimReason::ProofMissing };
-    match obstacle(&Claimant { reason, ..claimant.clone() }, node) {
-        Some(obstacle) => conflict(format!("the machine with the code {code} {obstacle}")),
-        None => Ok(()),
-    }
-}
-
-/// Lists identifiers: `UUID …, serial number …, MAC …`.
-fn identifiers(identity: &Identity) -> String {
-    let named = [
-        identity.uuid.as_ref().map(|uuid| format!("UUID {uuid}")),
-        identity.serial.as_ref().map(|serial| format!("serial number {serial}")),
-        (!identity.macs.is_empty()).then(|| format!("MAC {}", identity.macs.join(" "))),
-    ];
-    let named: Vec<String> = named.into_iter().flatten().collect();
-    if named.is_empty() { "none".to_owned() } else { named.join(", ") }
-}
-
 /// Returns the node that a waiting machine becomes: the one whose identifiers it has, or a new one.
 async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Node, Error> {
     let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
@@ -164,11 +95,10 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
             Ok(Node { id: claimant.id.clone(), state, mac_only, ..node })
         }
         [] => conflict(format!(
-            "the machine with the code {code} has some identifiers of {0}, but not all; if it is that node after a \
-             repair, say so (`node release {code} --replaces {1}`); if it is another machine, register it by its own \
-             identifiers (`node add`)",
-            labels(&some),
-            some.first().map_or("NODE", |node| node.label())
+            "the machine with the code {code} has some identifiers of {}, but not all; if it is that node after a \
+             repair, register what changed (`node set NODE --uuid UUID`), and release it then; if it is another \
+             machine, register it by its own identifiers (`node add`)",
+            labels(&some)
         )),
         several => conflict(format!(
             "the machine with the code {code} has the identifiers of {}; remove or change all but one of these nodes",

@@ -431,12 +431,6 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                         input type="text" name="name" value=[able.first().and_then(|node| node.name.as_deref())]
                             autocomplete="off" spellcheck="false";
                     }
-                    (forms::field(
-                        "replaces",
-                        "Replaces the machine of",
-                        "Only after a repair: the node whose machine this is now. It keeps its name and history.",
-                        &Fields::default(),
-                    ))
                 }
                 @if act == Act::Label { (label_fields()) }
                 @if act.loses_data() {
@@ -590,11 +584,7 @@ async fn one(
         Act::Cancel => drop(operate::cancel_run(store, run_of(node, reference)).await?),
         Act::Confirm => drop(operate::confirm_run(store, run_of(node, reference)).await?),
         Act::Release => {
-            let node = match fields.given("replaces") {
-                Some(replaced) => operate::replace_machine(store, reference, &replaced).await?,
-                None => operate::release_node(store, reference, fields.given("name")).await?,
-            };
-            return Ok(Some(node.id));
+            return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
         Act::Decommission => drop(operate::decommission_node(store, reference).await?),
         Act::Recommission => drop(operate::recommission_node(store, reference, false).await?),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
-use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, Proof, RenewRequest, Wait};
+use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait};
 use slipway_server::base::{random, time};
 use slipway_server::keys::jwt;
 use slipway_server::node::status;
@@ -13,7 +13,6 @@ use slipway_server::store;
 use slipway_server::store::claimants::{self, Claimant};
 
 use crate::installing::{add_system, debian, start};
-use crate::program::{fail, succeed};
 use crate::support::{Machine, Node, TestServer, UUID, is_stored, refusal, trusting, with_certificate};
 
 const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
@@ -155,46 +154,6 @@ async fn a_swapped_board_comes_in_after_the_old_node_is_out_of_service() {
     operate::release_node(&store, &wait.claim_code, None).await.unwrap();
     assert_ne!(Node::enrol(&server, machine).await.enrolment.node, old.id);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, identity(UUID), "kept for the history");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_takes_the_place_of_one_that_was_replaced() {
-    let server = TestServer::start().await;
-    let (store, data) = (server.store().await, server.data_path());
-    let old = server.enrolled("web1").await;
-    add_system(&server, |_| {}).await.unwrap();
-    let run = start(&server, debian()).await.unwrap().id;
-    let board = Identity { serial: Some("7CZ2".to_owned()), ..Machine::with_uuid(OTHER_UUID).identity };
-    let machine = Machine::new(board.clone());
-    let code = waits(&server, &machine).await.claim_code;
-    let replace = ["node", "release", &code, "--replaces"];
-    let unknown = fail(&data, &[&replace[..], &["web9"]].concat());
-    assert!(unknown.contains("no node has the id, name or claim code \"web9\""), "{unknown}");
-    // Another node may not lose its identifiers.
-    let other = NewNode { identity: Identity { uuid: None, ..board.clone() }, ..NewNode::default() };
-    let other = operate::add_node(&store, other).await.unwrap().id;
-    let taken = fail(&data, &[&replace[..], &["web1"]].concat());
-    assert!(taken.contains(&format!("has an identifier of node {other}")), "{taken}");
-    operate::remove_node(&store, &other).await.unwrap();
-    let unproved = operate::NodeChange { require: Some(Proof::Attested), ..operate::NodeChange::default() };
-    operate::change_node(&store, "web1", unproved).await.unwrap();
-    let unproved = fail(&data, &[&replace[..], &["web1"]].concat());
-    assert!(unproved.contains("did not prove what node web1 requires"), "{unproved}");
-    let enough = operate::NodeChange { require: Some(Proof::Registered), ..operate::NodeChange::default() };
-    operate::change_node(&store, "web1", enough).await.unwrap();
-
-    let said = succeed(&data, &[&replace[..], &["web1"]].concat());
-    assert_eq!(said, "the machine is web1 from now on\n");
-    let new = Node::enrol(&server, machine).await;
-    assert_eq!(new.enrolment.node, old.enrolment.node);
-    assert_eq!(new.workflow(&server).await.unwrap().run, run, "it goes on with the node's run");
-    assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, board);
-    let heartbeat = old.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
-    assert!(heartbeat.status().is_client_error(), "{heartbeat:?}");
-    waits(&server, &old.machine).await;
-    let events = succeed(&data, &["events", "--node", "web1", "--kind", "released"]);
-    let expect = format!("UUID {OTHER_UUID}, serial number 7CZ2 instead of UUID {UUID}");
-    assert!(events.contains(&expect), "{events}");
 }
 
 #[tokio::test]
