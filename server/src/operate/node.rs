@@ -19,7 +19,7 @@ use crate::run::new_run::check_disk;
 use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
-use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs};
+use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs, tokens};
 
 /// Maximum number of labels of a node, and maximum length of a key, of a value, and of the name of a site.
 const MAX_LABELS: usize = 32;
@@ -399,7 +399,7 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
     let mut node = known_node(&mut transaction, reference).await?;
     let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
     if node.state != NodeState::Decommissioned {
-        return conflict(format!("node {} is in service", node.label()));
+        return conflict(format!("node {} is not out of service", node.label()));
     }
     // Its machine may have been let in as another node since then.
     if let Some(other) = nodes::matching(&mut transaction, &node.identity).await?.first() {
@@ -419,16 +419,24 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
             ));
         }
     }
+    // What was given out in its last life lets nobody in, and reports nothing, in this one.
+    for token in tokens::all(&mut transaction).await? {
+        if token.made_for.as_ref() == Some(&node.id) {
+            tokens::remove(&mut transaction, &token.hash).await?;
+        }
+    }
+    runs::revoke_tokens_of_node(&mut transaction, &node.id).await?;
     node.state = state::next(node.state, NodeEvent::Recommissioned);
     node.key = None;
     node.key_left = false;
-    // The run of its last life is part of its history, and says nothing of its machine.
+    // The run of its last life is history.
     node.run = None;
     if release {
         node.release();
     }
     nodes::save(&mut transaction, &node).await?;
-    let event = NewEvent::new("the node was put back into service").of(&node);
+    let how = if release { ", and released for the first machine that has its identifiers" } else { "" };
+    let event = NewEvent::new(format!("the node was put back into service{how}")).of(&node);
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;

@@ -294,6 +294,19 @@ pub async fn forget(connection: &mut Connection, run: &str, workflow: &[Step]) -
     done.map(drop).map_err(database("removing the secrets of a run"))
 }
 
+/// Revokes all that systems of a node's runs, and scripts, report with.
+pub async fn revoke_tokens_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
+    for sql in [
+        "UPDATE runs SET phone_home_hash = NULL WHERE node = $1",
+        "DELETE FROM run_tokens WHERE run IN (SELECT id FROM runs WHERE node = $1)",
+        "DELETE FROM run_instances WHERE run IN (SELECT id FROM runs WHERE node = $1)",
+    ] {
+        let done = db::query(sql).bind(node).execute(&mut *connection).await;
+        done.map_err(database("revoking the tokens of a node's runs"))?;
+    }
+    Ok(())
+}
+
 /// Records that the URL of a run's metadata was handed out.
 pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result<(), Error> {
     let query = db::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);

@@ -11,6 +11,7 @@ use slipway_server::node::status;
 use slipway_server::operate::{self, NewNode};
 use slipway_server::store;
 use slipway_server::store::claimants::{self, Claimant};
+use slipway_server::store::run_tokens::{self, Purpose};
 
 use crate::installing::{add_system, debian, start};
 use crate::support::{Machine, Node, TestServer, UUID, is_stored, refusal, trusting, with_certificate};
@@ -318,21 +319,32 @@ async fn a_node_that_is_put_back_into_service_keeps_its_name_and_history() {
     operate::recommission_node(&store, "web1", false).await.expect_err("it is in service");
     add_system(&server, |_| {}).await.unwrap();
     let before = start(&server, debian()).await.unwrap().id;
+    let own = operate::add_token(&store, Some("web1"), None).await.unwrap().token;
+    let steps = operate::add_run_token(&store, "web1", Purpose::Steps).await.unwrap();
     operate::decommission_node(&store, "web1").await.unwrap();
     // As long as another node has its identifiers, it stays out.
     let other = NewNode { identity: node.machine.identity.clone(), ..NewNode::default() };
     let other = operate::add_node(&store, other).await.unwrap().id;
-    let refused = operate::recommission_node(&store, "web1", false).await.unwrap_err().to_string();
-    assert!(refused.contains(&format!("node {other} is registered with an identifier of node web1")), "{refused}");
+    let taken = operate::recommission_node(&store, "web1", false).await.unwrap_err().to_string();
+    assert!(taken.contains(&format!("node {other} is registered with an identifier of node web1")), "{taken}");
     operate::remove_node(&store, &other).await.unwrap();
 
     let back = operate::recommission_node(&store, "web1", false).await.unwrap();
     assert!(back.state == NodeState::Registered && !back.released && back.id == node.enrolment.node);
     let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
     assert!(heartbeat.status().is_client_error(), "{heartbeat:?}");
-    let machine = Machine::with_uuid(UUID);
+    // What was given out before lets nobody in, and reports nothing.
+    let machine = Machine { token: Some(own), ..Machine::with_uuid(UUID) };
+    assert_eq!(refused(&server, &machine).await, ErrorCode::TokenUnknown);
+    let machine = Machine { token: None, ..machine };
     waits(&server, &machine).await;
     assert_eq!(reason(&server).await, ClaimReason::NotReleased);
+    let mut connection = store.read().await.unwrap();
+    let steps = [steps.0, steps.1].map(|token| random::token_hash(&token));
+    for hash in steps {
+        assert_eq!(run_tokens::run_of(&mut connection, &hash, Purpose::Steps).await.unwrap(), None);
+    }
+    drop(connection);
     operate::release_node(&store, "web1", None).await.unwrap();
     let again = Node::enrol(&server, machine).await;
     assert_eq!(again.enrolment.node, node.enrolment.node);
