@@ -144,7 +144,7 @@ pub struct Recommission {
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "The node is in service, or another one has its identifiers.")))]
+        (status = 409, body = ErrorBody, description = "It is in service, or another node has its identifiers.")))]
 pub async fn recommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,

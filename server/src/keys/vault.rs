@@ -20,8 +20,8 @@ impl Vault {
         Self { key: LessSafeKey::new(key.expect("the key has 32 bytes")) }
     }
 
-    /// Encrypts a text. `place` says what the text belongs to. It is needed to decrypt the text, so that who can write
-    /// to the database cannot move it elsewhere.
+    /// Encrypts a text. `place` says what the text belongs to. It is needed to decrypt the text, so that nobody
+    /// who can write to the database can move it elsewhere.
     pub fn seal(&self, place: &str, text: &str) -> Vec<u8> {
         // Random, because several servers have the key. They would need thousands of millions of texts to draw one
         // twice.

@@ -419,7 +419,7 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
             ));
         }
     }
-    // What was given out in its last life lets nobody in, and reports nothing, in this one.
+    // Tokens from before it went out of service end here: they neither let a machine in nor report.
     for token in tokens::all(&mut transaction).await? {
         if token.made_for.as_ref() == Some(&node.id) {
             tokens::remove(&mut transaction, &token.hash).await?;
@@ -429,7 +429,7 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
     node.state = state::next(node.state, NodeEvent::Recommissioned);
     node.key = None;
     node.key_left = false;
-    // The run of its last life is history.
+    // Its earlier runs are history.
     node.run = None;
     if release {
         node.release();

@@ -17,6 +17,7 @@ use crate::base::random::token_hash;
 use crate::node::status::{self, is_stranger};
 use crate::operate::{self, NewRun, NodeChange, Task};
 use crate::page::answer::{Failed, see_other};
+use crate::page::disks::{disks_of, erases};
 use crate::page::forms;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
@@ -25,7 +26,7 @@ use crate::page::session::{Act as Sent, Fields, Visitor};
 use crate::page::view::View;
 use crate::page::words;
 use crate::rules::state;
-use crate::run::foresee::{Erased, erased, possible};
+use crate::run::foresee::{erased, possible};
 use crate::store::systems::System;
 use crate::store::{Store, systems, to_json};
 
@@ -208,11 +209,6 @@ fn may_retry(node: &NodeStatus) -> bool {
     node.state != NodeState::Decommissioned && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed)
 }
 
-/// Returns the disks of a node, as last seen.
-pub fn disks_of(node: &NodeStatus) -> &[Disk] {
-    node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default()
-}
-
 /// Whether a node has a run that has not ended.
 fn has_open_run(node: &NodeStatus) -> bool {
     node.run.as_ref().is_some_and(|run| state::is_open(run.state))
@@ -237,24 +233,6 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
 fn target(node: &NodeStatus, system: &System) -> Markup {
     let hints = node.disk.as_ref().unwrap_or(&system.disk);
     erases(&erased(hints, disks_of(node)))
-}
-
-/// Says which disks are erased.
-pub fn erases(erased: &Erased<'_>) -> Markup {
-    html! {
-        @match erased {
-            Erased::Unknown => "Erases the disk that the machine chooses: its disks are not known yet.",
-            Erased::Path(path) => { "Erases " strong { (line(path)) } ", which the machine has not reported." },
-            Erased::None => span.warn {
-                "▲ None of its disks, as last seen, fits the hints: the run would fail before it writes."
-            },
-            Erased::One(disk) => { "Erases " strong { (disk.in_words()) } ", as last seen." },
-            Erased::Several(which, disks) => {
-                "Erases " (which) ". As last seen:"
-                ul { @for disk in disks { li { (disk.in_words()) } } }
-            },
-        }
-    }
 }
 
 /// Nodes that are meant, and those that cannot be found.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use slipway_protocol::shared::printable::{line, lines, size};
 use slipway_protocol::{
     Claim, Disk, EkCertificate, Installed, Inventory, NodeKey, NodeStatus, NodeTpm, Proof, RunState, RunStatus,
-    SiteEvent, StepState, StepStatus, TpmOrigin,
+    StepState, StepStatus, TpmOrigin,
 };
 
 use crate::api::answer::UrlPath;
@@ -30,6 +30,7 @@ use crate::page::live::Live;
 use crate::page::reasons;
 use crate::page::rows::{model, name, path, reference};
 use crate::page::session::Visitor;
+use crate::page::timeline;
 use crate::page::words::{self, Tone};
 use crate::rules::{progress, trouble};
 use crate::store::logs::LoggedBoot;
@@ -87,7 +88,7 @@ pub async fn show(
                 div data-sync="run" { (run(&node, now)) }
                 div data-sync="changes" { (changes::section(&visitor.store, &node, now).await?) }
                 @if !is_stranger(&node) {
-                    div data-sync="timeline" { (timeline(&events, now)) }
+                    div data-sync="timeline" { (timeline::section(&events, now)) }
                     section { @for (kind, boots) in &logs { (log_of(&node, *kind, boots, now)) } }
                     div data-sync="runs" { (earlier(&runs, &usual, now)) }
                 }
@@ -457,55 +458,6 @@ fn external_tone(status: slipway_protocol::ExternalStepStatus) -> Tone {
         Status::Init => Tone::Work,
         Status::Done => Tone::Good,
         Status::Failed => Tone::Bad,
-    }
-}
-
-/// What happened, newest first, in groups of one run, and in these of one step.
-fn timeline(events: &[SiteEvent], now: Millis) -> Markup {
-    let groups = events.chunk_by(|one, other| one.run == other.run);
-    let newest = events.iter().find_map(|event| event.run.as_ref());
-    html! {
-        section {
-            h2 { "Timeline" }
-            @if events.is_empty() { p.muted { "Nothing has happened yet." } }
-            @for group in groups {
-                @match group.first().and_then(|event| event.run.as_ref()) {
-                    None => (group_of_steps(group, now)),
-                    Some(run) if Some(run) == newest => {
-                        h3 { "Run " span.mono { (run) } }
-                        (group_of_steps(group, now))
-                    },
-                    // Of the runs before, only what an operator opens.
-                    Some(run) => details data-id={ "of-" (run) "-" (group[group.len() - 1].number) } {
-                        summary { "Run " span.mono { (run) } span.muted { ", " (group.len()) " events" } }
-                        (group_of_steps(group, now))
-                    },
-                }
-            }
-        }
-    }
-}
-
-fn group_of_steps(events: &[SiteEvent], now: Millis) -> Markup {
-    html! {
-        @for part in events.chunk_by(|one, other| one.step == other.step) {
-            @if let Some(step) = part.first().and_then(|event| event.step.as_ref()) { h4 { (line(step)) } }
-            ol.timeline {
-                @for event in part { (happened(event, now)) }
-            }
-        }
-    }
-}
-
-fn happened(event: &SiteEvent, now: Millis) -> Markup {
-    html! {
-        li data-id=(event.number) {
-            span { (words::when(event.at, now)) }
-            span {
-                (line(&event.message))
-                @if let Some(operator) = &event.operator { span.muted { " · " (line(operator)) } }
-            }
-        }
     }
 }
 
